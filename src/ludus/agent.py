@@ -1,0 +1,294 @@
+"""Who acts: `Policy`, and `turns()`, THE loop.
+
+    messages ──> model.complete ──> calls? ──no──> stop: finished
+        ^                             │yes
+        └──── observations <── run the tools
+
+The loop yields a `Turn` as soon as it is complete and keeps nothing else, so whatever happened before a failure is
+already with the caller. Two rules decide where a mistake goes. The model's own mistakes (an unknown tool, arguments that
+are not JSON or do not fit the schema, a tool that raises or takes too long) come back to it as an observation and stay
+in the record as tool errors. The world's failures (`RolloutError`) pass through to the caller. Whoever stops the loop says
+why, on the turn: `Turn.stop`.
+"""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Struct
+
+from ludus.errors import RolloutError
+from ludus.models import Model
+from ludus.skill import Skill
+from ludus.tools import BadArguments, Tool
+from ludus.types import (
+    Call,
+    Finish,
+    JsonObject,
+    Message,
+    Sampling,
+    StopReason,
+    ToolResult,
+    ToolSpec,
+    Turn,
+    to_json,
+)
+
+ToolHandler = Callable[[Call, JsonObject], Awaitable[str]]
+"""Replaces the dispatch of checked-for-JSON calls: the call and its decoded arguments in, the observation out."""
+
+Spill = Callable[[str, bytes], Awaitable[str]]
+"""Keeps a result that is too long to show: a file name and the whole text in, its path in the slot out."""
+
+
+class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How far a rollout may go."""
+
+    turns: int = 30
+    rollout_seconds: float = 1800.0
+    """Time for the agent's turns: not counted are waiting for a slot, `setup` and `verify`."""
+    tool_seconds: float = 300.0
+    """Time for one tool call, unless the tool has its own limit."""
+    result_chars: int = 20_000
+    """A longer tool result is spilled to a file in the slot and shown as a preview."""
+    turn_chars: int = 60_000
+    """What all results of one turn may add up to; the largest are spilled first."""
+    preview_chars: int = 1_500
+    context_tokens: int | None = None
+    """The model's context window. The rollout ends, as `context`, before a prompt that would not fit in it."""
+    verify_seconds: float = 600.0
+    setup_seconds: float = 600.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A model and everything that shapes how it acts. RL trains `model`; skill training trains `skill`."""
+
+    model: Model
+    skill: Skill | None = None
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    system: str = ""
+    toolsets: tuple[str, ...] | None = None
+    """The draw of toolsets for a group; None leaves the choice to the environment."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for policies that act alike, whatever process or machine they live in."""
+        skill = self.skill.hash if self.skill else ""
+        parts = (self.model.name, skill, self.sampling, self.limits, self.system, self.toolsets)
+        return hashlib.sha256(to_json(parts)).hexdigest()[:16]
+
+    def system_text(self, env_system: str) -> str:
+        """The environment's system text, the policy's own, and the skill, in this order."""
+        parts = (env_system, self.system, self.skill.text if self.skill else "")
+        return "\n\n".join(part for part in parts if part)
+
+
+async def turns(
+    policy: Policy,
+    opening: Sequence[Message],
+    tools: Sequence[Tool],
+    *,
+    seed: int | None = None,
+    handler: ToolHandler | None = None,
+    spill: Spill | None = None,
+) -> AsyncGenerator[Turn, None]:
+    """Run the agent from `opening` until something stops it; the last turn carries the reason.
+
+    Ends without a turn only if the opening itself does not fit the context budget. Time limits on the whole rollout are
+    the caller's: cancel the generator's task.
+    """
+    by_name = {tool.name: tool for tool in tools}
+    specs = tuple(tool.spec for tool in tools)
+    messages = list(opening)
+    limits = policy.limits
+    if not _fits(limits, _estimate(messages, specs)):
+        return
+    for number in range(1, limits.turns + 1):
+        started = time.monotonic()
+        completion = await policy.model.complete(messages, specs, _sampling(policy.sampling, seed, number))
+        calls = completion.message.calls
+        results: Sequence[ToolResult] = ()
+        if calls:
+            results = await _run_calls(calls, by_name, handler, limits.tool_seconds)
+            results = await _within_budget(results, by_name, limits, spill, number)
+        turn = Turn(completion, tuple(results), seconds=time.monotonic() - started)
+        messages.extend(turn.messages)
+        stop = _why_stop(turn, number, limits, by_name)
+        yield turn if stop is None else msgspec.structs.replace(turn, stop=stop)
+        if stop is not None:
+            return
+
+
+def _sampling(sampling: Sampling, seed: int | None, turn: int) -> Sampling:
+    """The same rollout seed must not draw the same noise every turn."""
+    if seed is None:
+        return sampling
+    return msgspec.structs.replace(sampling, seed=(seed + turn * 1_000_003) % 2**31)
+
+
+# ---- stopping -----------------------------------------------------------------------------------------------------
+
+
+def _why_stop(turn: Turn, number: int, limits: Limits, tools: Mapping[str, Tool]) -> StopReason | None:
+    completion = turn.completion
+    if not completion.message.calls:
+        if completion.finish is Finish.LENGTH:
+            return StopReason.LENGTH
+        return StopReason.FILTERED if completion.finish is Finish.FILTER else StopReason.FINISHED
+    if any(r.call.name in tools and tools[r.call.name].ends_episode and not r.error for r in turn.results):
+        return StopReason.SUBMITTED
+    if number >= limits.turns:
+        return StopReason.MAX_TURNS
+    return None if _fits(limits, _next_prompt_tokens(turn)) else StopReason.CONTEXT
+
+
+def _fits(limits: Limits, prompt_tokens: int) -> bool:
+    return limits.context_tokens is None or prompt_tokens < limits.context_tokens
+
+
+def _next_prompt_tokens(turn: Turn) -> int:
+    """What the server counted for this turn, plus an estimate of what its results add."""
+    counted = turn.completion.usage.tokens
+    return counted + sum(_text_tokens(r.content) for r in turn.results)
+
+
+def _estimate(messages: Sequence[Message], specs: Sequence[ToolSpec]) -> int:
+    text = sum(_text_tokens(m.content) for m in messages)
+    return text + (len(to_json(specs)) // 4 if specs else 0)
+
+
+def _text_tokens(text: str) -> int:
+    return len(text) // 4 + 8
+
+
+# ---- tools --------------------------------------------------------------------------------------------------------
+
+
+async def _run_calls(
+    calls: Sequence[Call], tools: Mapping[str, Tool], handler: ToolHandler | None, seconds: float
+) -> list[ToolResult]:
+    """Run the calls in order; neighbours that may run side by side do."""
+    results: list[ToolResult] = []
+    for batch in _batches(calls, tools):
+        if len(batch) == 1:
+            results.append(await _run_call(batch[0], tools, handler, seconds))
+        else:
+            results.extend(await _together(batch, tools, handler, seconds))
+    return results
+
+
+def _batches(calls: Sequence[Call], tools: Mapping[str, Tool]) -> list[list[Call]]:
+    """Split calls into runs of neighbours that may run in parallel; every other call is alone."""
+    batches: list[list[Call]] = []
+    was_parallel = False
+    for call in calls:
+        parallel = call.name in tools and tools[call.name].parallel
+        if parallel and was_parallel:
+            batches[-1].append(call)
+        else:
+            batches.append([call])
+        was_parallel = parallel
+    return batches
+
+
+async def _together(
+    calls: Sequence[Call], tools: Mapping[str, Tool], handler: ToolHandler | None, seconds: float
+) -> list[ToolResult]:
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_run_call(call, tools, handler, seconds)) for call in calls]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None  # the world broke: one reason is enough for the record
+    return [task.result() for task in tasks]
+
+
+async def _run_call(
+    call: Call, tools: Mapping[str, Tool], handler: ToolHandler | None, seconds: float
+) -> ToolResult:
+    started = time.monotonic()
+    tool = tools.get(call.name)
+    if tool is None:
+        known = ", ".join(sorted(tools)) or "none"
+        return _mistake(call, f"Unknown tool '{call.name}'. Available tools: {known}.")
+    arguments = _decode(call.arguments)
+    if isinstance(arguments, str):
+        return _mistake(call, arguments)
+    limit = tool.seconds or seconds
+    try:
+        async with asyncio.timeout(limit):
+            content = await (tool.run(arguments) if handler is None else handler(call, arguments))
+    except BadArguments as error:
+        return _mistake(call, f"{error}. Call {call.name} again with arguments that fit its schema.")
+    except TimeoutError:
+        return _mistake(call, f"{call.name} took longer than {limit:g} s and was stopped.", started)
+    except (RolloutError, asyncio.CancelledError):
+        raise
+    except Exception as error:  # a tool is foreign code: whatever it raises is its answer to the model
+        return _mistake(call, f"{type(error).__name__}: {error}", started)
+    return ToolResult(call, content, seconds=time.monotonic() - started)
+
+
+def _decode(text: str) -> JsonObject | str:
+    """The arguments as an object, or what is wrong with them. No text at all means no arguments."""
+    try:
+        value = msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError as error:
+        return f"The arguments are not valid JSON ({error}). Send one JSON object."
+    if not isinstance(value, dict):
+        kind = "null" if value is None else type(value).__name__
+        return f"The arguments must be a JSON object, not {kind}."
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _mistake(call: Call, error: str, started: float | None = None) -> ToolResult:
+    seconds = time.monotonic() - started if started is not None else 0.0
+    return ToolResult(call, json.dumps({"error": error}, ensure_ascii=False), error, seconds)
+
+
+# ---- the size budget ----------------------------------------------------------------------------------------------
+
+
+async def _within_budget(
+    results: Sequence[ToolResult], tools: Mapping[str, Tool], limits: Limits, spill: Spill | None, turn: int
+) -> list[ToolResult]:
+    """Replace results that are too long, one by one and then together, by a preview."""
+    kept = list(results)
+    for index in _too_long([r.content for r in kept], [_allowance(r, tools, limits) for r in kept], limits.turn_chars):
+        kept[index] = await _shorten(kept[index], limits.preview_chars, spill, f"turn{turn}-{index + 1}.txt")
+    return kept
+
+
+def _allowance(result: ToolResult, tools: Mapping[str, Tool], limits: Limits) -> int:
+    own = tools[result.call.name].result_chars if result.call.name in tools else None
+    return limits.result_chars if own is None else own
+
+
+def _too_long(contents: Sequence[str], allowances: Sequence[int], total: int) -> list[int]:
+    """Which results to shorten: those over their own allowance, then the largest until the rest fits `total`."""
+    chosen = [i for i, text in enumerate(contents) if len(text) > allowances[i]]
+    rest = sorted((i for i in range(len(contents)) if i not in chosen), key=lambda i: -len(contents[i]))
+    size = sum(len(contents[i]) for i in rest)
+    for i in rest:
+        if size <= total:
+            break
+        chosen.append(i)
+        size -= len(contents[i])
+    return sorted(chosen)
+
+
+async def _shorten(result: ToolResult, preview_chars: int, spill: Spill | None, name: str) -> ToolResult:
+    text = result.content
+    preview = text[:preview_chars]
+    newline = preview.rfind("\n")
+    if newline > preview_chars // 2:
+        preview = preview[: newline + 1]
+    path = await spill(name, text.encode(errors="replace")) if spill else ""
+    where = f"The whole result is in {path}; read it in parts." if path else "The rest was dropped."
+    content = f"{preview}\n[shown: {len(preview)} of {len(text)} characters. {where}]"
+    return msgspec.structs.replace(result, content=content, spilled=path)

@@ -1,0 +1,98 @@
+"""What can go wrong, by who has to act.
+
+    LudusError
+    ├── ConfigError        the user: a setting is wrong; the message names the field and the fix
+    ├── BudgetExhausted    the user: a budget is spent; the run stops cleanly and can be resumed
+    ├── StoreError         the user: the run directory cannot be written, is locked or is damaged
+    └── RolloutError       nobody's answer is wrong, the world broke: the rollout is retried, then recorded as failed
+        ├── ModelError     the model server
+        ├── SandboxError   the slot or its backend
+        ├── SetupError     the environment's `setup`
+        ├── ToolBroken     a tool's own machinery (not its arguments: those mistakes go back to the model)
+        └── VerifierError  the environment's `verify`
+
+Foreign exceptions become one of these at a `boundary(...)`, once; `rollout.run` is the only place that turns a
+`RolloutError` into a recorded `Failure`. Anything else is a bug in Ludus and stops the run loudly.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import ClassVar, Literal
+
+from ludus.types import Failure
+
+Boundary = Literal["model", "sandbox", "setup", "tool", "verifier"]
+
+
+class LudusError(Exception):
+    """Base of everything Ludus raises on purpose."""
+
+
+class ConfigError(LudusError):
+    """A setting is wrong. The message names the field and says what to do."""
+
+
+class BudgetExhausted(LudusError):
+    """A budget is spent: stop cleanly; the run can be resumed with a larger one."""
+
+
+class StoreError(LudusError):
+    """The run directory cannot be used as asked."""
+
+
+class RolloutError(LudusError):
+    """The world broke during a rollout."""
+
+    boundary: ClassVar[Boundary]
+
+    def __init__(self, message: str, *, retryable: bool = True) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+    def as_failure(self) -> Failure:
+        return Failure(self.boundary, str(self), self.retryable)
+
+
+class ModelError(RolloutError):
+    boundary = "model"
+
+
+class SandboxError(RolloutError):
+    boundary = "sandbox"
+
+
+class SetupError(RolloutError):
+    boundary = "setup"
+
+
+class ToolBroken(RolloutError):
+    boundary = "tool"
+
+
+class VerifierError(RolloutError):
+    boundary = "verifier"
+
+
+@contextmanager
+def boundary(kind: type[RolloutError], what: str) -> Generator[None]:
+    """Attribute whatever foreign code raises inside to `kind`. Our own errors pass through as they are.
+
+    A `TimeoutError` is named as such, because its own text is empty.
+    """
+    try:
+        yield
+    except LudusError:
+        raise
+    except TimeoutError as error:
+        raise kind(f"{what}: timed out") from error
+    except Exception as error:
+        raise kind(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def suggest(name: str, known: list[str]) -> str:
+    """The tail of an "unknown name" message: the nearest known name, or all of them."""
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return f"known: {', '.join(sorted(known)) or 'none'}"

@@ -1,0 +1,237 @@
+"""One life, and many at once.
+
+`run` shows a rollout's life in order: lease a slot, set it up, take turns, settle, verify, record. It never raises a
+`RolloutError`: it is the one place where such an error becomes a recorded `Failure`. `run_many` is the one place that
+fans out; limits on slots live in the pool, limits on requests in the model client, limits on money in the ledger.
+"""
+
+import asyncio
+import hashlib
+import platform
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+
+import msgspec
+
+from ludus import __version__
+from ludus.agent import Limits, Policy, Spill, ToolHandler, turns
+from ludus.env import Env
+from ludus.errors import BudgetExhausted, RolloutError, SetupError, VerifierError, boundary
+from ludus.sandbox import Sandbox
+from ludus.sandbox.pool import Pool
+from ludus.tools import Tool
+from ludus.types import Group, Message, Provenance, Rollout, Score, StopReason, Task, Turn
+
+RESULTS = "/tmp/ludus-results"
+"""Where in a slot the tool results lie that were too long to show."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One rollout to run."""
+
+    task: Task
+    policy: Policy
+    replicate: int = 0
+    seed: int = 0
+
+
+@dataclass
+class _Trace:
+    """What has happened so far, kept outside the loop so that a failure loses none of it."""
+
+    opening: tuple[Message, ...] = ()
+    tools: tuple[str, ...] = ()
+    turns: list[Turn] = field(default_factory=list[Turn])
+
+
+async def run(
+    job: Job, env: Env, pool: Pool | None, *, attempt: int = 1, handler: ToolHandler | None = None
+) -> Rollout:
+    """Run one rollout once. The result has a score, or a failure that names the boundary that broke."""
+    limits = job.policy.limits
+    trace = _Trace()
+    started = time.monotonic()
+
+    def record(stop: StopReason) -> Rollout:
+        return Rollout(
+            task=job.task,
+            provenance=_provenance(job, env, trace.tools, attempt),
+            opening=trace.opening,
+            turns=tuple(trace.turns),
+            stop=stop,
+            seconds=time.monotonic() - started,
+        )
+
+    try:
+        async with _slot(env, pool) as box:
+            if box is not None:
+                with boundary(SetupError, f"{env.name}: setup of task '{job.task.id}'"):
+                    async with asyncio.timeout(limits.setup_seconds):
+                        await env.setup(job.task, box)
+            tools, trace.opening = _offer(job, env, box)
+            trace.tools = tuple(tool.name for tool in tools)
+            stop = await _act(job, tools, trace, handler, _spill_to(box) if box else None)
+            if box is not None:
+                await box.settle()
+            return await _judge(env, record(stop), box, limits)
+    except RolloutError as error:
+        return msgspec.structs.replace(record(StopReason.FAILED), failure=error.as_failure())
+
+
+@asynccontextmanager
+async def _slot(env: Env, pool: Pool | None) -> AsyncGenerator[Sandbox | None, None]:
+    """A leased slot, or None for an environment that needs none."""
+    if env.sandbox is None:
+        yield None
+        return
+    if pool is None:
+        raise SetupError(f"{env.name} needs a sandbox, but the run has no pool", retryable=False)
+    async with pool.lease(env.sandbox) as box:
+        yield box
+
+
+def _offer(job: Job, env: Env, box: Sandbox | None) -> tuple[list[Tool], tuple[Message, ...]]:
+    """The tools and the conversation that the agent starts with."""
+    toolsets = env.toolsets if job.policy.toolsets is None else job.policy.toolsets
+    with boundary(SetupError, f"{env.name}: tools and opening of task '{job.task.id}'"):
+        tools = list(env.tools(job.task, box, toolsets))
+        opening = env.opening(job.task)
+    system = job.policy.system_text(env.system)
+    return tools, ((Message("system", system), *opening) if system else opening)
+
+
+async def _act(
+    job: Job, tools: list[Tool], trace: _Trace, handler: ToolHandler | None, spill: Spill | None
+) -> StopReason:
+    """Take turns until the agent or its time limit stops."""
+    try:
+        async with asyncio.timeout(job.policy.limits.rollout_seconds):
+            loop = turns(job.policy, trace.opening, tools, seed=job.seed, handler=handler, spill=spill)
+            async with aclosing(loop):
+                async for turn in loop:
+                    trace.turns.append(turn)
+    except TimeoutError:
+        return StopReason.TIMEOUT
+    # A loop that ends without a reason never started: its opening does not fit the context.
+    return (trace.turns[-1].stop if trace.turns else None) or StopReason.CONTEXT
+
+
+async def _judge(env: Env, rollout: Rollout, box: Sandbox | None, limits: Limits) -> Rollout:
+    with boundary(VerifierError, f"{env.name}: verify of task '{rollout.task.id}'"):
+        async with asyncio.timeout(limits.verify_seconds):
+            score = await env.verify(rollout, box)
+    if not isinstance(score, Score):  # pyright: ignore[reportUnnecessaryIsInstance]  # environments are foreign code
+        raise VerifierError(f"{env.name}: verify returned {type(score).__name__}, not a Score", retryable=False)
+    return msgspec.structs.replace(rollout, score=score)
+
+
+def _spill_to(box: Sandbox) -> Spill:
+    async def spill(name: str, data: bytes) -> str:
+        path = f"{RESULTS}/{name}"
+        try:
+            await box.write(path, data)
+        except OSError:  # the slot's disk is full: the agent filled it, and gets the preview alone
+            return ""
+        return path
+
+    return spill
+
+
+def _provenance(job: Job, env: Env, tools: tuple[str, ...], attempt: int) -> Provenance:
+    policy = job.policy
+    return Provenance(
+        policy=policy.fingerprint,
+        model=policy.model.name,
+        skill=policy.skill.hash if policy.skill else "",
+        sampling=policy.sampling,
+        seed=job.seed,
+        replicate=job.replicate,
+        attempt=attempt,
+        toolsets=env.toolsets if policy.toolsets is None else policy.toolsets,
+        tools=tools,
+        versions={**_versions(), "env": f"{env.name}@{env.version}"},
+    )
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {"ludus": __version__, "python": platform.python_version()}
+
+
+# ---- many ---------------------------------------------------------------------------------------------------------
+
+
+async def run_retrying(
+    job: Job, env: Env, pool: Pool | None, *, retries: int = 2, handler: ToolHandler | None = None
+) -> Rollout:
+    """Run one rollout, again with a fresh slot after a failure of the world, up to `retries` more times."""
+    rollout = await run(job, env, pool, handler=handler)
+    for attempt in range(2, retries + 2):
+        if rollout.failure is None or not rollout.failure.retryable:
+            break
+        rollout = await run(job, env, pool, attempt=attempt, handler=handler)
+    return rollout
+
+
+async def run_many(
+    jobs: Iterable[Job],
+    env: Env,
+    pool: Pool | None,
+    *,
+    record: Callable[[Rollout], None],
+    concurrency: int = 16,
+    retries: int = 2,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Run jobs, at most `concurrency` at a time, started in their order; `record` gets each rollout as it ends.
+
+    Setting `stop` drains: nothing new starts, what runs is finished and recorded. A spent budget drains in the same
+    way and is raised at the end. Any other exception is a bug and cancels everything.
+    """
+    queue = iter(jobs)
+    spent: list[BudgetExhausted] = []
+
+    async def work() -> None:
+        for job in queue:
+            try:
+                record(await run_retrying(job, env, pool, retries=retries))
+            except BudgetExhausted as error:
+                spent.append(error)
+            if spent or (stop is not None and stop.is_set()):
+                return
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(work())
+    if spent:
+        raise spent[0]
+
+
+async def run_group(
+    task: Task, env: Env, policy: Policy, pool: Pool | None, *, size: int, seed: int = 0, retries: int = 2
+) -> Group:
+    """All rollouts of one task, side by side."""
+    rollouts: list[Rollout] = []
+    await run_many(
+        group_jobs(task, policy, size, seed), env, pool, record=rollouts.append, concurrency=size, retries=retries
+    )
+    return as_group(task, rollouts, size)
+
+
+def group_jobs(task: Task, policy: Policy, size: int, seed: int) -> list[Job]:
+    return [Job(task, policy, r, derive_seed(seed, task.id, r)) for r in range(size)]
+
+
+def as_group(task: Task, rollouts: Iterable[Rollout], size: int) -> Group:
+    ordered = sorted(rollouts, key=lambda r: r.provenance.replicate)
+    return Group(task=task, rollouts=tuple(ordered), size=size)
+
+
+def derive_seed(seed: int, task_id: str, replicate: int) -> int:
+    """A seed of its own for each rollout, the same in every process."""
+    digest = hashlib.sha256(f"{seed}/{task_id}/{replicate}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1

@@ -1,0 +1,109 @@
+"""Where the agent acts: the `Sandbox` protocol.
+
+A sandbox ("box") is one slot: a place with a `/workspace`, a persistent shell and limits. Everything that an agent, a
+`setup` or a `verify` does to files and processes goes through `exec`, in every backend alike: `read`, `write`, folders
+and background processes are built on it in `sandbox.base`, so that a path is always resolved inside the slot and
+a backend has one thing to get right.
+
+A command's own failure is an `ExecResult`; a slot's failure is a `SandboxError` and never looks like output.
+"""
+
+from typing import Protocol
+
+from msgspec import Struct
+
+WORKSPACE = "/workspace"
+
+
+class SandboxSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a slot must be like. Equal specs share warm slots."""
+
+    network: bool = False
+    """Whether commands may reach the network."""
+    memory_mb: int = 1024
+    disk_mb: int = 256
+    """What /workspace, /tmp and home may each hold."""
+    processes: int = 256
+    """How many processes and threads may live at once."""
+    command_seconds: float = 120.0
+    """The default time limit of one command."""
+    output_bytes: int = 1_000_000
+    """How much of stdout, and of stderr, is kept: the first and the last part; the middle is dropped."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Variables set in every command. Nothing else of the host's environment is passed on."""
+
+
+class ExecResult(Struct, frozen=True):
+    """What a command did. `exit_code` is 124 after a time-out and 128 + n after signal n."""
+
+    stdout: bytes
+    stderr: bytes
+    exit_code: int
+    timed_out: bool = False
+    truncated: bool = False
+    """Output passed `output_bytes`, so a part is missing."""
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """Output as a person would see it: stdout, then stderr, undecodable bytes replaced."""
+        return (self.stdout + self.stderr).decode(errors="replace")
+
+
+class Sandbox(Protocol):
+    @property
+    def spec(self) -> SandboxSpec: ...
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        stdin: bytes | None = None,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> ExecResult:
+        """Run `command` in the slot's persistent bash: `cd` and exported variables last until the slot is reset.
+
+        With `stdin`, `env` or `cwd` it runs in a subshell, whose state does not last. Without `stdin` the command
+        reads end-of-file. A command past its time limit is killed with all its children; the shell goes on.
+
+        Raises:
+            SandboxError: the slot is gone or cannot run commands. Never for anything the command itself does.
+        """
+        ...
+
+    async def read(self, path: str, *, max_bytes: int = 10_000_000) -> bytes:
+        """A file's bytes; a relative path is below /workspace. Raises FileNotFoundError, IsADirectoryError,
+        PermissionError, or ValueError when the file is larger than `max_bytes`."""
+        ...
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Create or replace a file, and its parent folders. Raises OSError (disk full, not permitted, …)."""
+        ...
+
+    async def start(self, command: str, *, cwd: str | None = None) -> str:
+        """Start a background process; returns its id (`bg-1`, …) for `poll`, `log`, `send` and `kill`."""
+        ...
+
+    async def poll(self, process: str) -> int | None:
+        """Exit code, or None while it runs. Raises KeyError for an unknown id."""
+        ...
+
+    async def log(self, process: str, *, max_bytes: int = 100_000) -> bytes:
+        """The last `max_bytes` of what the process wrote to stdout and stderr."""
+        ...
+
+    async def send(self, process: str, data: bytes) -> None:
+        """Write to the process's stdin."""
+        ...
+
+    async def kill(self, process: str) -> None: ...
+
+    async def settle(self) -> None:
+        """Kill every process of the slot, background and daemonized ones included, and start a fresh shell. Files stay."""
+        ...
+
+    async def close(self) -> None:
+        """End the slot and everything in it. Safe to call twice, and from a cancelled task."""
+        ...

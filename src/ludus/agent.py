@@ -25,6 +25,7 @@ from ludus.errors import RolloutError
 from ludus.models import Model
 from ludus.skill import Skill
 from ludus.tools import BadArguments, Tool
+from ludus.tools.toolsets import BUILTIN, Registry
 from ludus.types import (
     Call,
     Finish,
@@ -75,6 +76,8 @@ class Policy:
     system: str = ""
     toolsets: tuple[str, ...] | None = None
     """The draw of toolsets for a group; None leaves the choice to the environment."""
+    registry: Registry = BUILTIN
+    """What the names in `toolsets` stand for: the built-in ones and those that the run configured."""
 
     @property
     def fingerprint(self) -> str:

@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.tools import Tool
-from ludus.tools.toolsets import make_tools
 from ludus.types import Message, Rollout, Score, Task
 
 
@@ -29,7 +28,7 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sandbox: ClassVar[SandboxSpec | None] = SandboxSpec()
     """The slot that a rollout needs; None for tasks of pure text."""
     toolsets: ClassVar[tuple[str, ...]] = ()
-    """Toolsets offered when the user names none. A field instead of a constant makes it an option."""
+    """Toolsets offered when the user names none."""
     system: ClassVar[str] = ""
     """System text that comes with the environment; a skill is added to it, not put in its place."""
 
@@ -46,9 +45,9 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for path, text in task.files.items():
             await box.write(path, text.encode())
 
-    def tools(self, task: Task, box: Sandbox | None, toolsets: Sequence[str]) -> Sequence[Tool]:
-        """The tools for one rollout: by default those of the drawn toolsets."""
-        return make_tools(toolsets, box)
+    def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
+        """Tools of the environment's own, beside those of the toolsets."""
+        return ()
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         """Judge a finished rollout. `rollout.answer` is what the agent said last; the slot is as it left it."""

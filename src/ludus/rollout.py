@@ -23,6 +23,7 @@ from ludus.errors import BudgetExhausted, RolloutError, SetupError, VerifierErro
 from ludus.sandbox import Sandbox
 from ludus.sandbox.pool import Pool
 from ludus.tools import Tool
+from ludus.tools.toolsets import make_tools
 from ludus.types import Group, Message, Provenance, Rollout, Score, StopReason, Task, Turn
 
 RESULTS = "/tmp/ludus-results"
@@ -98,7 +99,7 @@ def _offer(job: Job, env: Env, box: Sandbox | None) -> tuple[list[Tool], tuple[M
     """The tools and the conversation that the agent starts with."""
     toolsets = env.toolsets if job.policy.toolsets is None else job.policy.toolsets
     with boundary(SetupError, f"{env.name}: tools and opening of task '{job.task.id}'"):
-        tools = list(env.tools(job.task, box, toolsets))
+        tools = [*make_tools(toolsets, box, job.policy.registry), *env.tools(job.task, box)]
         opening = env.opening(job.task)
     system = job.policy.system_text(env.system)
     return tools, ((Message("system", system), *opening) if system else opening)

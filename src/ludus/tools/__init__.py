@@ -1,16 +1,19 @@
 """What the agent can do: `Tool`, and `@tool`, which makes one from a function.
 
 The signature is the schema. `@tool` reads parameter names, types, defaults and `Annotated[..., Meta(description=…)]`
-once, gives the model a JSON schema of them, and checks every call's arguments against it before the function runs, so a
-tool's body never meets a wrong type. A wrong argument is the model's mistake: it comes back as `BadArguments`, which the
-loop shows to the model. `bound=True` marks a function whose first parameter is not the model's to give (the slot, a
-store); `bind` supplies it for one rollout.
+once, gives the model a JSON schema of them, and checks every call's arguments against it before the function runs, so
+a tool's body never meets a wrong type. A wrong argument is the model's mistake: it comes back as `BadArguments`, which
+the loop shows to the model. Whatever else a tool raises is shown to it too, except a `RolloutError`: then the world
+broke. `bound=True` marks a function whose first parameter is not the model's to give (the slot, a store); `bind`
+supplies it for one rollout.
 """
 
 import inspect
+import re
 import typing
-from collections.abc import Awaitable, Callable
-from typing import Any, overload
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack, overload
 
 import msgspec
 
@@ -21,6 +24,15 @@ Run = Callable[[JsonObject], Awaitable[str]]
 
 class BadArguments(Exception):
     """The model called a tool with arguments that do not fit; the text tells it how to mend that."""
+
+
+class Options(TypedDict, total=False):
+    """The optional fields of `Tool`, as `@tool` takes them."""
+
+    parallel: bool
+    ends_episode: bool
+    seconds: float | None
+    result_chars: int | None
 
 
 class Tool:
@@ -54,16 +66,16 @@ class Tool:
 class BoundTool:
     """A tool that still lacks its first argument."""
 
-    def __init__(self, function: Callable[..., Awaitable[str]], options: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Awaitable[str]], options: Options) -> None:
         self._function = function
         self._options = options
-        self.spec, self._arguments = _schema(function, skip_first=True)
+        self.spec, self._signature = _schema(function, skip_first=True)
 
     def bind(self, first: object) -> Tool:
-        function, arguments = self._function, self._arguments
+        function, signature = self._function, self._signature
 
         async def run(raw: JsonObject) -> str:
-            return await function(first, **_checked(raw, arguments))
+            return await function(first, **_checked(raw, signature))
 
         return Tool(self.spec, run, **self._options)
 
@@ -71,10 +83,14 @@ class BoundTool:
 @overload
 def tool(function: Callable[..., Awaitable[str]], /) -> Tool: ...
 @overload
-def tool(*, bound: typing.Literal[True], **options: Any) -> Callable[[Callable[..., Awaitable[str]]], BoundTool]: ...
+def tool(
+    *, bound: typing.Literal[True], **options: Unpack[Options]
+) -> Callable[[Callable[..., Awaitable[str]]], BoundTool]: ...
 @overload
-def tool(**options: Any) -> Callable[[Callable[..., Awaitable[str]]], Tool]: ...
-def tool(function: Callable[..., Awaitable[str]] | None = None, /, *, bound: bool = False, **options: Any) -> Any:
+def tool(**options: Unpack[Options]) -> Callable[[Callable[..., Awaitable[str]]], Tool]: ...
+def tool(
+    function: Callable[..., Awaitable[str]] | None = None, /, *, bound: bool = False, **options: Unpack[Options]
+) -> Any:
     """Make a `Tool` of an async function that returns text. Options are those of `Tool`.
 
     >>> @tool(parallel=True)
@@ -82,37 +98,91 @@ def tool(function: Callable[..., Awaitable[str]] | None = None, /, *, bound: boo
     ...     '''Add two whole numbers.'''
     ...     return str(a + b)
     """
-    if function is not None:
-        return _free_tool(function, {})
-    if bound:
-        return lambda f: BoundTool(f, options)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType, reportUnknownVariableType]
-    return lambda f: _free_tool(f, options)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType, reportUnknownVariableType]
+
+    def make(function: Callable[..., Awaitable[str]]) -> Tool | BoundTool:
+        return BoundTool(function, options) if bound else _free_tool(function, options)
+
+    return make if function is None else make(function)
 
 
-def _free_tool(function: Callable[..., Awaitable[str]], options: dict[str, Any]) -> Tool:
-    spec, arguments = _schema(function, skip_first=False)
+def _free_tool(function: Callable[..., Awaitable[str]], options: Options) -> Tool:
+    spec, signature = _schema(function, skip_first=False)
 
     async def run(raw: JsonObject) -> str:
-        return await function(**_checked(raw, arguments))
+        return await function(**_checked(raw, signature))
 
     return Tool(spec, run, **options)
 
 
-def _checked(raw: JsonObject, arguments: type[msgspec.Struct]) -> JsonObject:
+# ---- checking arguments -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """What a call's arguments are checked against: the types, and the schema that the model was shown of them."""
+
+    struct: type[msgspec.Struct]
+    properties: Mapping[str, JsonObject]
+
+
+def _checked(raw: JsonObject, signature: _Signature) -> JsonObject:
     """The arguments with their declared types, or `BadArguments`.
 
-    Lax about spelling ("42" for 42, "true" for true), because models write numbers as text; strict about names.
+    Lax about spelling ("42" for 42, "true" for true, null for "not given", a list written as text), because models do
+    that; strict about names.
     """
     try:
-        return msgspec.structs.asdict(msgspec.convert(raw, arguments, strict=False))
+        value = msgspec.convert(raw, signature.struct, strict=False)
     except msgspec.ValidationError as error:
-        raise BadArguments(str(error).replace("Object ", "Arguments ").replace("$.", "")) from None
+        try:
+            value = msgspec.convert(_mended(raw, signature.properties), signature.struct, strict=False)
+        except msgspec.ValidationError:
+            raise BadArguments(_explained(str(error), list(signature.properties))) from None
+    return {name: getattr(value, name) for name in signature.properties}
 
 
-def _schema(function: Callable[..., Awaitable[str]], *, skip_first: bool) -> tuple[ToolSpec, type[msgspec.Struct]]:
+def _mended(raw: JsonObject, properties: Mapping[str, JsonObject]) -> JsonObject:
+    """What the model most likely meant: nulls left out, lists and objects taken out of their quotes, and a single value
+    where a list belongs made a list of one."""
+    mended: JsonObject = {}
+    for name, value in raw.items():
+        arms: list[JsonObject] = properties[name].get("anyOf", [properties[name]]) if name in properties else []
+        kinds = {"object" if "$ref" in arm else arm.get("type") for arm in arms}
+        if isinstance(value, str) and kinds & {"array", "object"} and "string" not in kinds:
+            value = _from_text(value)
+        if "array" in kinds and value is not None and not isinstance(value, list):
+            value = [value]
+        if value is not None:
+            mended[name] = value
+    return mended
+
+
+def _from_text(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _explained(error: str, names: Sequence[str]) -> str:
+    """The checker's message in the model's terms: an argument by its name, and the names there are."""
+    text = error.replace("`$.", "`").replace("`$`", "the arguments").replace("Object contains", "The arguments contain")
+    text = text.replace("Object missing", "Missing")
+    if re.search(r"(unknown|required) field `[^`]*`$", text):
+        text += f"; the parameters are: {', '.join(names) or 'none'}"
+    return text
+
+
+# ---- the schema ---------------------------------------------------------------------------------------------------
+
+
+def _schema(function: Callable[..., Awaitable[str]], *, skip_first: bool) -> tuple[ToolSpec, _Signature]:
     name: str = function.__name__
     hints = typing.get_type_hints(function, include_extras=True)
     parameters = list(inspect.signature(function).parameters.values())[1 if skip_first else 0 :]
+    untyped = [p.name for p in parameters if p.name not in hints]
+    if untyped:
+        raise TypeError(f"tool '{name}': give a type to {', '.join(untyped)}; the model's schema is made from it")
     fields: list[Any] = [
         (p.name, hints[p.name]) if p.default is inspect.Parameter.empty else (p.name, hints[p.name], p.default)
         for p in parameters
@@ -120,12 +190,36 @@ def _schema(function: Callable[..., Awaitable[str]], *, skip_first: bool) -> tup
     struct = msgspec.defstruct(f"{name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
     (_,), components = msgspec.json.schema_components((struct,), ref_template="#/$defs/{name}")
     schema = components.pop(struct.__name__)
-    parameters_schema: JsonObject = {
+    shown = _plain_object(schema)
+    if components:
+        shown["$defs"] = {key: _plain_object(value) for key, value in components.items()}
+    return ToolSpec(name, _unwrapped(function.__doc__ or ""), shown), _Signature(struct, shown["properties"])
+
+
+def _unwrapped(docstring: str) -> str:
+    """A docstring without the line breaks that only keep the source narrow; lists and indented text stay."""
+    return re.sub(r"(?<=\S)\n(?=\w)", " ", inspect.cleandoc(docstring))
+
+
+def _plain_object(schema: JsonObject) -> JsonObject:
+    if "properties" not in schema:  # an enumeration or the like
+        return schema
+    return {
         "type": "object",
-        "properties": schema["properties"],
+        "properties": {key: _plain(value) for key, value in schema["properties"].items()},
         "required": schema.get("required", []),
         "additionalProperties": False,
     }
-    if components:
-        parameters_schema["$defs"] = components
-    return ToolSpec(name, inspect.cleandoc(function.__doc__ or ""), parameters_schema), struct
+
+
+def _plain(schema: JsonObject) -> JsonObject:
+    """A parameter's schema as simple as it can be: some servers and most small models trip over the rest.
+
+    Null is accepted for a parameter that may be left out, but not offered as a second way to leave it out.
+    """
+    kept: list[JsonObject] = [arm for arm in schema.get("anyOf", []) if arm != {"type": "null"}]
+    if "default" in schema and schema["default"] is None and len(kept) == 1:
+        schema = {**kept[0], **{key: value for key, value in schema.items() if key not in ("anyOf", "default")}}
+    if all(isinstance(choice, str) for choice in schema.get("enum", [None])):
+        schema = {"type": "string", **schema}
+    return schema

@@ -1,0 +1,43 @@
+# Everything a newcomer or CI needs. Each target sets up what it needs and is quick when there is nothing to do.
+#   make demo    set up, then run an agent on the embedded model: no key, no account
+#   make test    set up, then lint, types and tests
+#   make lint    formatting, lint rules and types only
+#   make bench   speed, beside other tools of the field (downloads them; takes a while)
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+RUN    ?= runs/demo
+
+.PHONY: demo test lint bench setup setup-dev clean
+
+demo: setup
+	@$(BIN)/python examples/demo.py --out $(RUN)
+
+test: lint
+	@$(BIN)/python -m pytest
+
+lint: setup-dev
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+	@$(BIN)/pyright
+
+bench: setup-dev
+	@$(BIN)/python bench/footprint.py; a=$$?; \
+	 $(BIN)/python bench/exec.py --peers; b=$$?; \
+	 $(BIN)/python bench/loop.py --peers; c=$$?; \
+	 exit $$((a + b + c > 0))
+
+setup: $(VENV)/.setup
+setup-dev: $(VENV)/.setup-dev
+
+$(VENV)/.setup: pyproject.toml scripts/setup
+	@PYTHON="$(PYTHON)" scripts/setup "$(VENV)" local
+	@touch $@
+
+$(VENV)/.setup-dev: pyproject.toml scripts/setup
+	@PYTHON="$(PYTHON)" scripts/setup "$(VENV)" local,mcp,dev
+	@touch $@ $(VENV)/.setup
+
+clean:
+	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache .hypothesis

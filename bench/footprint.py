@@ -1,0 +1,84 @@
+"""What Ludus weighs: size and packages of the base install, and how long it takes to start.
+
+    $ python bench/footprint.py
+
+Makes a fresh virtual environment, installs the project into it without extras, and measures what that added. Sizes
+include compiled bytecode, as pip leaves it. Times are whole processes, Python's own start included, and the best of
+several: what the code costs, not what the machine was busy with.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import ROOT, Check, empty_venv, install, machine, table, verdict
+
+MAX_MB = 60.0
+MAX_PACKAGES = 30
+MAX_IMPORT_SECONDS = 0.3
+MAX_HELP_SECONDS = 0.5
+
+
+def size_mb(folder: Path) -> float:
+    """What the files below take, links not followed."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir()) / 1e6
+
+
+def packages(folder: Path) -> set[str]:
+    """The names of the distributions installed in a site-packages folder."""
+    return {path.name.split("-")[0].lower() for path in folder.glob("*.dist-info")}
+
+
+def best_seconds(command: Sequence[str], tries: int) -> float:
+    """The fastest of several runs, start of the process included."""
+    return min(_seconds(command) for _ in range(tries))
+
+
+def _seconds(command: Sequence[str]) -> float:
+    started = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    seconds = time.perf_counter() - started
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr.strip()}")
+    return seconds
+
+
+def measure(home: Path, tries: int) -> list[Check]:
+    """Install into `home` and take every figure."""
+    python = empty_venv(home)
+    site = next((home / "lib").glob("python3*/site-packages"))
+    size_before, packages_before = size_mb(site), packages(site)
+    install(python, [str(ROOT)])
+    added = packages(site) - packages_before
+    print(f"installed: {', '.join(sorted(added))}")
+    return [
+        Check("install", size_mb(site) - size_before, MAX_MB, "MB"),
+        Check("packages", len(added), MAX_PACKAGES),
+        Check("import ludus", best_seconds([str(python), "-c", "import ludus"], tries), MAX_IMPORT_SECONDS, "s"),
+        Check(
+            "import ludus.cli", best_seconds([str(python), "-c", "import ludus.cli"], tries), MAX_IMPORT_SECONDS, "s"
+        ),
+        Check("ludus --help", best_seconds([str(home / "bin" / "ludus"), "--help"], tries), MAX_HELP_SECONDS, "s"),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    summary, _, rest = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tries", type=int, default=5, help="runs of each command; the best counts (default 5)")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(Path(folder) / "venv", options.tries)
+    print(machine())
+    print(table([("what", "measured", "target", "unit"), *((c.name, c.value, c.target or 0, c.unit) for c in found)]))
+    return verdict("footprint", found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

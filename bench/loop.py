@@ -1,0 +1,212 @@
+"""What a turn of the agent loop costs, side by side with the systems people use today.
+
+    $ python bench/loop.py                 ours and the floors, and the peers that are already installed
+    $ python bench/loop.py --peers         install the peers first (about 1.3 GB, once)
+    $ python bench/loop.py --no-peers --rounds 5
+
+Every rollout is the same conversation with an instant server on loopback (`mock_openai.py`): three calls of a tool
+`add` that runs in process, and a final answer that earns reward 1. Every system runs in a fresh process and, except
+ours, in a virtual environment of its own; ours records every rollout in a run directory as a normal run does.
+
+The judge is CPU time of the client per model call ("turn"): on a shared machine it moves by a tenth, while wall time
+may double. Rounds interleave the systems and the median counts. What this does not show: a real model's latency,
+which hides all of it until many rollouts run at once, and sandboxes, which `exec.py` measures.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from common import CACHE, ROOT, Check, machine, make_venv, ready_venv, table, verdict
+from mock_openai import running
+from peers.meter import Reading
+
+ROLLOUTS = 256
+CONCURRENCIES = (64, 256, 1024)
+DRIVERS = ROOT / "bench" / "peers"
+
+MAX_CPU_MS = 0.6
+MAX_SPREAD = 1.5
+"""Flat: the dearest concurrency against the cheapest."""
+MAX_MB = 0.1
+MIN_LEAD = 12.0
+
+
+@dataclass(frozen=True)
+class System:
+    """Something to measure: a driver, and the packages it needs beside the standard library."""
+
+    name: str
+    driver: str
+    requirements: tuple[str, ...] = ()
+    concurrencies: tuple[int, ...] = (64,)
+
+
+OURS = System("ludus", "run_ludus.py", concurrencies=CONCURRENCIES)
+RAW = System("raw", "run_raw.py", concurrencies=(64, 1024))
+AIOHTTP = System("aiohttp", "run_aiohttp.py", ("aiohttp",), (64, 1024))
+PEERS = (
+    System("verifiers", "run_verifiers.py", ("verifiers==0.1.14",), (64, 256)),
+    # litellm imports mcp without asking for it.
+    System("mini-swe-agent", "run_mini.py", ("mini-swe-agent", "mcp")),
+    System("inspect-ai", "run_inspect.py", ("inspect-ai", "openai")),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A system at a concurrency: what it took, or why there is no figure."""
+
+    system: System
+    concurrency: int
+    reading: Reading | None = None
+    trouble: str = ""
+
+    @property
+    def valid(self) -> bool:
+        return self.reading is not None and not self.trouble
+
+
+# ---- measuring ----------------------------------------------------------------------------------------------------
+
+
+def take(system: System, python: Path, base_url: str, rollouts: int, concurrency: int, seconds: float) -> Row:
+    """Run one driver in a fresh process."""
+    command = [str(python), str(DRIVERS / system.driver), base_url, str(max(rollouts, concurrency)), str(concurrency)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return Row(system, concurrency, trouble=f"no result within {seconds:g} s")
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return Row(system, concurrency, trouble=f"exit {done.returncode}: {last}")
+    return judged(Row(system, concurrency, Reading(**json.loads(done.stdout.splitlines()[-1]))))
+
+
+def judged(row: Row) -> Row:
+    """A reading counts only if every rollout earned its reward."""
+    reading = row.reading
+    if reading is None or reading.perfect == reading.rollouts:
+        return row
+    return replace(row, trouble=f"reward 1 in only {reading.perfect} of {reading.rollouts}")
+
+
+def middle(rows: Sequence[Row]) -> Row:
+    """The median of several rounds, figure by figure; a round without a valid figure makes the row invalid."""
+    for row in rows:
+        if not row.valid:
+            return row
+    readings = [row.reading for row in rows if row.reading is not None]
+    figures = {
+        name: median(getattr(reading, name) for reading in readings)
+        for name in ("cpu_seconds", "wall_seconds", "before_mb", "peak_mb")
+    }
+    return replace(rows[0], reading=replace(readings[0], **figures))
+
+
+def pythons(cache: Path, peers: bool | None) -> dict[System, Path]:
+    """Which systems to run, and with which Python. `peers` None takes those that are installed."""
+    found = {OURS: Path(sys.executable), RAW: Path(sys.executable)}
+    for system in (AIOHTTP, *PEERS) if peers is not False else ():
+        python = ready_venv(cache / system.name, system.requirements)
+        if python is None and peers:
+            print(f"installing {' '.join(system.requirements)} …", file=sys.stderr)
+            python = make_venv(cache / system.name, system.requirements)
+        if python is not None:
+            found[system] = python
+    return found
+
+
+def rounds(systems: Mapping[System, Path], count: int, rollouts: int, seconds: float) -> tuple[list[Row], str]:
+    """Measure everything `count` times, in turn; the medians, and what the mock itself took."""
+    cells = [(system, concurrency) for system in systems for concurrency in system.concurrencies]
+    taken: dict[tuple[System, int], list[Row]] = {cell: [] for cell in cells}
+    with running(seconds=seconds * len(cells) * count) as mock:
+        for number in range(1, count + 1):
+            for system, concurrency in cells:
+                print(f"round {number} of {count}: {system.name} at {concurrency} …", file=sys.stderr)
+                taken[system, concurrency].append(
+                    take(system, systems[system], mock.base_url, rollouts, concurrency, seconds)
+                )
+    server = f"mock server {mock.cpu_seconds * 1000 / max(mock.requests, 1):.3f} ms CPU/request (not counted)"
+    return [middle(rows) for rows in taken.values()], server
+
+
+# ---- judging ------------------------------------------------------------------------------------------------------
+
+
+def valid_readings(rows: Iterable[Row], systems: Iterable[System]) -> list[Reading]:
+    wanted = set(systems)
+    return [row.reading for row in rows if row.system in wanted and row.valid and row.reading is not None]
+
+
+def report(rows: Sequence[Row]) -> str:
+    """The table: every system beside ours at the same concurrency."""
+    ours = {reading.concurrency: reading.cpu_ms_per_turn for reading in valid_readings(rows, [OURS])}
+    head = ("system", "at once", "CPU ms/turn", "× ours", "rollouts/s", "RSS MB", "MB per rollout at once", "note")
+    lines: list[tuple[object, ...]] = []
+    for row in rows:
+        if row.reading is None:
+            lines.append((row.system.name, row.concurrency, "", "", "", "", "", row.trouble))
+            continue
+        reading, cpu = row.reading, row.reading.cpu_ms_per_turn
+        ratio = cpu / ours[row.concurrency] if row.concurrency in ours else ""
+        rate = reading.rollouts / reading.wall_seconds
+        memory = (reading.peak_mb, reading.mb_per_rollout)
+        lines.append((reading.system, row.concurrency, cpu, ratio, rate, *memory, row.trouble))
+    return table([head, *lines])
+
+
+def checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
+    """The targets, and what has to be said beside them."""
+    ours = valid_readings(rows, [OURS])
+    asked = [row for row in rows if row.system is OURS]
+    found = [Check("valid runs of ours", len(ours) / len(asked), 1.0, at_least=True)] if len(ours) < len(asked) else []
+    if ours:
+        costs = [reading.cpu_ms_per_turn for reading in ours]
+        found += [
+            Check("cpu", max(costs), MAX_CPU_MS, "ms/turn"),
+            Check("spread", max(costs) / min(costs), MAX_SPREAD, "x"),
+            Check("memory", max(reading.mb_per_rollout for reading in ours), MAX_MB, "MB/rollout"),
+        ]
+    peers = valid_readings(rows, PEERS)
+    notes = [f"no figure for {row.system.name} at {row.concurrency}" for row in rows if not row.valid]
+    if not peers:
+        return found, [*notes, "peers not run"]
+    for reading in ours:
+        rivals = [peer for peer in peers if peer.concurrency == reading.concurrency]
+        if rivals:
+            best = min(rivals, key=lambda peer: peer.cpu_ms_per_turn)
+            lead = best.cpu_ms_per_turn / reading.cpu_ms_per_turn
+            name = f"at {reading.concurrency} lead over {best.system}"
+            found.append(Check(name, lead, MIN_LEAD, "x", at_least=True))
+    return found, notes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    summary, _, rest = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="default: those installed already")
+    parser.add_argument("--rounds", type=int, default=3, help="passes over everything; medians count (default 3)")
+    parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help=f"per run, at least (default {ROLLOUTS})")
+    parser.add_argument("--cache", type=Path, default=CACHE, help=f"where peers are installed (default {CACHE})")
+    parser.add_argument("--seconds", type=float, default=300.0, help="time limit of one run (default 300)")
+    options = parser.parse_args(arguments)
+    rows, server = rounds(pythons(options.cache, options.peers), options.rounds, options.rollouts, options.seconds)
+    print(f"{machine()}; {options.rounds} rounds; {server}")
+    print(report(rows))
+    found, notes = checks(rows)
+    code = verdict("loop", found, notes=notes)
+    missing = options.peers and any(not row.valid for row in rows)
+    return 1 if missing else code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""An OpenAI-compatible chat server that answers at once, so that what is measured is the client.
+
+Every conversation has four model calls: three tool calls, then a final answer. The server keeps no state: how many
+assistant messages a request already holds says which call it is. Replies are encoded before the first request comes,
+and what a request costs this process is charged to no client. Two scripts: `add(a, b)` calls whose sums lead to the
+answer 42, and, for a request that offers a tool `bash`, `bash(command)` calls, the last of which submits, for agents
+that know nothing but a shell.
+
+Run it as a process of its own. It prints its port, serves loopback only, and ends when its standard input closes (so it
+cannot outlive whoever started it) or after `--seconds`. As it ends it prints `{"requests": …, "cpu_seconds": …}`.
+
+    $ python bench/mock_openai.py --port 8001
+    8001
+    $ curl -s localhost:8001/v1/chat/completions -d '{"model": "mock", "messages": [{"role": "user", "content": "go"}]}'
+
+It is a fake for benchmarks: HTTP/1.1 with Content-Length or chunked bodies, no streaming, no checks of what is asked.
+"""
+
+import argparse
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ANSWER = "The final sum is 42."
+SUMS = ((1, 2), (3, 3), (6, 36))
+SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo 42"
+"""What mini-swe-agent's shell agent runs when it is done."""
+
+CALLS = 4
+"""Model calls, and so turns, in a conversation."""
+
+LARGEST = 1 << 22
+"""A request longer than this is not one of ours; the connection is closed."""
+
+
+# ---- the replies --------------------------------------------------------------------------------------------------
+
+
+def replies(script: str) -> tuple[bytes, ...]:
+    """The four replies of a script, as whole HTTP responses."""
+    adds = [("add", {"a": a, "b": b}) for a, b in SUMS]
+    if script == "bash":
+        steps = [("bash", {"command": f"echo {a + b}"}) for a, b in SUMS]
+        return tuple(_call(number, *step) for number, step in enumerate([*steps, ("bash", {"command": SUBMIT})], 1))
+    final = _completion(CALLS, {"role": "assistant", "content": ANSWER}, "stop")
+    return (*(_call(number, *step) for number, step in enumerate(adds, 1)), final)
+
+
+def _call(number: int, name: str, arguments: Mapping[str, object]) -> bytes:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    call = {"id": f"call_{number}", "type": "function", "function": function}
+    message = {"role": "assistant", "content": f"Step {number}.", "tool_calls": [call]}
+    return _completion(number, message, "tool_calls")
+
+
+def _completion(number: int, message: Mapping[str, object], finish: str) -> bytes:
+    prompt_tokens = 60 + 40 * number
+    return _response(
+        {
+            "id": f"chatcmpl-{number}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": "mock",
+            "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
+            "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": 20, "total_tokens": prompt_tokens + 20},
+        }
+    )
+
+
+def _response(value: object, status: str = "200 OK") -> bytes:
+    body = json.dumps(value).encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+# ---- the server ---------------------------------------------------------------------------------------------------
+
+
+class Answers:
+    """What to say to which request, and how many were answered."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self._add = replies("add")
+        self._bash = replies("bash")
+        self._models = _response({"object": "list", "data": [{"id": "mock", "object": "model", "owned_by": "ludus"}]})
+        self._unknown = _response({"error": {"message": "no such path"}}, "404 Not Found")
+
+    def to(self, head: bytes, body: bytes) -> bytes:
+        if head.startswith(b"POST") and b"/chat/completions " in head[:200]:
+            self.requests += 1
+            turn = body.count(b'"role":"assistant"') + body.count(b'"role": "assistant"')
+            bash = b'"name":"bash"' in body or b'"name": "bash"' in body
+            return (self._bash if bash else self._add)[min(turn, CALLS - 1)]
+        return self._models if head.startswith(b"GET /v1/models") else self._unknown
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._buffer = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._buffer = self._buffer + data if self._buffer else data
+        while request := take_request(self._buffer):
+            head, body, self._buffer = request
+            self._transport.write(self._answers.to(head, body))
+        if len(self._buffer) > LARGEST:
+            self._transport.close()
+
+
+def take_request(buffer: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Head, body and what follows, or None while the request is not whole."""
+    end = buffer.find(b"\r\n\r\n")
+    if end < 0:
+        return None
+    head = buffer[:end]
+    fields = head.lower()
+    if b"transfer-encoding: chunked" in fields:
+        return _take_chunks(head, buffer, end + 4)
+    at = fields.find(b"content-length:")
+    length = int(fields[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+    stop = end + 4 + length
+    return (head, buffer[end + 4 : stop], buffer[stop:]) if len(buffer) >= stop else None
+
+
+def _take_chunks(head: bytes, buffer: bytes, start: int) -> tuple[bytes, bytes, bytes] | None:
+    chunks: list[bytes] = []
+    while (line := buffer.find(b"\r\n", start)) >= 0:
+        size = int(buffer[start:line].split(b";")[0], 16)
+        stop = line + 2 + size + 2
+        if len(buffer) < stop:
+            return None
+        if size == 0:
+            return head, b"".join(chunks), buffer[stop:]
+        chunks.append(buffer[line + 2 : stop - 2])
+        start = stop
+    return None
+
+
+async def serve(port: int, seconds: float) -> None:
+    """Serve until standard input closes or `seconds` have passed; print the port first and the counts last."""
+    loop = asyncio.get_running_loop()
+    answers = Answers()
+    server = await loop.create_server(lambda: Connection(answers), "127.0.0.1", port, backlog=4096)
+    started = time.process_time()
+    print(server.sockets[0].getsockname()[1], flush=True)
+    stdin = asyncio.StreamReader()
+    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
+    try:
+        async with asyncio.timeout(seconds):
+            await stdin.read()
+    except TimeoutError:
+        print(f"mock: ended after {seconds:g} s", file=sys.stderr)
+    finally:
+        pipe.close()
+        server.close()
+    print(json.dumps({"requests": answers.requests, "cpu_seconds": time.process_time() - started}))
+
+
+# ---- starting it --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Mock:
+    """A mock in a process of its own. What it did is known when it has ended."""
+
+    base_url: str
+    requests: int = 0
+    cpu_seconds: float = 0.0
+
+
+@contextmanager
+def running(seconds: float = 600.0) -> Generator[Mock]:
+    """A mock that runs until the block ends.
+
+    >>> with running() as mock:
+    ...     print(mock.base_url)
+    http://127.0.0.1:40417/v1
+    """
+    command = [sys.executable, str(Path(__file__).resolve()), "--seconds", str(seconds)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        mock = Mock(f"http://127.0.0.1:{int(process.stdout.readline())}/v1")
+        try:
+            yield mock
+        finally:
+            process.stdin.close()
+            did = json.loads(process.stdout.read())
+            mock.requests, mock.cpu_seconds = did["requests"], did["cpu_seconds"]
+
+
+def allow_many_sockets() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    summary, _, rest = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--port", type=int, default=0, help="0: a free one (default)")
+    parser.add_argument("--seconds", type=float, default=600.0, help="end after this long (default 600)")
+    options = parser.parse_args(arguments)
+    allow_many_sockets()
+    asyncio.run(serve(options.port, options.seconds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""How every system is measured: the same numbers, taken in the same way, around the run alone.
+
+A driver says how to run `rollouts` rollouts, `concurrency` at a time, against a server, and how many of them earned the
+full reward; `measure` warms it up with a few (so that nobody pays here for lazy imports), takes the figures around the
+real run and prints them as one line of JSON:
+
+    $ python bench/peers/run_raw.py http://127.0.0.1:8001/v1 256 64
+    {"system": "raw asyncio sockets", "cpu_seconds": 0.11, …}
+
+CPU time is that of this process and of children it has waited for; the server is neither. Memory is the peak resident
+size during the run against the size just before it. Standard library only: it runs in each peer's own environment.
+"""
+
+import gc
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+WARM_UP = 8
+"""Rollouts before the measured ones."""
+
+TURNS = 4
+"""Model calls in a rollout."""
+
+PROMPT = "Add 1 and 2, then 3 to the sum, then 36 to that. Use the add tool for each step and say the final sum."
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a driver is asked to do."""
+
+    base_url: str
+    rollouts: int
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a run took."""
+
+    system: str
+    rollouts: int
+    concurrency: int
+    perfect: int
+    """Rollouts with reward 1."""
+    cpu_seconds: float
+    wall_seconds: float
+    before_mb: float
+    peak_mb: float
+
+    @property
+    def cpu_ms_per_turn(self) -> float:
+        return self.cpu_seconds * 1000 / (self.rollouts * TURNS)
+
+    @property
+    def mb_per_rollout(self) -> float:
+        """Growth of the resident size for each rollout in flight."""
+        return (self.peak_mb - self.before_mb) / min(self.concurrency, self.rollouts)
+
+
+def measure(system: str, run: Callable[[Work], int]) -> None:
+    """The body of a driver: `run` returns how many rollouts had reward 1."""
+    base_url, rollouts, concurrency = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    allow_many_sockets()
+    run(Work(base_url, WARM_UP, WARM_UP))
+    gc.collect()
+    reset_peak()
+    before_mb = memory_mb("VmRSS")
+    cpu, wall = cpu_seconds(), time.perf_counter()
+    perfect = run(Work(base_url, rollouts, concurrency))
+    reading = Reading(
+        system=system,
+        rollouts=rollouts,
+        concurrency=concurrency,
+        perfect=perfect,
+        cpu_seconds=cpu_seconds() - cpu,
+        wall_seconds=time.perf_counter() - wall,
+        before_mb=before_mb,
+        peak_mb=memory_mb("VmHWM"),
+    )
+    print(json.dumps(asdict(reading)), flush=True)
+
+
+def cpu_seconds() -> float:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def memory_mb(field: str) -> float:
+    """A size out of /proc/self/status: VmRSS is now, VmHWM is the peak."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 1024
+    raise OSError(f"/proc/self/status has no {field}")
+
+
+def reset_peak() -> None:
+    """Start the peak anew: the imports' own must not count."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def allow_many_sockets() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def quiet_environment() -> None:
+    """What the SDKs of peers want to find: a key that is none, and no proxy between us and loopback."""
+    os.environ["OPENAI_API_KEY"] = "none"
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"

@@ -1,0 +1,44 @@
+"""verifiers 0.1.14: `ToolEnv` with the tool in process and a rubric, through `Environment.evaluate`.
+
+Progress bars are off. Results stay in memory, which is its default; saving them would cost it more.
+"""
+
+import asyncio
+
+from meter import PROMPT, Work, measure, quiet_environment
+
+quiet_environment()
+
+import verifiers as vf  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from verifiers.types import ClientConfig  # noqa: E402
+
+
+def add(a: int, b: int) -> str:
+    """Add two whole numbers."""
+    return str(a + b)
+
+
+def says_42(completion: list, answer: str) -> float:
+    return float(answer in completion[-1].content)
+
+
+def nothing(*_: object) -> None:
+    """In place of the progress bar."""
+
+
+async def evaluate(work: Work) -> int:
+    items = {"question": [PROMPT] * work.rollouts, "answer": ["42"] * work.rollouts}
+    env = vf.ToolEnv(tools=[add], eval_dataset=Dataset.from_dict(items), rubric=vf.Rubric(funcs=[says_42]))
+    results = await env.evaluate(
+        client=ClientConfig(api_key_var="OPENAI_API_KEY", api_base_url=work.base_url),
+        model="mock",
+        max_concurrent=work.concurrency,
+        on_start=nothing,
+        on_progress=nothing,
+    )
+    return sum(output["reward"] == 1.0 for output in results["outputs"])
+
+
+if __name__ == "__main__":
+    measure("verifiers 0.1.14 ToolEnv", lambda work: asyncio.run(evaluate(work)))

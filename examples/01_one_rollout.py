@@ -1,0 +1,36 @@
+"""One rollout, from a task to a score: an agent works in a sandbox and is judged.
+
+The model is a script, so this runs anywhere in a second:   python examples/01_one_rollout.py
+"""
+
+import asyncio
+
+from ludus.agent import Policy
+from ludus.envs.terminal_test import TerminalTest
+from ludus.models.scripted import ScriptedModel, call, say
+from ludus.rollout import Job, run
+from ludus.sandbox.pool import open_pool
+
+MODEL = ScriptedModel(
+    [
+        call("terminal", command="printf 'Hello from the sandbox' > greeting.txt"),
+        call("read_file", path="greeting.txt"),
+        say("The file is there."),
+    ]
+)
+
+
+async def main() -> None:
+    env = TerminalTest()
+    task = next(iter(env.tasks("train")))
+    async with open_pool("bwrap") as pool:
+        rollout = await run(Job(task, Policy(MODEL)), env, pool)
+
+    for message in rollout.messages:
+        calls = "".join(f"{c.name}({c.arguments})" for c in message.calls)
+        print(f"{message.role:>9}: {calls or message.content}")
+    print(f"\nstopped: {rollout.stop}   score: {rollout.score}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

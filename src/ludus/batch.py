@@ -1,0 +1,457 @@
+"""What to run and what comes out: many tasks, in groups, into a run directory.
+
+    plan ──> jobs ──> run_many ──> store (the truth) ──> groups.jsonl | summary.json, samples.jsonl | trajectories.html
+
+`plan` is pure: the same batch gives the same jobs, seeds and toolset draws in every process, so a job's content
+address finds its outcome again. `run_batch` runs what the store does not have yet and puts each rollout there before
+anyone else hears of it. A failed rollout is kept for the record, and run again by the next resume: a failure is not a
+result. Everything else is derived from the store. `process` writes scored groups as they complete, `evaluate` writes
+numbers and samples; both write what there is when a budget is spent or something breaks, and then raise.
+
+A row of `groups.jsonl` is a `GroupRow`, a row of `samples.jsonl` a `SampleRow`. Groups are written in the order in
+which they complete; `index` is the task's place in the batch. `Task.answer` is in no row: it is what the agent must not
+know.
+"""
+
+import asyncio
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ludus import page
+from ludus.agent import Policy
+from ludus.env import Env
+from ludus.errors import ConfigError, LudusError, StoreError
+from ludus.rollout import Job, as_group, derive_seed, group_jobs, run_many
+from ludus.sandbox.pool import Pool
+from ludus.stats import Summary, summarize
+from ludus.store import RunDir, outcome_key
+from ludus.tools.distributions import Distribution, draw
+from ludus.tools.toolsets import choose
+from ludus.types import Failure, Group, JsonObject, Message, Rollout, Task, ToolError, Usage, to_json
+
+GROUPS = "groups.jsonl"
+SAMPLES = "samples.jsonl"
+SUMMARY = "summary.json"
+PAGE = "trajectories.html"
+
+SCHEMA = 1
+"""Of the rows below; raised when a field changes its meaning."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tasks, who acts on them and how often."""
+
+    env: Env
+    tasks: tuple[Task, ...]
+    policy: Policy
+    group_size: int = 1
+    seed: int = 0
+    distribution: Distribution | None = None
+    """Draws the policy's toolsets anew for each group."""
+    disabled: tuple[str, ...] = ()
+    """Toolsets that no draw may contain."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a batch is: what an earlier run had done is counted, what it cost is not."""
+
+    total: int
+    done: int
+    scored: int
+    mean: float | None
+    """Of the scored rollouts so far."""
+    usage: Usage
+
+    @property
+    def failed(self) -> int:
+        return self.done - self.scored
+
+
+OnRollout = Callable[[Rollout, Progress], None]
+
+
+class ProcessReport(Struct, frozen=True):
+    """What `process` wrote."""
+
+    groups: int
+    partial: int
+    summary: Summary
+
+
+# ---- what to run --------------------------------------------------------------------------------------------------
+
+
+def load_tasks(env: Env, split: str, limit: int | None = None, ids: Sequence[str] | None = None) -> tuple[Task, ...]:
+    """The tasks of a split, checked: the first `limit` of them, or those named by `ids` in that order."""
+    try:
+        tasks = tuple(itertools.islice(env.tasks(split), None if ids else limit))
+    except LudusError:
+        raise
+    except Exception as error:  # an environment is foreign code, and its data is the user's to mend
+        raise ConfigError(f"env {env.name}: the tasks of split '{split}' cannot be loaded: {error!r}") from error
+    if not tasks:
+        raise ConfigError(
+            f"env {env.name} has no tasks in split '{split}': choose another split, or check the environment's data "
+            "options and limit"
+        )
+    _check_ids(env, tasks)
+    if not ids:
+        return tasks
+    by_id = {task.id: task for task in tasks}
+    unknown = [id for id in ids if id not in by_id]
+    if unknown:
+        raise ConfigError(f"env {env.name}, split '{split}': no task has the id {', '.join(map(repr, unknown[:5]))}")
+    return tuple(by_id[id] for id in dict.fromkeys(ids))[:limit]
+
+
+def _check_ids(env: Env, tasks: Iterable[Task]) -> None:
+    counts = Counter[object](task.id for task in tasks)
+    wrong = [id for id in counts if not isinstance(id, str) or not id.strip()]
+    if wrong:
+        raise ConfigError(f"env {env.name}: a task id is a non-empty string, not {wrong[0]!r}")
+    twice = [str(id) for id, count in counts.items() if count > 1]
+    if twice:
+        raise ConfigError(
+            f"env {env.name}: task ids must be unique within a split; {len(twice)} occur more than once: "
+            f"{', '.join(map(repr, twice[:5]))}"
+        )
+
+
+def plan(batch: Batch) -> list[Job]:
+    """Every job of the batch, group after group."""
+    if batch.group_size < 1:
+        raise ConfigError(f"group_size is {batch.group_size}; a group has at least one rollout")
+    return [job for task in batch.tasks for job in group_jobs(task, _policy(batch, task), batch.group_size, batch.seed)]
+
+
+def _policy(batch: Batch, task: Task) -> Policy:
+    """The policy with the group's own draw of toolsets."""
+    if batch.distribution is None:
+        return batch.policy
+    registry = batch.policy.registry
+    drawn = draw(batch.distribution, derive_seed(batch.seed, task.id, -1), registry, batch.disabled)
+    return dataclasses.replace(batch.policy, toolsets=choose(drawn.toolsets, batch.disabled, registry=registry))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A batch's jobs and where their outcomes are kept."""
+
+    batch: Batch
+    jobs: Sequence[Job]
+    keys: Mapping[tuple[str, int], str]
+    """By task id and replicate."""
+
+    def missing(self, run: RunDir) -> list[Job]:
+        """The jobs that have no score in the store."""
+        scores = run.scores()
+        return [job for job in self.jobs if scores.get(self.keys[job.task.id, job.replicate]) is None]
+
+    def group(self, run: RunDir, index: int) -> Group:
+        """The group of a task as the store has it, perhaps without any rollout."""
+        task, size = self.batch.tasks[index], self.batch.group_size
+        found = (run.get(self.keys[task.id, replicate]) for replicate in range(size))
+        return as_group(task, (rollout for rollout in found if rollout is not None), size)
+
+    def groups(self, run: RunDir) -> Iterator[tuple[int, Group]]:
+        """The groups that were begun, with the places of their tasks."""
+        every = ((index, self.group(run, index)) for index in range(len(self.batch.tasks)))
+        return ((index, group) for index, group in every if group.rollouts)
+
+
+def _planned(batch: Batch) -> _Plan:
+    jobs = plan(batch)
+    return _Plan(batch, jobs, {(job.task.id, job.replicate): outcome_key(job, batch.env) for job in jobs})
+
+
+# ---- running it ---------------------------------------------------------------------------------------------------
+
+
+async def run_batch(
+    batch: Batch,
+    pool: Pool | None,
+    run: RunDir,
+    *,
+    concurrency: int = 16,
+    retries: int = 2,
+    stop: asyncio.Event | None = None,
+    on_rollout: OnRollout | None = None,
+) -> None:
+    """Run every job that has no score in the store yet; each rollout is committed before `on_rollout` hears of it.
+
+    Setting `stop` drains and returns; a spent budget drains and raises `BudgetExhausted`.
+    """
+    await _run(_planned(batch), pool, run, concurrency=concurrency, retries=retries, stop=stop, on_rollout=on_rollout)
+
+
+async def _run(
+    plan: _Plan,
+    pool: Pool | None,
+    run: RunDir,
+    *,
+    concurrency: int,
+    retries: int,
+    stop: asyncio.Event | None,
+    on_rollout: OnRollout | None,
+) -> None:
+    count = _Count(plan, run.scores())
+
+    def record(rollout: Rollout) -> None:
+        run.put(plan.keys[rollout.task.id, rollout.provenance.replicate], rollout)
+        progress = count.add(rollout)
+        if on_rollout is not None:
+            on_rollout(rollout, progress)
+
+    def waiting() -> Iterator[Job]:
+        for job in plan.missing(run):
+            if stop is not None and stop.is_set():
+                return
+            yield job
+
+    try:
+        await run_many(
+            waiting(), plan.batch.env, pool, record=record, concurrency=concurrency, retries=retries, stop=stop
+        )
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from errors
+
+
+class _Count:
+    """Counts rollouts as they land."""
+
+    def __init__(self, plan: _Plan, stored: Mapping[str, float | None]) -> None:
+        scores = [score for key in plan.keys.values() if (score := stored.get(key)) is not None]
+        self._total = len(plan.jobs)
+        self._done = self._scored = len(scores)
+        self._score = sum(scores)
+        self._usage = Usage()
+
+    def add(self, rollout: Rollout) -> Progress:
+        self._done += 1
+        self._usage += rollout.usage
+        if rollout.score is not None:
+            self._scored += 1
+            self._score += rollout.score.value
+        mean = self._score / self._scored if self._scored else None
+        return Progress(self._total, self._done, self._scored, mean, self._usage)
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error to tell the user of: workers that fall together have one cause."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return error  # pyright: ignore[reportUnknownVariableType]
+
+
+def groups(batch: Batch, run: RunDir) -> Iterator[Group]:
+    """The groups that have outcomes, in task order, from the store. A group that lacks some is partial."""
+    return (group for _, group in _planned(batch).groups(run))
+
+
+def stored_groups(run: RunDir, size: int = 1) -> list[Group]:
+    """The groups of a run directory, for readers that have no batch: in the order in which they were begun."""
+    members: dict[tuple[str, str], list[Rollout]] = {}
+    for _, rollout in run.outcomes():
+        members.setdefault((rollout.task.id, rollout.provenance.policy), []).append(rollout)
+    return [as_group(rollouts[0].task, rollouts, max(size, len(rollouts))) for rollouts in members.values()]
+
+
+# ---- what comes out -----------------------------------------------------------------------------------------------
+
+
+async def process(
+    batch: Batch,
+    pool: Pool | None,
+    run: RunDir,
+    *,
+    concurrency: int = 16,
+    retries: int = 2,
+    stop: asyncio.Event | None = None,
+    on_rollout: OnRollout | None = None,
+) -> ProcessReport:
+    """Run the batch; write scored groups as they complete, and at the end a page to look at them.
+
+    A group is complete when all its rollouts have ended. Groups that were begun but not completed are added at the
+    end, as partial. A resumed run writes the file anew from the store and goes on from there.
+    """
+    plan = _planned(batch)
+    places = {task.id: index for index, task in enumerate(batch.tasks)}
+    missing = Counter(job.task.id for job in plan.missing(run))
+
+    def row(index: int) -> bytes:
+        return to_json(group_row(plan.group(run, index), index))
+
+    def landed(rollout: Rollout, progress: Progress) -> None:
+        id = rollout.task.id
+        missing[id] -= 1
+        if not missing[id]:
+            run.append(GROUPS, row(places[id]))
+        if on_rollout is not None:
+            on_rollout(rollout, progress)
+
+    def finish() -> ProcessReport:
+        for index, group in plan.groups(run):
+            if missing[group.task.id]:
+                run.append(GROUPS, to_json(group_row(group, index)))
+        summary = summarize(group for _, group in plan.groups(run))
+        _write_page(plan, run, summary)
+        return ProcessReport(summary.overall.tasks, summary.partial, summary)
+
+    run.write(GROUPS, (row(index) + b"\n" for id, index in places.items() if not missing[id]))
+    running = _run(plan, pool, run, concurrency=concurrency, retries=retries, stop=stop, on_rollout=landed)
+    return await _finished(running, finish)
+
+
+async def evaluate(
+    batch: Batch,
+    pool: Pool | None,
+    run: RunDir,
+    *,
+    concurrency: int = 16,
+    retries: int = 2,
+    stop: asyncio.Event | None = None,
+    on_rollout: OnRollout | None = None,
+) -> Summary:
+    """Run the batch; write its numbers, every sample, and a page to look at them."""
+    plan = _planned(batch)
+
+    def finish() -> Summary:
+        summary = summarize(group for _, group in plan.groups(run))
+        run.write(SUMMARY, msgspec.json.format(to_json(summary), indent=2) + b"\n")
+        rows = (row for index, group in plan.groups(run) for row in sample_rows(group, index))
+        run.write(SAMPLES, (to_json(row) + b"\n" for row in rows))
+        _write_page(plan, run, summary)
+        return summary
+
+    running = _run(plan, pool, run, concurrency=concurrency, retries=retries, stop=stop, on_rollout=on_rollout)
+    return await _finished(running, finish)
+
+
+T = TypeVar("T")
+
+
+async def _finished(running: Awaitable[None], finish: Callable[[], T]) -> T:
+    """Run to the end, whatever it is: a spent budget or a bug must not keep finished work from its files."""
+    try:
+        await running
+    except StoreError:
+        raise
+    except Exception:
+        finish()
+        raise
+    return finish()
+
+
+def _write_page(plan: _Plan, run: RunDir, summary: Summary) -> None:
+    env, policy = plan.batch.env, plan.batch.policy
+    facts = {
+        "environment": f"{env.name} {env.version}",
+        "model": policy.model.name,
+        "policy": policy.fingerprint,
+        "skill": policy.skill.hash if policy.skill else "",
+    }
+    rows = (to_json(group_row(group, index)) for index, group in plan.groups(run))
+    run.write(PAGE, page.render(run.path.name, facts, summary, rows))
+
+
+# ---- rows ---------------------------------------------------------------------------------------------------------
+
+
+class TaskRow(Struct, frozen=True):
+    id: str
+    kind: str
+    split: str
+    prompt: str
+
+
+class RolloutRow(Struct, frozen=True, kw_only=True):
+    """One rollout. `score` and `failure` exclude each other; every field is always there."""
+
+    replicate: int
+    score: JsonObject | None
+    """value, passed, soft, feedback, parts; null when the rollout failed."""
+    failure: Failure | None
+    stop: str
+    messages: list[JsonObject]
+    """The conversation as OpenAI's chat format has it; thinking is in `reasoning_content`."""
+    tool_errors: tuple[ToolError, ...]
+    turns: int
+    usage: JsonObject
+    seconds: float
+    provenance: JsonObject
+
+
+class GroupRow(Struct, frozen=True, kw_only=True):
+    """One group: a line of `groups.jsonl`."""
+
+    schema: int = SCHEMA
+    index: int
+    task: TaskRow
+    size: int
+    """How many rollouts were asked for."""
+    partial: bool
+    """Fewer than that have a score."""
+    rollouts: list[RolloutRow]
+
+
+class SampleRow(RolloutRow, frozen=True, kw_only=True):
+    """One rollout on its own: a line of `samples.jsonl`."""
+
+    schema: int = SCHEMA
+    index: int
+    task: TaskRow
+    answer: str
+    """What the model said last."""
+
+
+def group_row(group: Group, index: int = 0) -> GroupRow:
+    rollouts = [RolloutRow(**_fields(rollout)) for rollout in group.rollouts]
+    return GroupRow(index=index, task=_task_row(group.task), size=group.size, partial=group.partial, rollouts=rollouts)
+
+
+def sample_rows(group: Group, index: int = 0) -> list[SampleRow]:
+    task = _task_row(group.task)
+    return [SampleRow(index=index, task=task, answer=r.answer, **_fields(r)) for r in group.rollouts]
+
+
+def chat_message(message: Message) -> JsonObject:
+    """A message as OpenAI's chat format has it."""
+    chat: JsonObject = {"role": message.role, "content": message.content}
+    if message.reasoning is not None:
+        chat["reasoning_content"] = message.reasoning.text
+    if message.calls:
+        chat["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.calls
+        ]
+    if message.role == "tool":
+        chat["tool_call_id"] = message.call_id
+    return chat
+
+
+def _task_row(task: Task) -> TaskRow:
+    return TaskRow(task.id, task.kind, task.split, task.prompt)
+
+
+def _fields(rollout: Rollout) -> dict[str, Any]:
+    return {
+        "replicate": rollout.provenance.replicate,
+        "score": msgspec.structs.asdict(rollout.score) if rollout.score else None,
+        "failure": rollout.failure,
+        "stop": rollout.stop.value,
+        "messages": [chat_message(message) for message in rollout.messages],
+        "tool_errors": rollout.tool_errors,
+        "turns": len(rollout.turns),
+        "usage": msgspec.structs.asdict(rollout.usage),
+        "seconds": rollout.seconds,
+        "provenance": msgspec.structs.asdict(rollout.provenance),
+    }

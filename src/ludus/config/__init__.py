@@ -1,0 +1,138 @@
+"""Settings: a tree of small typed recipes, and the one rule by which it is put together.
+
+    defaults  <  YAML files, in the order given  <  dotted flags
+
+Files are merged key by key; a list or a plain value replaces what was there. A dotted flag (`--env.group_size 4`) sets
+what it names: a text field takes the flag's words as they are, any other field reads them as YAML. The `env` section
+holds two kinds of keys side by side: those of `EnvConfig`, and the fields of the environment itself.
+
+This module and `cli` are the only readers of settings and environment variables. A secret is named by its variable
+(`api_key_var`), read when a client is built, and is no part of a `Config`, so that `to_record` cannot leak it; there is
+no `${VAR}` in values. Everything wrong with the settings is a `ConfigError` that names the setting, where it was set,
+what was expected and what was found, all problems at once. What is not checked here is whether a server, a model or a
+provider exists: that shows when it is used.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from msgspec import Struct
+from msgspec import inspect as kinds
+
+from ludus.config.find import load_env_class
+from ludus.config.reading import (
+    Layer,
+    Problems,
+    Tree,
+    accepted_types,
+    converted,
+    file_layer,
+    fitted,
+    flag_layer,
+    is_tree,
+    merged,
+)
+from ludus.config.recipes import FREE, SECTIONS, Config, EnvConfig
+from ludus.config.secrets import exposed
+from ludus.errors import ConfigError
+from ludus.types import to_json
+
+__all__ = ["FREE", "Config", "assemble", "homes", "load", "to_record", "to_yaml"]
+
+
+def load(files: Sequence[Path] = (), flags: Sequence[tuple[str, str]] = ()) -> Config:
+    """The settings of YAML files and dotted flags (path and words), the later over the earlier.
+
+    Raises:
+        ConfigError: something is wrong with them; the message lists all of it.
+    """
+    return assemble([*(file_layer(path) for path in files), *(flag_layer(path, words) for path, words in flags)])
+
+
+def assemble(layers: Sequence[Layer]) -> Config:
+    """Put layers together and check the result."""
+    tree: Tree = {}
+    problems = Problems(homes())
+    for layer in layers:
+        tree = merged(tree, layer.tree)
+        problems.note(layer)
+    for name in tree.keys() - SECTIONS.keys():
+        problems.unknown("", name, list(SECTIONS))
+    env, options = _env_section(tree.get("env") or {}, problems)
+    found: Tree = {"env": env, "options": options}
+    for name in SECTIONS.keys() - {"env"}:
+        section = tree.get(name)
+        section = _with_type(section or {}) if name == "model" else section
+        found[name] = fitted({} if section is None else section, SECTIONS[name], name, problems)
+    problems.raise_if_any()
+    config = converted(found, Config, "")
+    problems.found += exposed(config)
+    problems.raise_if_any()
+    return config
+
+
+def homes() -> dict[str, str]:
+    """Where each setting that lies directly in a section belongs."""
+    found: dict[str, str] = {}
+    for section, kind in SECTIONS.items():
+        for recipe in accepted_types(kind):
+            if isinstance(recipe, kinds.StructType):
+                found |= {f.name: f"{section}.{f.name}" for f in recipe.fields if f.name not in found}
+    return found
+
+
+def _with_type(section: Any) -> Any:
+    """Saying nothing about the model gets the one that needs no account; saying something means a server."""
+    if not is_tree(section) or "type" in section:
+        return section
+    return {"type": "openai" if section else "embedded", **section}
+
+
+def _env_section(section: Any, problems: "Problems") -> tuple[Any, Tree]:
+    """The section in two: what Ludus reads, and the environment's own fields with their defaults."""
+    if not is_tree(section):
+        problems.wrong("env", EnvConfig, section)
+        return {}, {}
+    given = dict(section)
+    ours = {f.name: given.pop(f.name) for f in msgspec.structs.fields(EnvConfig) if f.name in given}
+    env = fitted(ours, EnvConfig, "env", problems)
+    name = env.get("name", "")
+    if not name or not isinstance(name, str):
+        for key in given:
+            problems.unknown("env", key, [f.name for f in msgspec.structs.fields(EnvConfig)])
+        return env, {}
+    kind = load_env_class(name)
+    options = fitted(given, kind, "env", problems, also=EnvConfig)
+    if problems.found:
+        return env, {}
+    try:
+        return env, _full(converted(options, kind, "env"))
+    except TypeError as error:
+        raise ConfigError(f"env.name: the fields of {name} must be plain values, to be recorded: {error}") from None
+
+
+# ---- records ------------------------------------------------------------------------------------------------------
+
+
+def to_record(config: Config) -> Tree:
+    """The settings as plain values, defaults included; loading them again gives an equal `Config`. No secrets in it."""
+    record = {name: _full(getattr(config, name)) for name in SECTIONS}
+    record["env"] |= config.options
+    return record
+
+
+def to_yaml(config: Config) -> str:
+    return yaml.safe_dump(to_record(config), sort_keys=False, allow_unicode=True, width=120)
+
+
+def _full(recipe: Struct) -> Tree:
+    """A recipe as plain values with nothing left out, unlike the records of a run, which leave out defaults."""
+    info = kinds.type_info(type(recipe))
+    assert isinstance(info, kinds.StructType)
+    plain: Tree = {info.tag_field: info.tag} if info.tag_field else {}
+    for name, value in msgspec.structs.asdict(recipe).items():
+        plain[name] = _full(value) if isinstance(value, Struct) else msgspec.json.decode(to_json(value))
+    return plain

@@ -1,0 +1,334 @@
+"""Reading settings: layers of YAML and flags into checked trees, for any recipe.
+
+Values are checked field by field against the recipe's types, before the recipe is made, so that every problem is known
+by its dotted path and all of them are told at once, in our words. Lax about spelling ("4" for 4), strict about names.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple, TypeGuard
+
+import msgspec
+import yaml
+from msgspec import Struct
+from msgspec import inspect as kinds
+
+from ludus.errors import ConfigError, suggest
+
+Tree = dict[str, Any]
+
+
+# ---- layers: files and flags --------------------------------------------------------------------------------------
+
+
+class Flag(str):
+    """The words of a dotted flag, not yet read: how to read them depends on the field they are for."""
+
+
+class Layer(NamedTuple):
+    """Some settings and where they come from."""
+
+    source: str
+    tree: Tree
+
+
+def file_layer(path: Path) -> Layer:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--config {path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    tree = _yaml(text, str(path))
+    if tree is None:
+        tree = {}
+    if not is_tree(tree):
+        raise ConfigError(f"{path}: expected settings in sections (`run:` and so on), found {shown(tree)}")
+    return Layer(str(path), tree)
+
+
+def flag_layer(path: str, words: str) -> Layer:
+    tree: Any = Flag(words)
+    for name in reversed(path.split(".")):
+        tree = {name: tree}
+    return Layer(f"--{path}", tree)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without its surprises: no dates made of texts, and a key given twice is an error, not a choice."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if key.value in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"the key '{key.value}' is there twice", key.start_mark)
+        seen.add(key.value)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+def _yaml(text: str, source: str) -> Any:
+    """The value of a YAML text, or a `ConfigError` that names file and line."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{source}{line}: not valid YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not valid YAML: {error}") from None
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """Both trees; where they meet, mappings are merged and all else is replaced. An empty section changes nothing."""
+    result = dict(under)
+    for key, value in over.items():
+        old = result.get(key)
+        if isinstance(old, Flag) and is_tree(value):
+            old = _yaml_or_text(old)
+        if is_tree(old) and is_tree(value):
+            result[key] = merged(old, value)
+        elif not (is_tree(old) and value is None):
+            result[key] = value
+    return result
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        yield path
+        if is_tree(value):
+            yield from _leaves(value, f"{path}.")
+
+
+def is_tree(value: Any) -> TypeGuard[Tree]:
+    return isinstance(value, dict)
+
+
+# ---- checking -----------------------------------------------------------------------------------------------------
+
+
+class Problems:
+    """What is wrong with some settings, in words. `homes` says where a name that strayed belongs."""
+
+    def __init__(self, homes: Mapping[str, str]) -> None:
+        self.found: list[str] = []
+        self._homes = homes
+        self._sources: dict[str, str] = {}
+
+    def note(self, layer: Layer) -> None:
+        """Remember which settings a layer set, so that a problem can name the file."""
+        self._sources.update(dict.fromkeys(_leaves(layer.tree), layer.source))
+
+    def unknown(self, section: str, key: str, known: Sequence[str]) -> None:
+        home = self._homes.get(key)
+        hint = f"did you mean '{home}'?" if home else _nearest(section, key, known)
+        self.found.append(f"{self._where(_joined(section, key))}: unknown setting; {hint}")
+
+    def wrong(self, path: str, kind: Any, value: Any) -> None:
+        hint = ' (put it in quotes: "…")' if _is_text(kind) and isinstance(value, int | float) else ""
+        self.found.append(f"{self._where(path)}: expected {describe(kind)}, got {shown(value)}{hint}")
+
+    def missing(self, path: str, kind: Any) -> None:
+        self.found.append(f"{path}: not set; expected {describe(kind)}")
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            raise ConfigError("\n".join(self.found))
+
+    def _where(self, path: str) -> str:
+        source = self._sources.get(path, "")
+        if source.startswith("--") or not source:
+            return path
+        return f"{source}: {path}"
+
+
+def fitted(value: Any, kind: Any, path: str, problems: Problems, also: type[Struct] | None = None) -> Any:
+    """`value` with its flags read and every key checked; what is wrong goes to `problems`.
+
+    `also` is a recipe whose keys share the section: they count as near names.
+    """
+    accepted = accepted_types(kind)
+    if isinstance(value, Flag):
+        value = _read_flag(value, accepted)
+    if is_tree(value):
+        recipes = {o.tag: o.cls for o in accepted if isinstance(o, kinds.StructType)}
+        if recipes:
+            recipe = _chosen(value, recipes, path, problems)
+            return _fitted_keys(value, recipe, path, problems, also) if recipe else value
+        entry = next((cls for o in accepted if (cls := entry_recipe(o))), None)
+        if entry:
+            return {key: fitted(item, entry, f"{path}.{key}", problems) for key, item in value.items()}
+    value = _without_flags(value)
+    try:
+        msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError:
+        problems.wrong(path, kind, value)
+    return value
+
+
+def _fitted_keys(
+    tree: Mapping[str, Any], recipe: type[Struct], path: str, problems: Problems, also: type[Struct] | None
+) -> Tree:
+    info = kinds.type_info(recipe)
+    assert isinstance(info, kinds.StructType)
+    fields = {f.name: f for f in msgspec.structs.fields(recipe)}
+    found: Tree = {}
+    for key, value in tree.items():
+        if key == info.tag_field:
+            found[key] = info.tag
+        elif key in fields:
+            found[key] = fitted(value, fields[key].type, _joined(path, key), problems)
+        else:
+            near = [*fields, *(f.name for f in msgspec.structs.fields(also))] if also else list(fields)
+            problems.unknown(path, str(key), near)
+    for name, info_field in fields.items():
+        if info_field.required and name not in tree:
+            problems.missing(_joined(path, name), info_field.type)
+    return found
+
+
+def _chosen(
+    value: Mapping[str, Any], recipes: Mapping[Any, type[Struct]], path: str, problems: Problems
+) -> type[Struct] | None:
+    """The recipe that the mapping's `type` names, where there are several."""
+    if len(recipes) == 1:
+        return next(iter(recipes.values()))
+    tag = value.get("type")
+    if tag not in recipes:
+        given = f"'{tag}' is not one" if tag else "not set"
+        problems.found.append(f"{path}.type: {given}; {suggest(str(tag), [str(name) for name in recipes])}")
+    return recipes.get(tag)
+
+
+def accepted_types(kind: Any) -> tuple[kinds.Type, ...]:
+    info = kinds.type_info(kind)
+    return info.types if isinstance(info, kinds.UnionType) else (info,)
+
+
+def entry_recipe(option: kinds.Type) -> type[Struct] | None:
+    """The recipe of a mapping's values, if they are recipes."""
+    if isinstance(option, kinds.DictType) and isinstance(option.value_type, kinds.StructType):
+        return option.value_type.cls
+    return None
+
+
+_TEXTS = (kinds.StrType, kinds.LiteralType, kinds.EnumType)
+_LISTS = (kinds.VarTupleType, kinds.ListType, kinds.SetType, kinds.FrozenSetType, kinds.TupleType)
+
+
+def _is_text(kind: Any) -> bool:
+    return any(isinstance(option, _TEXTS) for option in accepted_types(kind))
+
+
+def _read_flag(words: Flag, accepted: Sequence[kinds.Type]) -> Any:
+    """The words as the field takes them: as they are, as a list (commas will do), or as YAML."""
+    nothing = any(isinstance(o, kinds.NoneType) for o in accepted)
+    if any(isinstance(o, _TEXTS) for o in accepted):
+        return None if nothing and words == "null" else str(words)
+    value = _yaml_or_text(words)
+    wants_list = any(isinstance(o, _LISTS) for o in accepted)
+    if wants_list and not isinstance(value, list) and not (value is None and nothing):
+        return [part.strip() for part in words.split(",") if part.strip()]
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _yaml_or_text(words: Flag) -> Any:
+    try:
+        return _yaml(words, "")
+    except ConfigError:
+        return str(words)
+
+
+def _without_flags(value: Any) -> Any:
+    if isinstance(value, Flag):
+        return _yaml_or_text(value)
+    if is_tree(value):
+        return {key: _without_flags(item) for key, item in value.items()}
+    return value
+
+
+def converted(tree: Mapping[str, Any], kind: type[Any], path: str) -> Any:
+    """The recipe itself. What is left to go wrong is its own objection (`__post_init__`)."""
+    try:
+        return msgspec.convert(tree, kind, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, at = str(error).partition(" - at `$.")
+        raise ConfigError(f"{at.rstrip('`') or path}: {message}") from None
+
+
+def _joined(section: str, key: str) -> str:
+    return f"{section}.{key}" if section else key
+
+
+def _nearest(section: str, key: str, known: Sequence[str]) -> str:
+    near = get_close_matches(key, known, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean '{_joined(section, near[0])}'?"
+    where = f" in '{section}'" if section else ""
+    return f"known{where}: {', '.join(sorted(known)) or 'none'}"
+
+
+# ---- words for types ----------------------------------------------------------------------------------------------
+
+
+def describe(kind: Any) -> str:
+    """A type in words: "a whole number of at least 1 or null"."""
+    return _describe(kinds.type_info(kind))
+
+
+def _describe(info: kinds.Type) -> str:
+    match info:
+        case kinds.UnionType(types=types):
+            return " or ".join(_describe(option) for option in types)
+        case kinds.LiteralType(values=values):
+            return "one of " + ", ".join(str(value) or "(empty)" for value in values)
+        case kinds.EnumType(cls=cls):
+            return "one of " + ", ".join(str(member.value) for member in cls)
+        case kinds.IntType():
+            return "a whole number" + _bounds(info)
+        case kinds.FloatType():
+            return "a number" + _bounds(info)
+        case kinds.VarTupleType(item_type=item) | kinds.ListType(item_type=item):
+            return f"a list of {_plural(_describe(item))}"
+        case kinds.StructType() | kinds.DictType():
+            return "a mapping"
+        case kinds.CustomType(cls=cls):
+            return f"{cls.__name__} (which only code can give)"
+        case _:
+            return _PLAIN.get(type(info), "something else")
+
+
+_PLAIN: Mapping[type[kinds.Type], str] = {
+    kinds.StrType: "text",
+    kinds.BoolType: "true or false",
+    kinds.NoneType: "null",
+    kinds.AnyType: "any value",
+}
+
+
+def _bounds(info: kinds.IntType | kinds.FloatType) -> str:
+    words = {"of at least": info.ge, "above": info.gt, "of at most": info.le, "below": info.lt}
+    return "".join(f" {word} {bound:g}" for word, bound in words.items() if bound is not None)
+
+
+def _plural(words: str) -> str:
+    return {"text": "texts", "a whole number": "whole numbers", "a number": "numbers"}.get(words, words)
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"

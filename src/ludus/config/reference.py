@@ -1,0 +1,95 @@
+"""The settings reference, made from the recipes themselves, so that it cannot drift from them."""
+
+import ast
+import inspect
+import json
+import textwrap
+from collections.abc import Iterator
+from itertools import pairwise
+
+import msgspec
+from msgspec import Struct
+from msgspec import inspect as kinds
+
+from ludus.config.find import load_env_class
+from ludus.config.reading import accepted_types, describe, entry_recipe
+from ludus.config.recipes import SECTIONS
+from ludus.envs import BUILTIN
+
+
+def reference() -> str:
+    """Every setting as a Markdown page, from the recipes themselves."""
+    parts = ["# Settings", inspect.cleandoc(_INTRODUCTION)]
+    for name, kind in SECTIONS.items():
+        recipes = [o.cls for o in accepted_types(kind) if isinstance(o, kinds.StructType)]
+        parts.append(f"## {name}")
+        for recipe in recipes:
+            heading = f"### model.type: {_tag(recipe)}\n\n" if len(recipes) > 1 else ""
+            parts.append(f"{heading}{inspect.cleandoc(recipe.__doc__ or '')}")
+            parts.append(_table(recipe, name))
+        if name == "env":
+            parts += [_env_reference(env) for env in BUILTIN]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+_INTRODUCTION = """
+    Defaults, then YAML files in the order given (`--config a.yaml --config b.yaml`), then dotted flags
+    (`--env.group_size 4`): the later wins. `--print-config` shows the result. This page is printed by `ludus config`.
+    """
+
+
+def _env_reference(name: str) -> str:
+    kind = load_env_class(name)
+    table = _table(kind, "env")
+    return f"### Of `{name}`\n\n{table}" if table else ""
+
+
+def _tag(recipe: type[Struct]) -> str:
+    info = kinds.type_info(recipe)
+    return str(info.tag) if isinstance(info, kinds.StructType) else ""
+
+
+def _table(recipe: type[Struct], prefix: str) -> str:
+    rows = list(_rows(recipe, prefix))
+    return "\n".join(["| setting | takes | default | |", "|---|---|---|---|", *rows]) if rows else ""
+
+
+def _rows(recipe: type[Struct], prefix: str) -> Iterator[str]:
+    docs = field_docs(recipe)
+    for f in msgspec.structs.fields(recipe):
+        path = f"{prefix}.{f.name}"
+        accepted = accepted_types(f.type)
+        nested = next((o.cls for o in accepted if isinstance(o, kinds.StructType)), None)
+        if nested:
+            yield from _rows(nested, path)
+            continue
+        entry = next((cls for o in accepted if (cls := entry_recipe(o))), None)
+        if entry:
+            yield from _rows(entry, f"{path}.<name>")
+            continue
+        yield f"| `{path}` | {describe(f.type)} | {_default(f)} | {docs.get(f.name, '')} |".replace("\n", " ")
+
+
+def _default(info: msgspec.structs.FieldInfo) -> str:
+    if info.required:
+        return "required"
+    value = info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
+    text = json.dumps(msgspec.to_builtins(value))
+    return "" if text in {'""', "[]", "{}"} else f"`{text}`"
+
+
+def field_docs(recipe: type[Struct]) -> dict[str, str]:
+    """The string beneath each field, inherited ones included."""
+    docs: dict[str, str] = {}
+    for kind in reversed(recipe.__mro__):
+        if not issubclass(kind, Struct) or kind is Struct:
+            continue
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(definition, ast.ClassDef)
+        for statement, below in pairwise(definition.body):
+            match statement, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[name] = " ".join(text.split())
+                case _:
+                    pass
+    return docs

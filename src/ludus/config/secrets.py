@@ -1,0 +1,95 @@
+"""Secrets and proxies: the only reader of environment variables, beside the command line.
+
+Settings name variables; their values are read here, when a client is built, and go nowhere else. `exposed` finds
+settings that hold a secret itself, as far as their names tell.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from urllib.parse import parse_qsl, urlsplit
+
+from ludus.config.recipes import Config, ServerConfig
+from ludus.errors import ConfigError
+
+
+def read_secret(variable: str, setting: str) -> str:
+    """The value of an environment variable that a setting names; empty when the setting names none."""
+    if not variable:
+        return ""
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise ConfigError(
+            f"{setting}: the environment variable {variable} is not set or empty. "
+            f"Set it (export {variable}=…), or name another one with --{setting}"
+        )
+    return value
+
+
+def secrets(config: Config) -> tuple[str, ...]:
+    """The values of all variables that the settings name, to be masked in whatever is written."""
+    variables = [variable for _, variable in _secret_names(config)]
+    values = [os.environ.get(variable, "").strip() for variable in variables]
+    proxies = [urlsplit(os.environ.get(name, "")).password or "" for name in _PROXIES]
+    return tuple(dict.fromkeys(value for value in (*values, *proxies) if value))
+
+
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+
+
+def _secret_names(config: Config) -> Iterator[tuple[str, str]]:
+    """Every setting that names a secret's variable, and that name."""
+    if isinstance(config.model, ServerConfig):
+        yield "model.api_key_var", config.model.api_key_var
+        yield from ((f"model.header_vars.{key}", var) for key, var in config.model.header_vars.items())
+    yield "tools.web.api_key_var", config.tools.web.api_key_var
+    for name, server in config.tools.mcp.items():
+        yield from ((f"tools.mcp.{name}.env_vars.{key}", var) for key, var in server.env_vars.items())
+        yield from ((f"tools.mcp.{name}.header_vars.{key}", var) for key, var in server.header_vars.items())
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_SECRET = re.compile(r"(key|token|secret|password|passwd|cookie|authorization)$", re.IGNORECASE)
+
+
+def exposed(config: Config) -> Iterator[str]:
+    """Settings that hold a secret itself, which would then be printed and recorded. The messages do not repeat it."""
+    for setting, variable in _secret_names(config):
+        if variable and not _VARIABLE.fullmatch(variable):
+            yield f"{setting}: this is not the name of an environment variable. Put the key in one and give its name"
+    model, mcp = config.model, config.tools.mcp
+    urls = {"tools.web.base_url": config.tools.web.base_url, **{f"tools.mcp.{n}.url": s.url for n, s in mcp.items()}}
+    plain = {f"tools.mcp.{n}.headers": s.headers for n, s in mcp.items()}
+    plain |= {f"tools.mcp.{n}.env": s.env for n, s in mcp.items()}
+    if isinstance(model, ServerConfig):
+        urls |= {"model.base_url": model.base_url, "model.proxy": model.proxy}
+        urls |= {f"model.servers[{i}]": url for i, url in enumerate(model.servers)}
+        plain["model.headers"] = model.headers
+    for setting, url in urls.items():
+        if _has_secret(url):
+            instead = (
+                "set HTTPS_PROXY instead" if setting == "model.proxy" else "send it with api_key_var or header_vars"
+            )
+            yield f"{setting}: the address has a password or key in it, which would be recorded; {instead}"
+    for setting, values in plain.items():
+        instead = f"{setting.removesuffix('s')}_vars"
+        for key in filter(_SECRET.search, values):
+            yield f"{setting}.{key}: looks like a secret, which would be recorded; name its variable in {instead}"
+
+
+def _has_secret(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.password) or any(_SECRET.search(name) for name, _ in parse_qsl(parts.query))
+
+
+def proxy_for(url: str, setting: str) -> str:
+    """The proxy for an address: the setting, else what the usual variables say."""
+    if setting:
+        return "" if setting == "none" else setting
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(url)
+    if proxy_bypass(parts.hostname or ""):
+        return ""
+    proxies = getproxies()
+    return proxies.get(parts.scheme) or proxies.get("all") or ""

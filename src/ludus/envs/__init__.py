@@ -1,0 +1,11 @@
+"""The environments that come with Ludus, one file each. `BUILTIN` maps the names users type to where they live."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+BUILTIN: Mapping[str, str] = MappingProxyType(
+    {
+        "gsm8k": "ludus.envs.gsm8k:Gsm8k",
+        "terminal-test": "ludus.envs.terminal_test:TerminalTest",
+    }
+)

@@ -1,0 +1,206 @@
+"""The Anthropic Messages API.
+
+`request_body` and `parse_reply` are the dialect, as pure functions. The system text travels apart from the messages,
+calls are `tool_use` blocks of the assistant, their results `tool_result` blocks of the user, and everything that one
+side says in a row is one message. Thinking is kept as the blocks that came, signatures included, and returned
+unchanged, as the server demands; reasoning from another dialect has no signature and is left out of the history.
+
+The last block of every request is marked for the server's prompt cache, because an agent sends the same beginning
+again and again (`cache=False` turns it off). The API has no seed: `Sampling.seed` is not sent.
+"""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ludus.models.openai import encode_body, safe_arguments, safe_name
+from ludus.models.server import BadReply, Price, Server, ServerSettings, usage
+from ludus.models.servers import Retry, Servers, Waits
+from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage
+
+DEFAULT_MAX_TOKENS = 8192
+"""The API demands a limit; this is used when the sampling sets none."""
+
+
+class AnthropicSettings(ServerSettings, frozen=True, kw_only=True):
+    """How to reach the Messages API. `base_url` ends where `/v1/messages` is appended."""
+
+    base_url: str = "https://api.anthropic.com"
+    version: str = "2023-06-01"
+    cache: bool = True
+
+
+class AnthropicModel(Servers):
+    """A model behind the Messages API, at one or several servers."""
+
+    def __init__(self, *servers: AnthropicSettings, retry: Retry = Retry(), waits: Waits = Waits()) -> None:  # noqa: B008  (frozen)
+        super().__init__([anthropic_server(settings) for settings in servers], retry, waits)
+
+
+def anthropic_server(settings: AnthropicSettings) -> Server:
+    headers = {"Content-Type": "application/json", "anthropic-version": settings.version}
+    if settings.api_key:
+        headers["x-api-key"] = settings.api_key
+    return Server(
+        settings,
+        url=f"{settings.base_url.rstrip('/')}/v1/messages",
+        headers=headers,
+        encode=lambda messages, tools, sampling: request_body(
+            messages, tools, sampling, settings.model, cache=settings.cache, omit=settings.omit
+        ),
+        parse=lambda data: parse_reply(data, settings.price),
+    )
+
+
+# ---- what is sent -------------------------------------------------------------------------------------------------
+
+
+def request_body(
+    messages: Sequence[Message],
+    tools: Sequence[ToolSpec],
+    sampling: Sampling,
+    model: str,
+    *,
+    cache: bool = True,
+    omit: Sequence[str] = (),
+) -> bytes:
+    """The JSON of a Messages request. `sampling.extra` has the last word."""
+    max_tokens = DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
+    turns = _turns(messages, {tool.name for tool in tools})
+    if cache and turns and turns[-1]["content"][-1]["type"] not in _THINKING:
+        turns[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
+    body: JsonObject = {"model": model, "max_tokens": max_tokens, "messages": turns}
+    system = "\n\n".join(m.content for m in messages if m.role == "system" and m.content)
+    if system:
+        body["system"] = system
+    if tools:
+        body["tools"] = [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in tools
+        ]
+        if sampling.tool_choice is not None:
+            body["tool_choice"] = {"type": "any" if sampling.tool_choice == "required" else sampling.tool_choice}
+    if sampling.temperature is not None:
+        body["temperature"] = sampling.temperature
+    if sampling.top_p is not None:
+        body["top_p"] = sampling.top_p
+    if sampling.stop:
+        body["stop_sequences"] = sampling.stop
+    return encode_body(body, sampling, omit)
+
+
+def _turns(messages: Sequence[Message], offered: Collection[str]) -> list[JsonObject]:
+    """The conversation as alternating messages of blocks; what is empty is left out, as the API demands."""
+    turns: list[JsonObject] = []
+    for message in messages:
+        if message.role == "system":
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        blocks = _blocks(message, offered)
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"].extend(blocks)
+        elif blocks:
+            turns.append({"role": role, "content": blocks})
+    return turns
+
+
+def _blocks(message: Message, offered: Collection[str]) -> list[JsonObject]:
+    if message.role == "tool":
+        return [{"type": "tool_result", "tool_use_id": message.call_id, "content": message.content}]
+    thinking = _thinking(message.reasoning)
+    if any(block.get("type") not in _THINKING for block in thinking):
+        return thinking
+    text = [{"type": "text", "text": message.content}] if message.content else []
+    calls = [
+        {
+            "type": "tool_use",
+            "id": call.id,
+            "name": safe_name(call.name, offered),
+            "input": msgspec.Raw(safe_arguments(call.arguments)),
+        }
+        for call in message.calls
+    ]
+    return [*thinking, *text, *calls]
+
+
+_THINKING = ("thinking", "redacted_thinking")
+
+
+def _thinking(reasoning: Reasoning | None) -> list[JsonObject]:
+    if reasoning is None or reasoning.source != "thinking" or not reasoning.raw:
+        return []
+    return [dict(block) for block in reasoning.raw]
+
+
+# ---- what comes back ----------------------------------------------------------------------------------------------
+
+
+class _Block(Struct, gc=False):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    id: str = ""
+    name: str = ""
+    input: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Usage(Struct, gc=False):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+
+class _Reply(Struct, gc=False):
+    content: list[msgspec.Raw] | None = None
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+    model: str = ""
+
+
+_REPLY = msgspec.json.Decoder(_Reply)
+_BLOCK = msgspec.json.Decoder(_Block)
+_FINISH = {
+    "end_turn": Finish.STOP,
+    "stop_sequence": Finish.STOP,
+    "tool_use": Finish.CALLS,
+    "max_tokens": Finish.LENGTH,
+    "model_context_window_exceeded": Finish.LENGTH,
+    "refusal": Finish.FILTER,
+}
+
+
+def parse_reply(data: bytes, price: Price = Price()) -> Completion:  # noqa: B008  (frozen)
+    """Read a Messages reply.
+
+    Raises:
+        ValueError: it is none; a `BadReply` if it is JSON of another kind.
+    """
+    reply = _REPLY.decode(data)
+    if reply.content is None:
+        raise BadReply("it holds no content")
+    blocks = [_BLOCK.decode(raw) for raw in reply.content]
+    calls = tuple(Call(b.id, b.name, bytes(b.input).decode()) for b in blocks if b.type == "tool_use")
+    text = "".join(block.text for block in blocks if block.type == "text")
+    message = Message("assistant", text, calls, reasoning=_reasoning(blocks, reply.content))
+    finish = _FINISH.get(reply.stop_reason or "", Finish.CALLS if calls else Finish.OTHER)
+    return Completion(message, finish, _usage(reply.usage, price), reply.model)
+
+
+def _reasoning(blocks: Sequence[_Block], raw: Sequence[msgspec.Raw]) -> Reasoning | None:
+    """The thinking, with the blocks it came in. If it came between other blocks all of them are kept, because their
+    order is signed too."""
+    places = [index for index, block in enumerate(blocks) if block.type in _THINKING]
+    if not places:
+        return None
+    first = places == list(range(len(places)))
+    kept = [msgspec.json.decode(item) for item in (raw[: len(places)] if first else raw)]
+    return Reasoning("\n".join(b.thinking for b in blocks if b.thinking), "thinking", kept)
+
+
+def _usage(wire: _Usage | None, price: Price) -> Usage:
+    """The API counts cached tokens apart; ours are parts of the prompt."""
+    if wire is None:
+        return Usage()
+    written, cached = wire.cache_creation_input_tokens or 0, wire.cache_read_input_tokens or 0
+    return usage(price, (wire.input_tokens or 0) + written + cached, wire.output_tokens or 0, cached, written)

@@ -1,0 +1,532 @@
+"""A lean HTTP/1.1 client: one request in, one whole response out.
+
+    client.request ──> pool of the origin ──> idle connection, or a new one ──> write ──> parser (C) ──> Response
+
+It is on the hot path of every rollout, so it does only what talking to model servers and simple web APIs needs:
+keep-alive, Content-Length, chunked and until-close bodies, TLS, time limits, a size cap, an explicit proxy. It does not
+follow redirects, keep cookies, stream, retry, or ask for compression, and it reads no environment variables.
+
+Guarantees. A request ends in a `Response`, whatever its status, or in an `HttpError`. A request that is cancelled,
+times out or fails closes its connection. At most `connections` are open per origin; further requests wait for their
+turn in order. A kept connection that the server closed meanwhile is replaced once, unseen, and only if not one byte of
+a response had come; nothing else is ever sent twice. Error texts name the URL without its query, and never a header.
+A client belongs to one event loop; `close` leaves no socket behind.
+"""
+
+import asyncio
+import base64
+import socket
+import ssl
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple, Self, cast
+from urllib.parse import quote, unquote, urlsplit
+
+import httptools
+from msgspec import Struct
+
+Headers = Iterable[tuple[str, str]]
+
+IDLE_SECONDS = 45.0
+"""An idle connection older than this is not trusted: routers forget it without telling either end."""
+
+
+class HttpError(Exception):
+    """The request got no whole response."""
+
+
+class Closed(HttpError):
+    """The client was closed."""
+
+
+class ConnectFailed(HttpError):
+    """No connection: refused, unknown host, TLS trouble, too slow."""
+
+
+class ConnectionLost(HttpError):
+    """The connection ended before the response did."""
+
+    def __init__(self, message: str, received: int = 0) -> None:
+        super().__init__(message)
+        self.received = received
+        """Bytes of the response that had come."""
+
+
+class TimedOut(HttpError):
+    """The response did not come in time."""
+
+
+class TooLarge(HttpError):
+    """The response passed the size cap."""
+
+
+class NotHttp(HttpError):
+    """What came back is not HTTP."""
+
+
+class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Time limits of one request, in seconds."""
+
+    connect: float = 10.0
+    """To open a connection, TLS included."""
+    silence: float = 600.0
+    """Between two pieces of the response, and before the first one."""
+    total: float = 900.0
+    """From the first byte sent to the last byte received."""
+
+
+class Response:
+    """Status, headers in the order they came, and the whole body."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    def header(self, name: str) -> str:
+        """The first header of that name, in any case; empty if there is none."""
+        wanted = name.lower().encode()
+        return next((value.decode("latin-1") for key, value in self.headers if key.lower() == wanted), "")
+
+
+class Target(NamedTuple):
+    """A URL, taken apart."""
+
+    secure: bool
+    host: str
+    port: int
+    path: str
+    """Path and query, as the request line has them."""
+
+    @property
+    def netloc(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
+
+    @property
+    def origin(self) -> str:
+        return f"{'https' if self.secure else 'http'}://{self.netloc}"
+
+    @property
+    def shown(self) -> str:
+        """The URL for error texts: a query may hold a key."""
+        return self.origin + self.path.partition("?")[0]
+
+
+@lru_cache(maxsize=256)
+def split_url(url: str) -> Target:
+    """Take a URL apart.
+
+    Raises:
+        ValueError: it is not an http or https URL with a host.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"'{url.partition('?')[0]}' is not an http:// or https:// URL")
+    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+    secure = parts.scheme == "https"
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(secure, host, parts.port or (443 if secure else 80), quote(path, safe="/?%:@!$&'()*+,;=~-._[]|"))
+
+
+def request_head(method: str, target: Target, headers: Headers, size: int, *, absolute: bool = False) -> bytes:
+    """The bytes before the body. `absolute` is the form that proxies want.
+
+    Raises:
+        ValueError: a header has a line break in it, which would smuggle in another header.
+    """
+    where = target.origin + target.path if absolute else target.path
+    lines = [f"{method} {where} HTTP/1.1", f"Host: {target.netloc}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    if size or method not in ("GET", "HEAD"):
+        lines.append(f"Content-Length: {size}")
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
+        raise ValueError("a header has a line break in its name or value")
+    return (text + "\r\n\r\n").encode("latin-1")
+
+
+class Client:
+    """Connections to any number of origins, kept alive between requests."""
+
+    def __init__(
+        self,
+        *,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008  (frozen)
+        connections: int = 256,
+        response_bytes: int = 64 * 1024 * 1024,
+        proxy: str = "",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._timeouts = timeouts
+        self._connections = connections
+        self._response_bytes = response_bytes
+        self._proxy = proxy
+        self._tls = tls
+        self._pools: dict[tuple[bool, str, int], _Pool] = {}
+        self._open: set[_Connection] = set()
+        self._closed = False
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: Headers = (),
+        body: bytes = b"",
+        *,
+        timeouts: Timeouts | None = None,
+    ) -> Response:
+        """Send one request and read the whole response.
+
+        Raises:
+            HttpError: there is none; the subclass says why.
+            ValueError: the URL or a header cannot be sent.
+        """
+        self._check_open()
+        target = split_url(url)
+        absolute = bool(self._proxy) and not target.secure
+        if absolute:
+            headers = (*headers, *_proxy_auth(self._proxy))
+        data = request_head(method, target, headers, len(body), absolute=absolute) + body
+        limits = timeouts or self._timeouts
+        pool = self._pool(target)
+        async with pool.turns:
+            kept = pool.take(asyncio.get_running_loop().time())
+            if kept is not None:
+                try:
+                    return await self._exchange(kept, pool, data, target, method, limits)
+                except ConnectionLost as lost:
+                    self._check_open()
+                    if lost.received:
+                        raise
+            fresh = await self._connect(target, limits)
+            return await self._exchange(fresh, pool, data, target, method, limits)
+
+    def abort(self) -> None:
+        """Close every connection at once; requests under way fail. For tidy teardown use `close`."""
+        self._closed = True
+        for connection in tuple(self._open):
+            connection.abort()
+
+    async def close(self) -> None:
+        """`abort`, and wait until every socket is closed. Safe to call twice."""
+        self.abort()
+        await asyncio.gather(*(connection.gone for connection in tuple(self._open)))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the HTTP client is closed")
+
+    def _pool(self, target: Target) -> "_Pool":
+        key = target[:3]
+        pool = self._pools.get(key)
+        if pool is None:
+            pool = self._pools[key] = _Pool(self._connections)
+        return pool
+
+    async def _exchange(
+        self, connection: "_Connection", pool: "_Pool", data: bytes, target: Target, method: str, limits: Timeouts
+    ) -> Response:
+        try:
+            response = await connection.send(data, target, limits, headers_only=method == "HEAD")
+        except BaseException:
+            connection.abort()
+            raise
+        if connection.reusable:
+            pool.put(connection)
+        else:
+            connection.abort()
+        return response
+
+    # ---- connecting -----------------------------------------------------------------------------------------------
+
+    async def _connect(self, target: Target, limits: Timeouts) -> "_Connection":
+        try:
+            async with asyncio.timeout(limits.connect):
+                if self._proxy:
+                    connection = await self._connect_through_proxy(target, limits)
+                else:
+                    connection = await self._dial(target.host, target.port, target)
+        except TimeoutError:
+            raise ConnectFailed(f"{target.shown}: no connection within {limits.connect:g} s") from None
+        except (OSError, ssl.SSLError) as error:
+            raise ConnectFailed(f"{target.shown}: {_reason(error)}") from error
+        try:
+            self._check_open()
+        except Closed:
+            connection.abort()
+            raise
+        return connection
+
+    async def _dial(self, host: str, port: int, tls_for: Target | None) -> "_Connection":
+        loop = asyncio.get_running_loop()
+        context = self._context() if tls_for is not None and tls_for.secure else None
+        name = tls_for.host if context is not None and tls_for is not None else None
+        _, connection = await loop.create_connection(
+            lambda: _Connection(loop, self._open, self._response_bytes), host, port, ssl=context, server_hostname=name
+        )
+        return connection
+
+    async def _connect_through_proxy(self, target: Target, limits: Timeouts) -> "_Connection":
+        """Plain HTTP goes to the proxy itself; for TLS it opens a tunnel."""
+        proxy = split_url(self._proxy)
+        connection = await self._dial(proxy.host, proxy.port, proxy)
+        if not target.secure:
+            return connection
+        try:
+            await self._tunnel(connection, target, limits)
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+    async def _tunnel(self, connection: "_Connection", target: Target, limits: Timeouts) -> None:
+        address = f"{target.host}:{target.port}"
+        auth = "".join(f"{name}: {value}\r\n" for name, value in _proxy_auth(self._proxy))
+        head = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{auth}\r\n"
+        response = await connection.send(head.encode("latin-1"), target, limits, headers_only=True)
+        if response.status != 200:
+            raise ConnectFailed(f"{target.shown}: the proxy refused the tunnel with status {response.status}")
+        await connection.start_tls(self._context(), target.host)
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+
+def _proxy_auth(proxy: str) -> tuple[tuple[str, str], ...]:
+    parts = urlsplit(proxy)
+    if parts.username is None:
+        return ()
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return (("Proxy-Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"),)
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, without the address that asyncio repeats in it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted ({error.verify_message})"
+    if isinstance(error, socket.gaierror):
+        return "unknown host"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    return error.strerror or str(error) or type(error).__name__
+
+
+class _Pool:
+    """The connections of one origin. Whoever holds a turn owns at most one connection, and takes an idle one first,
+    so open connections never outnumber turns."""
+
+    __slots__ = ("_idle", "turns")
+
+    def __init__(self, size: int) -> None:
+        self.turns = asyncio.Semaphore(size)
+        self._idle: list[_Connection] = []
+
+    def take(self, now: float) -> "_Connection | None":
+        """The most recently used idle connection that is still good."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.alive and now - connection.idle_since < IDLE_SECONDS:
+                return connection
+            connection.abort()
+        return None
+
+    def put(self, connection: "_Connection") -> None:
+        self._idle.append(connection)
+
+
+class _Connection(asyncio.Protocol):
+    """One socket and at most one exchange on it. The `on_…` methods are called by the parser."""
+
+    __slots__ = (
+        "_body",
+        "_deadline",
+        "_framed",
+        "_headers",
+        "_headers_only",
+        "_keep",
+        "_last",
+        "_limit",
+        "_loop",
+        "_open",
+        "_parser",
+        "_received",
+        "_silence",
+        "_status",
+        "_target",
+        "_timer",
+        "_transport",
+        "_waiter",
+        "gone",
+        "idle_since",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, opened: "set[_Connection]", limit: int) -> None:
+        self._loop = loop
+        self._open = opened
+        self._limit = limit
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[Response] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._keep = False
+        self._received = 0
+        self.gone: asyncio.Future[None] = loop.create_future()
+        """Done when the socket is closed."""
+        self.idle_since = 0.0
+
+    # ---- for the client -------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes, target: Target, limits: Timeouts, *, headers_only: bool) -> asyncio.Future[Response]:
+        """Start an exchange. The future fails with an `HttpError` when it does; the caller then aborts."""
+        assert self._waiter is None
+        self._waiter = waiter = self._loop.create_future()
+        self._target = target
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        self._status = 0
+        self._received = 0
+        self._framed = False
+        self._keep = False
+        self._headers_only = headers_only
+        self._last = now = self._loop.time()
+        self._silence = limits.silence
+        self._deadline = now + limits.total
+        if self._transport is None:
+            self._fail(ConnectionLost(f"{target.shown}: the connection was closed"))
+            return waiter
+        self._timer = self._loop.call_at(min(self._deadline, now + self._silence), self._on_time)
+        self._transport.write(data)
+        return waiter
+
+    @property
+    def alive(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def reusable(self) -> bool:
+        """After an exchange: both sides are done with it and mean to go on."""
+        return self._keep and self._transport is not None and not self._transport.get_write_buffer_size() and self.alive
+
+    def abort(self) -> None:
+        """Close at once. An exchange under way fails."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
+        """Go on encrypted, after a proxy opened a tunnel."""
+        assert self._transport is not None
+        self._parser = httptools.HttpResponseParser(self)
+        transport = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
+        self._transport = transport
+
+    # ---- called by the event loop ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._open.add(self)
+        sock = cast("socket.socket | None", transport.get_extra_info("socket"))
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiter is None:  # nobody asked: a farewell such as "408 idle too long"
+            self.abort()
+            return
+        self._last = self._loop.time()
+        self._received += len(data)
+        if self._received > self._limit:
+            self._fail(TooLarge(f"{self._target.shown}: the response is larger than {self._limit} bytes"))
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            start = data[:80].decode("latin-1")
+            self._fail(NotHttp(f"{self._target.shown}: not an HTTP response ({error}): {start!r}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._transport.abort()  # a TLS transport that the peer closed still counts as open until told
+        self._transport = None
+        self._open.discard(self)
+        if not self.gone.done():
+            self.gone.set_result(None)
+        if self._waiter is None:
+            return
+        if exc is None and self._status and not self._framed and not self._headers_only:
+            self._finish()  # without a length, the end of the connection is the end of the body
+            return
+        how = f"{self._received} bytes into the response" if self._received else "before any response"
+        what = "reset" if isinstance(exc, ConnectionError) else "closed"
+        self._fail(ConnectionLost(f"{self._target.shown}: the connection was {what} {how}", self._received))
+
+    def _on_time(self) -> None:
+        due = min(self._deadline, self._last + self._silence)
+        if self._loop.time() < due:
+            self._timer = self._loop.call_at(due, self._on_time)
+            return
+        late = self._loop.time() >= self._deadline
+        what = "no whole response in time" if late else f"silent for {self._silence:g} s"
+        self._fail(TimedOut(f"{self._target.shown}: {what} ({self._received} bytes came)"))
+
+    # ---- called by the parser -------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._status and self._waiter is None:
+            self._keep = False  # more than one response to one request: the stream is out of step
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+        if not self._framed and name.lower() in (b"content-length", b"transfer-encoding"):
+            self._framed = True
+
+    def on_headers_complete(self) -> None:
+        self._status = self._parser.get_status_code()
+        if self._headers_only and self._status >= 200:
+            self._finish()
+
+    def on_body(self, data: bytes) -> None:
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._status < 200:  # 100 Continue, 103 Early Hints: the response is still to come
+            self._headers = []
+            self._framed = False
+            self._status = 0
+        elif self._waiter is not None:
+            self._keep = self._parser.should_keep_alive()
+            self._finish()
+
+    # ---- ends of an exchange --------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self.idle_since = self._last
+        waiter = self._end()
+        if waiter is not None:
+            waiter.set_result(Response(self._status, self._headers, body))
+
+    def _fail(self, error: HttpError) -> None:
+        waiter = self._end()
+        if waiter is not None:
+            waiter.set_exception(error)
+            waiter.exception()  # seen: a caller that was cancelled meanwhile must not leave a complaint in the log
+        self.abort()
+
+    def _end(self) -> asyncio.Future[Response] | None:
+        """Stop the clock; the waiter, unless nobody waits any more."""
+        waiter, self._waiter = self._waiter, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return waiter if waiter is not None and not waiter.done() else None

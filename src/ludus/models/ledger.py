@@ -1,0 +1,236 @@
+"""What models may spend and what they spent: one `Ledger` for a run, every model `Metered` into it under its role.
+
+Before a call its size is estimated and reserved; after it, what it really took is booked and the reservation returned,
+also when the call fails or is cancelled. A call that does not fit what is left raises `BudgetExhausted`; one that would
+fit but for the reservations of others waits until they are settled, so that a run is not stopped by estimates.
+
+Guarantees. The number of calls never passes its budget. Tokens and dollars pass theirs at most by what estimates fell
+short of (four characters are taken for a token). Retries inside a call are counted, but a call is one call and is
+charged once, for the reply that came: what servers charge for replies that got lost is not known to us.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from ludus.errors import BudgetExhausted
+from ludus.models import Model
+from ludus.models.estimate import prompt_tokens, reply_tokens
+from ludus.models.server import Price
+from ludus.models.servers import Servers
+from ludus.types import Completion, Message, Sampling, ToolSpec, Usage
+
+
+class Budget(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Upper limits over all roles together; None is no limit."""
+
+    tokens: int | None = None
+    dollars: float | None = None
+    calls: int | None = None
+
+
+class Totals(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the calls of a role added up to."""
+
+    calls: int = 0
+    failed: int = 0
+    """Calls that ended without a reply, cancelled ones included; they cost nothing here."""
+    retries: int = 0
+    seconds: float = 0.0
+    usage: Usage = Usage()
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(
+            calls=self.calls + other.calls,
+            failed=self.failed + other.failed,
+            retries=self.retries + other.retries,
+            seconds=self.seconds + other.seconds,
+            usage=self.usage + other.usage,
+        )
+
+
+class Amount(NamedTuple):
+    """What budgets are counted in."""
+
+    calls: int = 0
+    tokens: int = 0
+    dollars: float = 0.0
+
+    def plus(self, other: "Amount", sign: int = 1) -> "Amount":
+        return Amount(
+            self.calls + sign * other.calls,
+            self.tokens + sign * other.tokens,
+            self.dollars + sign * other.dollars,
+        )
+
+
+def passed(budget: Budget, amount: Amount) -> Literal["calls", "tokens", "dollars"] | None:
+    """The first budget that the amount would pass."""
+    if budget.calls is not None and amount.calls > budget.calls:
+        return "calls"
+    if budget.tokens is not None and amount.tokens > budget.tokens:
+        return "tokens"
+    if budget.dollars is not None and amount.dollars > budget.dollars:
+        return "dollars"
+    return None
+
+
+class Charge:
+    """One call's entry while it is under way."""
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        self.retries = 0
+
+    def settle(self, usage: Usage) -> None:
+        """The call gave a reply, which took this."""
+        self.usage = usage
+
+    def retried(self, _: object = None) -> None:
+        self.retries += 1
+
+
+class _Waiter:
+    __slots__ = ("amount", "turn")
+
+    def __init__(self, amount: Amount) -> None:
+        self.amount = amount
+        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Ledger:
+    """Books calls against a budget. `spent` carries on from an earlier part of the run."""
+
+    def __init__(self, budget: Budget = Budget(), spent: Mapping[str, Totals] | None = None) -> None:  # noqa: B008
+        self.budget = budget
+        self._roles = dict(spent or {})
+        self._total = sum(self._roles.values(), Totals())
+        self._reserved = Amount()
+        self._queue: deque[_Waiter] = deque()
+
+    @property
+    def roles(self) -> dict[str, Totals]:
+        """What each role spent so far."""
+        return dict(self._roles)
+
+    @property
+    def total(self) -> Totals:
+        return self._total
+
+    @property
+    def _used(self) -> Amount:
+        return Amount(self._total.calls, self._total.usage.tokens, self._total.usage.dollars)
+
+    @property
+    def reserved(self) -> Amount:
+        """What calls under way were estimated to take."""
+        return self._reserved
+
+    @asynccontextmanager
+    async def reserve(self, role: str, estimate: Usage) -> AsyncGenerator[Charge, None]:
+        """Hold an estimate for the length of one call; `settle` the charge inside.
+
+        Raises:
+            BudgetExhausted: what is left is less than the estimate.
+        """
+        amount = Amount(1, estimate.tokens, estimate.dollars)
+        await self._claim(amount)
+        charge = Charge()
+        started = time.monotonic()
+        try:
+            yield charge
+        finally:
+            self._book(role, charge, time.monotonic() - started)
+            self._release(amount)
+
+    def _book(self, role: str, charge: Charge, seconds: float) -> None:
+        done = charge.usage is not None
+        entry = Totals(
+            calls=int(done),
+            failed=int(not done),
+            retries=charge.retries,
+            seconds=seconds,
+            usage=charge.usage or Usage(),
+        )
+        self._roles[role] = self._roles.get(role, Totals()) + entry
+        self._total += entry
+
+    # ---- reservations ---------------------------------------------------------------------------------------------
+
+    async def _claim(self, amount: Amount) -> None:
+        """Reserve, in order of arrival; wait while other calls might still leave enough."""
+        waiter = _Waiter(amount)
+        self._queue.append(waiter)
+        self._advance()
+        try:
+            await waiter.turn
+        except asyncio.CancelledError:
+            if not waiter.turn.cancelled() and waiter.turn.exception() is None:  # the turn came at the same moment
+                self._release(amount)
+            raise
+
+    def _advance(self) -> None:
+        while self._queue:
+            waiter = self._queue[0]
+            if not waiter.turn.done():
+                used = self._used.plus(waiter.amount)
+                if kind := passed(self.budget, used):
+                    waiter.turn.set_exception(self._exhausted(kind, waiter.amount))
+                elif passed(self.budget, used.plus(self._reserved)):
+                    return
+                else:
+                    self._reserved = self._reserved.plus(waiter.amount)
+                    waiter.turn.set_result(None)
+            self._queue.popleft()
+
+    def _release(self, amount: Amount) -> None:
+        left = self._reserved.plus(amount, -1)
+        self._reserved = left if left.calls else Amount()  # sums of floats do not come back to exactly 0
+        self._advance()
+
+    def _exhausted(self, kind: Literal["calls", "tokens", "dollars"], amount: Amount) -> BudgetExhausted:
+        limit, spent, needed = getattr(self.budget, kind), getattr(self._used, kind), getattr(amount, kind)
+        return BudgetExhausted(
+            f"the budget of {limit:,} {kind} is spent: {spent:,} used, and the next call needs about {needed:,}. "
+            f"Raise budget.{kind} to go on."
+        )
+
+
+class Metered:
+    """A model whose calls are booked under a role. Without a `price`, the wrapped servers' prices are expected."""
+
+    def __init__(self, model: Model, ledger: Ledger, role: str, price: Price | None = None) -> None:
+        self._model = model
+        self._ledger = ledger
+        self._role = role
+        if price is None:
+            price = model.price if isinstance(model, Servers) else Price()
+        self._price = price
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
+        async with self._ledger.reserve(self._role, self._estimate(messages, tools, sampling)) as charge:
+            if isinstance(self._model, Servers):
+                completion = await self._model.complete(messages, tools, sampling, on_retry=charge.retried)
+            else:
+                completion = await self._model.complete(messages, tools, sampling)
+            charge.settle(completion.usage)
+        return completion
+
+    async def close(self) -> None:
+        await self._model.close()
+
+    def _estimate(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Usage:
+        budget = self._ledger.budget
+        if budget.tokens is None and budget.dollars is None:
+            return Usage()
+        prompt, reply = prompt_tokens(messages, tools), reply_tokens(sampling)
+        return Usage(prompt, reply, dollars=self._price.of(prompt, reply))

@@ -1,0 +1,276 @@
+"""One model server: a conversation in, a `Completion` or a `ServerFault` out, in one attempt.
+
+A dialect (`openai`, `anthropic`) is two pure functions, `encode` and `parse`; everything else about talking to a server
+is here and the same for all: the request, what a status means, and what the user is told. Whether to try again is not
+decided here but in `servers`, from what the fault says about itself.
+
+Every error text names the URL and the status, quotes the server's own words or the first 200 characters of what came,
+and says what to check. The key never appears in it, even if the server echoes it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from ludus.errors import ModelError
+from ludus.models.http import Client, Closed, ConnectFailed, HttpError, Response, TimedOut, Timeouts, TooLarge
+from ludus.types import Completion, Message, Sampling, ToolSpec, Usage
+
+Encode = Callable[[Sequence[Message], Sequence[ToolSpec], Sampling], bytes]
+Parse = Callable[[bytes], Completion]
+
+
+class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Dollars per million tokens."""
+
+    prompt: float = 0.0
+    completion: float = 0.0
+    cached: float | None = None
+    """Prompt tokens read from the server's cache; None: as `prompt`."""
+    written: float | None = None
+    """Prompt tokens written to the server's cache (Anthropic); None: as `prompt`."""
+
+    def of(self, prompt: int, completion: int, cached: int = 0, written: int = 0) -> float:
+        """What the tokens cost; `cached` and `written` are parts of `prompt`."""
+        plain = (prompt - cached - written) * self.prompt
+        read = cached * (self.prompt if self.cached is None else self.cached)
+        write = written * (self.prompt if self.written is None else self.written)
+        return (plain + read + write + completion * self.completion) / 1_000_000
+
+
+class ServerSettings(Struct, frozen=True, kw_only=True):
+    """What every kind of server needs to be told. Its text form leaves out the key."""
+
+    base_url: str
+    model: str
+    """The model's name as the server knows it; for Azure, the deployment."""
+    api_key: str = ""
+    api_key_var: str = ""
+    """The environment variable that the key came from, for error texts."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Sent with every request, beside or instead of the dialect's own."""
+    omit: tuple[str, ...] = ()
+    """Request fields that this server refuses (`seed`, `temperature`, …)."""
+    timeouts: Timeouts = Timeouts()
+    concurrency: int = 256
+    """Requests under way at once."""
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    price: Price = Price()
+    proxy: str = ""
+    response_bytes: int = 64 * 1024 * 1024
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(model={self.model!r}, base_url={self.base_url.partition('?')[0]!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("model", self.model), ("base_url", self.base_url.partition("?")[0])]
+
+
+class ServerFault(ModelError):
+    """One attempt failed."""
+
+    def __init__(self, message: str, *, retryable: bool, down: bool = False, retry_after: float | None = None) -> None:
+        super().__init__(message, retryable=retryable)
+        self.down = down
+        """It speaks against the server's health: unreachable, broken, or not making sense."""
+        self.retry_after = retry_after
+        """Seconds that the server asked to be left alone."""
+
+
+class BadReply(ValueError):
+    """A body that is not a completion. `status` is the error that it reports instead, if it does."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Server:
+    """A server that speaks a dialect."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        url: str,
+        headers: Mapping[str, str],
+        encode: Encode,
+        parse: Parse,
+    ) -> None:
+        self.settings = settings
+        self._url = url
+        self._headers = merge_headers(headers, settings.headers)
+        self._encode = encode
+        self._parse = parse
+        self._client = Client(
+            timeouts=settings.timeouts,
+            connections=settings.concurrency,
+            response_bytes=settings.response_bytes,
+            proxy=settings.proxy,
+        )
+
+    async def attempt(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
+        """Ask once.
+
+        Raises:
+            ServerFault: no completion came.
+        """
+        body = self._encode(messages, tools, sampling)
+        try:
+            response = await self._client.request("POST", self._url, self._headers, body)
+        except Closed as error:
+            raise ServerFault(f"{self._shown}: the model was closed", retryable=False) from error
+        except HttpError as error:
+            raise ServerFault(f"{error}{_hint_silence(error)}", retryable=True, down=True) from error
+        except ValueError as error:
+            raise ServerFault(f"{self._shown}: {error}", retryable=False) from None
+        if not 200 <= response.status < 300:
+            raise self._status_fault(response.status, response)
+        try:
+            return self._parse(response.body)
+        except ValueError as error:  # msgspec's errors and bad UTF-8 are ValueErrors too
+            raise self._reply_fault(error, response) from None
+
+    def abort(self) -> None:
+        self._client.abort()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    @property
+    def _shown(self) -> str:
+        return self._url.partition("?")[0]
+
+    def _status_fault(self, status: int, response: Response) -> ServerFault:
+        words = self._redact(server_words(response.body))
+        hint = status_hint(status, words, response.header("location"), self.settings)
+        text = f"{self._shown}: status {status}: {words}{' ' + hint if hint else ''}"
+        return ServerFault(
+            text,
+            retryable=is_retryable(status, response.body),
+            down=status >= 500 or status == 408,
+            retry_after=retry_after(response, time()),
+        )
+
+    def _reply_fault(self, error: ValueError, response: Response) -> ServerFault:
+        if isinstance(error, BadReply) and error.status is not None:
+            return self._status_fault(error.status, response)
+        start = response.body[:200].decode(errors="replace")
+        if start.lstrip()[:1] == "<":
+            why = "a web page instead of a completion; check base_url, which for most servers ends in /v1"
+        else:
+            why = f"the body is not a completion ({error})"
+        text = f"{self._shown}: status {response.status}, but {why}. It starts: {self._redact(start)!r}"
+        return ServerFault(text, retryable=True, down=True)
+
+    def _redact(self, text: str) -> str:
+        secrets = (self.settings.api_key, *self.settings.headers.values())
+        for secret in secrets:
+            if len(secret) >= 6:
+                text = text.replace(secret, "[redacted]")
+        return text
+
+
+# ---- what an answer means -----------------------------------------------------------------------------------------
+
+
+def is_retryable(status: int, body: bytes) -> bool:
+    """Whether the same request may do better later. A spent account looks like a rate limit, but is not."""
+    if status == 429:
+        return b"insufficient_quota" not in body
+    return status >= 500 or status == 408
+
+
+def retry_after(response: Response, now: float) -> float | None:
+    """Seconds the server asks for: as milliseconds, seconds, or a date."""
+    if milliseconds := _number(response.header("retry-after-ms")):
+        return milliseconds / 1000
+    text = response.header("retry-after")
+    if not text:
+        return None
+    seconds = _number(text)
+    if seconds is not None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except ValueError:
+        return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < float("inf") else None
+
+
+def server_words(body: bytes) -> str:
+    """The message in an error body, in any of the usual shapes; else how the body starts."""
+    try:
+        value: Any = msgspec.json.decode(body)
+    except ValueError:
+        value = None
+    for key in ("error", "message", "detail"):
+        if isinstance(value, dict) and value.get(key):  # pyright: ignore[reportUnknownMemberType]
+            value = value[key]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, str):
+        return value[:1000]
+    start = body[:200].decode(errors="replace").strip()
+    return start or "(no text)"
+
+
+def status_hint(status: int, words: str, location: str, settings: ServerSettings) -> str:
+    """What the user may do about it."""
+    lower = words.lower()
+    if status in (401, 403):
+        return _hint_key(settings)
+    if status == 402 or "insufficient_quota" in lower or "current quota" in lower:
+        return "The account has no credit left."
+    if status == 404:
+        return f"Check the model name '{settings.model}' and base_url '{settings.base_url}'."
+    if 300 <= status < 400:
+        return f"The server redirects to '{location.partition('?')[0]}': set base_url accordingly."
+    if status == 413 or any(mark in lower for mark in _TOO_LONG):
+        return "The conversation is longer than the model's context: set limits.context_tokens."
+    if "max_completion_tokens" in lower:
+        return "Set max_tokens_field to 'max_completion_tokens' for this model."
+    return ""
+
+
+_TOO_LONG = ("context length", "context_length", "maximum context", "context size", "prompt is too long")
+
+
+def _hint_key(settings: ServerSettings) -> str:
+    if settings.api_key:
+        where = f"the environment variable {settings.api_key_var}" if settings.api_key_var else "api_key"
+        return f"The server does not accept the key in {where}."
+    return "No key was sent: name the environment variable that holds it in api_key_var."
+
+
+def _hint_silence(error: HttpError) -> str:
+    match error:
+        case ConnectFailed():
+            return ". Is the server running, and is base_url right?"
+        case TimedOut():
+            return ". If the model needs longer, raise its timeouts."
+        case TooLarge():
+            return ". If that is meant, raise response_bytes."
+        case _:
+            return ""
+
+
+def merge_headers(own: Mapping[str, str], extra: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Both; where they name the same header, `extra` wins."""
+    replaced = {name.lower() for name in extra}
+    return (*((n, v) for n, v in own.items() if n.lower() not in replaced), *extra.items())
+
+
+def usage(price: Price, prompt: int, completion: int, cached: int = 0, written: int = 0) -> Usage:
+    """A usage with its price."""
+    return Usage(prompt, completion, cached, price.of(prompt, completion, cached, written))

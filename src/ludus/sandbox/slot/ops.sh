@@ -1,0 +1,77 @@
+# File and process operations inside a slot, apart from the state of the agent's shell: bash -p ops.sh OPERATION ARGUMENT...
+# Errors are told as the C library words them, at the end of stderr, where the host reads them.
+
+jobs=$1 op=$2
+shift 2
+
+case $op in
+start) ;; # inherits everything, as a command would
+*) export LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ;;
+esac
+umask 022
+
+fail() {
+    printf '%s\n' "$1" >&2
+    exit 1
+}
+
+case $op in
+read) # PATH BYTES
+    [[ -p $1 || -S $1 ]] && fail 'Operation not supported'
+    exec head -c "$2" -- "$1"
+    ;;
+write) # PATH, content on stdin
+    path=$1
+    [[ -L $path ]] && path=$(readlink -f -- "$path")
+    [[ -d $path ]] && fail 'Is a directory'
+    [[ -e $path && ! -f $path ]] && fail 'Operation not supported'
+    [[ -e $path && ! -w $path ]] && fail 'Permission denied'
+    mkdir -p -- "${path%/*}/" || exit
+    fresh=$path.ludus-$$
+    if cat >"$fresh" && { [[ ! -e $path ]] || chmod "$(stat -c %a -- "$path")" "$fresh"; } && mv -f -- "$fresh" "$path"; then
+        exit 0
+    fi
+    rm -f -- "$fresh"
+    exit 1
+    ;;
+start) # ID COMMAND
+    mkdir -p -m 700 -- "$jobs/$1" && mkfifo -m 600 -- "$jobs/$1/in" || exit
+    setsid bash -c '
+        trap : TERM INT HUP # outlive the command, to tell its exit code
+        printf "%d" "$$" >"$1/pid"
+        bash -c "$2" <>"$1/in" >"$1/log" 2>&1
+        printf "%d" $? >"$1/exit.new" && mv -f -- "$1/exit.new" "$1/exit"
+    ' bash "$jobs/$1" "$2" </dev/null >/dev/null 2>&1 &
+    until [[ -s $jobs/$1/pid ]]; do
+        kill -0 $! || fail 'No child processes'
+        sleep 0.002
+    done
+    ;;
+code) # ID -> exit code of a process that cannot run any more
+    exec cat -- "$jobs/$1/exit"
+    ;;
+poll) # ID -> exit code, or nothing while it runs
+    if [[ ! -f $jobs/$1/exit ]]; then
+        read -r pid <"$jobs/$1/pid"
+        kill -0 "$pid" 2>/dev/null && exit
+        [[ -f $jobs/$1/exit ]] || fail 'killed'
+    fi
+    cat -- "$jobs/$1/exit"
+    ;;
+log) # ID BYTES
+    exec tail -c "$2" -- "$jobs/$1/log"
+    ;;
+send) # ID, data on stdin
+    exec cat 1<>"$jobs/$1/in"
+    ;;
+kill) # ID
+    [[ -f $jobs/$1/exit ]] && exit
+    read -r pid <"$jobs/$1/pid"
+    kill -TERM -- "-$pid" || exit 0
+    for _ in {1..50}; do
+        kill -0 -- "-$pid" || exit 0
+        sleep 0.02
+    done
+    kill -KILL -- "-$pid"
+    ;;
+esac

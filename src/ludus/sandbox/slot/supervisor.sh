@@ -1,0 +1,33 @@
+# The first process of a slot: keeps one inner shell alive and starts the next when it ends.
+#
+#   supervisor.sh LIB IO HOME COMMAND_FD STATUS_FD ULIMIT...
+#
+# Descriptors here and in the inner shell: 3 commands in, 4 status out, 5 and 6 the commands' stdout and stderr. Status
+# records end in NUL: "x CODE" says that the inner shell is gone. The host answers with "go:DIR", or with "sweep:DIR" to
+# have every other process of the slot killed first.
+
+lib=$1 io=$2 home=$3
+eval "exec 3<&$4 $4<&- 4>&$5 $5>&- 5>&1 6>&2 </dev/null >/dev/null 2>&1"
+ulimit "${@:6}"
+
+# A handler, not '': an ignored signal would stay ignored in every command, and as pid 1 we must not die of any.
+trap : HUP INT QUIT ILL TRAP ABRT BUS FPE USR1 SEGV USR2 PIPE ALRM TERM XCPU XFSZ VTALRM SYS
+
+IFS= read -r -d '' inner <"$lib/inner.sh"
+cd -- "$home" || exit 125
+
+while :; do
+    "$BASH" --norc --noprofile -c "$inner" bash "$io"
+    printf 'x %d\0' $? >&4 || exit
+    while :; do
+        IFS= read -r -d '' -u 3 order || exit
+        case $order in go:* | sweep:*) break ;; esac # else: a command that the last shell did not get to read
+    done
+    # Never where others could be hit: only pid 1 of a namespace may kill "everyone".
+    if [[ $order == sweep:* ]] && (($$ == 1)); then
+        while kill -KILL -1; do # fails when nobody is left
+            read -r -t 0.001 -u 3
+        done
+    fi
+    cd -- "${order#*:}" || cd -- "$home"
+done

@@ -1,0 +1,294 @@
+"""For people at a terminal: progress while a batch runs, and its numbers, groups and transcripts afterwards.
+
+Nothing here decides or records anything. Progress goes to stderr and only if that is a terminal, so a log or a pipe
+stays clean. What models and tools wrote is printed as plain text: markup in it is not read, and control characters are
+shown as symbols instead of reaching the terminal.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+import msgspec
+
+from ludus.stats import Marks, Spread, Summary
+from ludus.types import Group, Message, Rollout, ToolResult
+
+if TYPE_CHECKING:  # rich takes a while to import, and most commands do not draw
+    from rich.console import Console
+    from rich.text import Text
+
+    from ludus.batch import Progress
+
+_CONTROL = {
+    **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
+    **dict.fromkeys(range(127, 160), 0xFFFD),
+}
+
+
+def printable(text: str) -> str:
+    """The text without anything that a terminal would act on."""
+    return text.replace("\r\n", "\n").translate(_CONTROL)
+
+
+# ---- while it runs ------------------------------------------------------------------------------------------------
+
+
+class ProgressBar:
+    """One line about a batch, kept up to date. Call it with each rollout and the `Progress` that came with it."""
+
+    def __init__(self, title: str = "rollouts", *, file: TextIO | None = None, every: float = 0.1) -> None:
+        self._title = title
+        self._file = file if file is not None else sys.stderr
+        self._every = every
+        self._drawn = 0.0
+        self._bar: Any = None
+        self._row: Any = None
+
+    def __enter__(self) -> Self:
+        if self._file.isatty():
+            self._bar = _bar(self._file)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __call__(self, rollout: Rollout, progress: "Progress") -> None:
+        if self._bar is None:
+            return
+        if self._row is None:  # what an earlier run had done must not count as this one's speed
+            self._row = self._bar.add_task(self._title, total=progress.total, completed=progress.done - 1, facts="")
+        now = time.monotonic()
+        if now - self._drawn >= self._every or progress.done == progress.total:
+            self._drawn = now
+            self._bar.update(self._row, completed=progress.done, facts=facts(progress))
+
+
+def facts(progress: "Progress") -> str:
+    """What is known so far, in a few words."""
+    parts = [f"mean {progress.mean:.3f}" if progress.mean is not None else "no score yet"]
+    if progress.failed:
+        parts.append(f"{progress.failed} failed")
+    parts.append(f"{compact(progress.usage.tokens)} tokens")
+    if progress.usage.dollars:
+        parts.append(money(progress.usage.dollars))
+    return " · ".join(parts)
+
+
+def _bar(file: TextIO) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn as Eta
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[facts]}", markup=False),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        Eta(),
+    )
+    return Progress(*columns, console=Console(file=file), refresh_per_second=5)
+
+
+# ---- numbers ------------------------------------------------------------------------------------------------------
+
+
+def print_summary(summary: Summary, console: "Console | None" = None) -> None:
+    """The numbers of a run as a table."""
+    from rich.table import Table
+
+    console = console or _stdout()
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="dim")
+    table.add_column()
+    for name, value in _numbers(summary):
+        table.add_row(name, value)
+    console.print(table)
+    if summary.kinds:
+        kinds = Table("kind", "tasks", "rollouts", "mean", "95 %", "pass@1", box=None, padding=(0, 2, 0, 0))
+        for kind, marks in summary.kinds.items():
+            first = number(marks.pass_at[0].value) if marks.pass_at else "none"
+            counts = (str(marks.tasks), str(marks.rollouts))
+            kinds.add_row(_text(kind or "(none)"), *counts, _mean(marks), _range(marks), first)
+        console.print()
+        console.print(kinds)
+
+
+def _numbers(summary: Summary) -> list[tuple[str, str]]:
+    """The rows of the table: what it is called and what it came to."""
+    overall, usage = summary.overall, summary.usage
+    failed = overall.rollouts - overall.scored
+    boundaries = ", ".join(f"{where} {count}" for where, count in summary.failed.items())
+    errors = ", ".join(printable(f"{use.tool} {use.errors}") for use in summary.tools if use.errors)
+    rows = [
+        ("mean score", f"{_mean(overall)}  {_range(overall)}".rstrip()),
+        *((f"pass@{p.k}", number(p.value)) for p in overall.pass_at),
+        ("tasks", f"{overall.tasks}" + (f", {summary.partial} partial" if summary.partial else "")),
+        ("rollouts", f"{overall.rollouts}" + (f", {failed} without a score ({boundaries})" if failed else "")),
+        ("ended as", ", ".join(f"{stop} {count}" for stop, count in summary.stops.items())),
+        ("tool calls", f"{sum(use.calls for use in summary.tools)}, {summary.tool_errors} errors"),
+        ("errors by tool", errors),
+        ("tokens", f"{compact(usage.prompt_tokens)} in, {compact(usage.completion_tokens)} out"),
+        ("cost", money(usage.dollars) if usage.dollars else ""),
+        ("turns", _spread(summary.turns, number)),
+        ("time per rollout", _spread(summary.seconds, duration)),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def print_groups(groups: Iterable[Group], console: "Console | None" = None) -> None:
+    """One line per group: the task, its scores, and how it begins."""
+    from rich.table import Table
+
+    console = console or _stdout()
+    table = Table("task", "kind", "mean", "scores", "prompt", box=None, padding=(0, 2, 0, 0))
+    for column in table.columns:
+        column.no_wrap = True
+    for group in groups:
+        values = [r.score.value for r in group.scored if r.score]
+        mean = number(sum(values) / len(values)) if values else "none"
+        if group.partial:
+            mean += f" ({len(values)} of {group.size})"
+        scores = _text(" ").join(_verdict(rollout) for rollout in group.rollouts)
+        prompt = " ".join(group.task.prompt.split())
+        table.add_row(_text(group.task.id), _text(group.task.kind), mean, scores, _text(prompt, "dim"))
+    console.print(table)
+
+
+# ---- one rollout --------------------------------------------------------------------------------------------------
+
+
+def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest: int = 2_000) -> None:
+    """A transcript, with texts longer than `longest` characters trimmed, and the verdict."""
+    console = console or _stdout()
+    provenance = rollout.provenance
+    console.print(_text(f"task {rollout.task.id}, rollout {provenance.replicate + 1}", "bold"))
+    origin = f"{provenance.model} · policy {provenance.policy} · seed {provenance.seed}"
+    if provenance.toolsets:
+        origin += f" · toolsets {', '.join(provenance.toolsets)}"
+    console.print(_text(origin, "dim"))
+    for message in rollout.opening:
+        _print_message(message, console, longest)
+    for turn in rollout.turns:
+        _print_message(turn.completion.message, console, longest)
+        for result in turn.results:
+            _print_call(result, console, longest)
+    console.print()
+    console.print(_closing(rollout))
+    if rollout.score is not None and rollout.score.feedback:
+        console.print(_text(_trimmed(rollout.score.feedback, longest)))
+    if rollout.failure is not None:
+        failure = rollout.failure
+        console.print(_text(f"the {failure.boundary} failed: {_trimmed(failure.message, longest)}", "magenta"))
+
+
+_ROLES = {"system": "dim", "user": "bold blue", "assistant": "bold green", "tool": "yellow"}
+
+
+def _print_message(message: Message, console: "Console", longest: int) -> None:
+    console.print()
+    console.print(_text(message.role, _ROLES[message.role]))
+    if message.reasoning is not None:
+        console.print(_text(_trimmed(message.reasoning.text, longest), "dim italic"))
+    if message.content:
+        console.print(_text(_trimmed(message.content, longest), "dim" if message.role == "system" else ""))
+
+
+def _print_call(result: ToolResult, console: "Console", longest: int) -> None:
+    line = _text("→ ", "yellow") + _text(result.call.name, "bold yellow") + _text(" " + _arguments(result, longest))
+    console.print(line)
+    style = "red" if result.error else "dim"
+    for shown in _trimmed(result.content, longest).splitlines() or ["(nothing)"]:
+        console.print(_text("  │ ", style) + _text(shown, style))
+
+
+def _arguments(result: ToolResult, longest: int) -> str:
+    """One argument per line where one has line breaks of its own, else the JSON as it is."""
+    raw = result.call.arguments
+    try:
+        value = msgspec.json.decode(raw, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return _trimmed(raw, longest)
+    if not any(isinstance(v, str) and "\n" in v for v in value.values()):
+        return _trimmed(raw, longest)
+    parts = (f"{k}: {v if isinstance(v, str) else msgspec.json.encode(v).decode()}" for k, v in value.items())
+    return _trimmed("\n    " + "\n".join(parts).replace("\n", "\n    "), longest)
+
+
+def _closing(rollout: Rollout) -> "Text":
+    usage = rollout.usage
+    rest = f"  ended: {rollout.stop.value} · {len(rollout.turns)} turns · {compact(usage.tokens)} tokens"
+    if usage.dollars:
+        rest += f" · {money(usage.dollars)}"
+    return _text("score ") + _verdict(rollout) + _text(f"{rest} · {duration(rollout.seconds)}", "dim")
+
+
+def _verdict(rollout: Rollout) -> "Text":
+    if rollout.score is None:
+        return _text("failed", "magenta")
+    value = rollout.score.value
+    return _text(number(value), "green" if value > 0 else "red" if value < 0 else "yellow")
+
+
+def _trimmed(text: str, longest: int) -> str:
+    """The beginning and the end of a long text: what a tool did is often said last."""
+    if len(text) <= longest:
+        return text
+    head, tail = longest * 2 // 3, longest // 3
+    return f"{text[:head]}\n… {len(text) - head - tail:,} characters …\n{text[len(text) - tail :]}"
+
+
+# ---- words for numbers --------------------------------------------------------------------------------------------
+
+
+def number(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def compact(value: int) -> str:
+    if value < 10_000:
+        return str(value)
+    return f"{value / 1e3:.1f}k" if value < 1_000_000 else f"{value / 1e6:.2f}M"
+
+
+def money(dollars: float) -> str:
+    return f"${dollars:.4f}" if dollars < 1 else f"${dollars:,.2f}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def _mean(marks: Marks) -> str:
+    return "none" if marks.mean is None else number(marks.mean)
+
+
+def _range(marks: Marks) -> str:
+    return f"[{number(marks.interval.low)}, {number(marks.interval.high)}]" if marks.interval else ""
+
+
+def _spread(spread: Spread | None, say: Callable[[float], str]) -> str:
+    return f"median {say(spread.median)}, 95 % within {say(spread.p95)}, most {say(spread.most)}" if spread else ""
+
+
+def _text(text: str, style: str = "") -> "Text":
+    from rich.text import Text
+
+    return Text(printable(text), style)
+
+
+def _stdout() -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False)

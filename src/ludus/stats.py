@@ -1,0 +1,223 @@
+"""What a run says: groups in, a `Summary` out. Pure.
+
+A rollout without a score says nothing about the agent: it is counted as failed and left out of every mean, and a
+run with no scored rollout has no mean (None), not 0. Its tokens, money and time were spent, and are counted.
+
+The mean is the mean over tasks of each task's own mean, so a task that lost rollouts to failures weighs as much as the
+others. Rollouts of one task resemble each other, so the 95 % confidence interval treats the task, not the rollout, as
+the unit that was drawn: mean ± t · sd(task means) / √tasks, with tasks − 1 degrees of freedom, cut to the range that
+scores have (0 to 1, or wider if one was). It takes two tasks to have one, and it is a point when all task means are
+equal: that says how these tasks went, not that unseen ones will go alike.
+
+pass@k is the unbiased estimate of "at least one of k rollouts passes", averaged over the tasks with at least k scored
+rollouts.
+"""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from ludus.types import Group, Usage
+
+
+class Interval(Struct, frozen=True):
+    low: float
+    high: float
+
+
+class PassAt(Struct, frozen=True):
+    k: int
+    value: float
+    tasks: int
+    """How many tasks had the k scored rollouts that it takes."""
+
+
+class Marks(Struct, frozen=True):
+    """How a set of tasks was scored."""
+
+    tasks: int
+    rollouts: int
+    scored: int
+    mean: float | None
+    interval: Interval | None
+    pass_at: tuple[PassAt, ...]
+
+
+class ToolUse(Struct, frozen=True):
+    tool: str
+    calls: int
+    errors: int
+
+
+class Spread(Struct, frozen=True):
+    """How a quantity is distributed over rollouts."""
+
+    total: float
+    mean: float
+    median: float
+    p95: float
+    most: float
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """The numbers of a run. Written as `summary.json`; `schema` changes when a field changes its meaning."""
+
+    schema: int = 1
+    overall: Marks
+    kinds: Mapping[str, Marks]
+    """The same per task type; empty when there is one type only."""
+    partial: int
+    """Groups with fewer scored rollouts than were asked for."""
+    failed: Mapping[str, int]
+    """Rollouts without a score, by the boundary that broke."""
+    stops: Mapping[str, int]
+    tools: tuple[ToolUse, ...]
+    tool_errors: int
+    usage: Usage
+    """Of the recorded attempts: neither attempts that were retried nor judges are in it; the ledger has those."""
+    seconds: Spread | None
+    turns: Spread | None
+
+
+def summarize(groups: Iterable[Group]) -> Summary:
+    """The numbers of a run; groups and their rollouts may come in any order."""
+    tallies = [_tally(group) for group in groups]
+    by_kind: dict[str, list[_Tally]] = {}
+    for tally in tallies:
+        by_kind.setdefault(tally.kind, []).append(tally)
+    calls, errors = _merged(t.calls for t in tallies), _merged(t.errors for t in tallies)
+    return Summary(
+        overall=_marks(tallies),
+        kinds={kind: _marks(by_kind[kind]) for kind in sorted(by_kind)} if len(by_kind) > 1 else {},
+        partial=sum(len(t.values) < t.size for t in tallies),
+        failed=_merged(t.failures for t in tallies),
+        stops=_merged(t.stops for t in tallies),
+        tools=tuple(ToolUse(tool, count, errors.get(tool, 0)) for tool, count in calls.items()),
+        tool_errors=sum(errors.values()),
+        usage=_total([t.usage for t in tallies]),
+        seconds=spread([s for t in tallies for s in t.seconds]),
+        turns=spread([n for t in tallies for n in t.turns]),
+    )
+
+
+def pass_at(k: int, scored: int, passed: int) -> float:
+    """Of `scored` rollouts `passed` passed: how likely is a pass among k of them, drawn without putting back?"""
+    return 1.0 - math.comb(scored - passed, k) / math.comb(scored, k)
+
+
+def interval(task_means: Sequence[float], lowest: float = 0.0, highest: float = 1.0) -> Interval | None:
+    """The 95 % confidence interval of the mean of task means, within the range of scores."""
+    tasks = len(task_means)
+    if tasks < 2:
+        return None
+    mean = math.fsum(task_means) / tasks
+    half = t_975(tasks - 1) * statistics.stdev(task_means) / math.sqrt(tasks)
+    return Interval(max(lowest, mean - half), min(highest, mean + half))
+
+
+_T_975 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
+
+
+def t_975(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t: a table below ten degrees of freedom, a series in 1/freedom from there."""
+    if freedom <= len(_T_975):
+        return _T_975[freedom - 1]
+    z = statistics.NormalDist().inv_cdf(0.975)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    total = math.fsum(ordered)
+    p95 = ordered[math.ceil(0.95 * len(ordered)) - 1]
+    return Spread(total, total / len(ordered), statistics.median(ordered), p95, ordered[-1])
+
+
+# ---- one group ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tally:
+    """What a summary needs of a group, so that the transcripts need not stay in memory."""
+
+    kind: str
+    size: int
+    values: tuple[float, ...]
+    passed: int
+    failures: Counter[str]
+    stops: Counter[str]
+    calls: Counter[str]
+    errors: Counter[str]
+    usage: Usage
+    seconds: tuple[float, ...]
+    turns: tuple[int, ...]
+
+
+def _tally(group: Group) -> _Tally:
+    results = [r for rollout in group.rollouts for turn in rollout.turns for r in turn.results]
+    scores = [r.score for r in group.rollouts if r.score is not None]
+    return _Tally(
+        kind=group.task.kind,
+        size=group.size,
+        values=tuple(score.value for score in scores),
+        passed=sum(score.passed for score in scores),
+        failures=Counter(r.failure.boundary if r.failure else "unscored" for r in group.rollouts if r.score is None),
+        stops=Counter(r.stop.value for r in group.rollouts),
+        calls=Counter(r.call.name for r in results),
+        errors=Counter(r.call.name for r in results if r.error),
+        usage=_total([r.usage for r in group.rollouts]),
+        seconds=tuple(r.seconds for r in group.rollouts),
+        turns=tuple(len(r.turns) for r in group.rollouts),
+    )
+
+
+def _marks(tallies: Sequence[_Tally]) -> Marks:
+    means = [math.fsum(t.values) / len(t.values) for t in tallies if t.values]
+    every = [value for t in tallies for value in t.values]
+    rollouts = sum(t.stops.total() for t in tallies)
+    return Marks(
+        tasks=len(tallies),
+        rollouts=rollouts,
+        scored=len(every),
+        mean=math.fsum(means) / len(means) if means else None,
+        interval=interval(means, min([0.0, *every]), max([1.0, *every])),
+        pass_at=tuple(_pass_at(k, tallies) for k in _powers(max((len(t.values) for t in tallies), default=0))),
+    )
+
+
+def _pass_at(k: int, tallies: Sequence[_Tally]) -> PassAt:
+    """Asked only for a k that some task has the rollouts for."""
+    values = [pass_at(k, len(t.values), t.passed) for t in tallies if len(t.values) >= k]
+    return PassAt(k, math.fsum(values) / len(values), len(values))
+
+
+def _powers(most: int) -> list[int]:
+    """1, 2, 4, … up to `most`."""
+    return [1 << i for i in range(most.bit_length())]
+
+
+def _total(usages: Sequence[Usage]) -> Usage:
+    """Like `sum`, but the same to the last bit in any order."""
+    return Usage(
+        sum(u.prompt_tokens for u in usages),
+        sum(u.completion_tokens for u in usages),
+        sum(u.cached_tokens for u in usages),
+        math.fsum(u.dollars for u in usages),
+    )
+
+
+def _merged(counters: Iterable[Counter[str]]) -> dict[str, int]:
+    """The counts added up, by name."""
+    merged = Counter[str]()
+    for counter in counters:
+        merged.update(counter)
+    return dict(sorted(merged.items()))

@@ -1,0 +1,505 @@
+"""The run directory: what a run leaves behind, and what a resumed run starts from.
+
+    <run>/config.json      what was asked, free of secrets
+          store.sqlite     every outcome, by content address: the truth
+          lock             held by the one process that may write; has its pid
+          …                derived files (`groups.jsonl`, `summary.json`, …), which can be made again from the store
+
+An outcome's key says everything that decides it (environment, task, replicate, seed, policy), so resuming is running
+the same loop again: what is found is not run. `put` has committed when it returns; a process killed right after it
+loses nothing. A power cut may lose the last seconds, never the consistency of the store. A scored outcome is never
+changed; a failed one is replaced when the same job is run again.
+
+Whole files are replaced atomically, lines are appended whole, and a torn last line is ignored by readers and cut off by
+the next writer. Secrets given at opening are masked in every byte that is written. What is not promised: two machines
+sharing a network file system without working `flock`.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import socket
+import sqlite3
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from ludus.errors import ConfigError, StoreError
+from ludus.types import Rollout, to_json
+
+if TYPE_CHECKING:
+    from ludus.env import Env
+    from ludus.rollout import Job
+
+CONFIG = "config.json"
+STORE = "store.sqlite"
+LOCK = "lock"
+
+REDACTED = b"[redacted]"
+MIN_SECRET = 8
+"""Shorter "secrets" are placeholders such as `EMPTY`, and masking them would riddle transcripts with holes."""
+
+_APPLICATION = 0x4C756475
+_VERSION = 1
+_TABLES = f"""
+BEGIN;
+CREATE TABLE rollouts (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE outcomes (key TEXT PRIMARY KEY, score REAL, rollout INTEGER NOT NULL) WITHOUT ROWID;
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_VERSION};
+COMMIT;
+"""
+# Two tables: bodies are appended in order whatever their keys are, and "which are done" reads none of them.
+
+_ROLLOUT = msgspec.json.Decoder(Rollout)
+
+
+def outcome_key(job: "Job", env: "Env") -> str:
+    """The content address of a job's outcome: equal exactly when the same rollout would be run again."""
+    what = (env.name, env.version, env, job.task, job.replicate, job.seed, job.policy.fingerprint)
+    try:
+        data = msgspec.json.encode(what, enc_hook=_as_dict, order="deterministic")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"env {env.name}, task '{job.task.id}': options and tasks must be plain JSON values so that outcomes "
+            f"can be found again ({error})"
+        ) from error
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def _as_dict(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+class RunDir:
+    """One run directory, open. Made by `open` (to write, under the lock) or `read`; a context manager."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any], db: sqlite3.Connection, lock: int | None, mask: "_Mask"):
+        self.path = path
+        self.config = config
+        self._db = db
+        self._lock = lock
+        self._mask = mask
+        self._appending: dict[str, int] = {}
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        config: Mapping[str, Any],
+        *,
+        resume: bool = False,
+        ignore: frozenset[str] = frozenset(),
+        secrets: Collection[str] = (),
+    ) -> "RunDir":
+        """Start a run, or with `resume` go on with it (or start it, if there is none).
+
+        `config` must be free of secrets. On resume it must equal the earlier one, except below the dotted prefixes in
+        `ignore`: settings that decide how fast or how far a run goes, not what comes out.
+
+        Raises:
+            StoreError: the directory holds something else, another process writes to it, the config differs, or the
+                disk is full. The message says what to do.
+        """
+        mask = _Mask(secrets)
+        with _explained(path):
+            _refuse_foreign(path)
+            path.mkdir(parents=True, exist_ok=True)
+            with contextlib.ExitStack() as undo:
+                lock = _acquire(path)
+                undo.callback(os.close, lock)
+                new = msgspec.json.decode(mask(to_json(config)), type=dict[str, Any])
+                if (path / CONFIG).exists():
+                    _check_resume(path, new, resume, ignore)
+                _replace(path / CONFIG, [msgspec.json.format(to_json(new), indent=2), b"\n"])
+                db = _connect(path)
+                undo.pop_all()
+        return cls(path, new, db, lock, mask)
+
+    @classmethod
+    def read(cls, path: Path) -> "RunDir":
+        """Open a run for reading only: without the lock, also while another process writes."""
+        if not (path / CONFIG).is_file():
+            raise StoreError(f"{path} is not a run directory: it has no {CONFIG}")
+        with _explained(path):
+            config = _read_config(path)
+            db = _connect_read_only(path)
+        return cls(path, config, db, None, _Mask(()))
+
+    def close(self) -> None:
+        """Give back the lock and the files. Safe to call twice."""
+        for fd in self._appending.values():
+            os.close(fd)
+        self._appending.clear()
+        if self._lock is not None:
+            # A finished run is then one plain file that can be copied; a reader at this very moment only delays that.
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("PRAGMA journal_mode = DELETE")
+        self._db.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- outcomes -------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Rollout | None:
+        with _explained(self.path):
+            row = self._db.execute(
+                "SELECT body FROM outcomes JOIN rollouts ON id = rollout WHERE key = ?", (key,)
+            ).fetchone()
+        return None if row is None else self._decode(key, row[0])
+
+    def put(self, key: str, rollout: Rollout) -> None:
+        """Keep an outcome; it is committed on return. A scored outcome stays as it is."""
+        self._writable()
+        body = self._mask(_encode(rollout))
+        score = rollout.score.value if rollout.score else None
+        with _explained(self.path), self._db as db:
+            found = db.execute("SELECT score, rollout FROM outcomes WHERE key = ?", (key,)).fetchone()
+            if found is None:
+                row = db.execute("INSERT INTO rollouts (body) VALUES (?)", (body,)).lastrowid
+                db.execute("INSERT INTO outcomes VALUES (?, ?, ?)", (key, score, row))
+            elif found[0] is None:
+                db.execute("UPDATE rollouts SET body = ? WHERE id = ?", (body, found[1]))
+                db.execute("UPDATE outcomes SET score = ? WHERE key = ?", (score, key))
+
+    def scores(self) -> dict[str, float | None]:
+        """The score of every outcome by key, None where it failed. Reads no rollout."""
+        with _explained(self.path):
+            return dict(self._db.execute("SELECT key, score FROM outcomes"))
+
+    def outcomes(self) -> Iterator[tuple[str, Rollout]]:
+        """Every outcome, in the order in which the jobs first ended."""
+        with _explained(self.path):
+            rows = self._db.execute("SELECT key, body FROM rollouts JOIN outcomes ON id = rollout ORDER BY id")
+            for key, body in rows:
+                yield key, self._decode(key, body)
+
+    def count(self) -> int:
+        with _explained(self.path):
+            return self._db.execute("SELECT count(*) FROM outcomes").fetchone()[0]
+
+    def _decode(self, key: str, body: bytes) -> Rollout:
+        try:
+            return _ROLLOUT.decode(body)
+        except msgspec.MsgspecError as error:
+            raise StoreError(
+                f"{self.path / STORE}: outcome {key} cannot be read ({error}). It was written by another version of "
+                "Ludus or is damaged: start again with another --out"
+            ) from error
+
+    # ---- derived files --------------------------------------------------------------------------------------------
+
+    def write(self, name: str, data: bytes | Iterable[bytes]) -> Path:
+        """Replace a file as a whole: readers see the old one or the new one. Chunks must be whole records."""
+        self._writable()
+        path = self._inside(name)
+        with _explained(self.path):
+            if name in self._appending:
+                os.close(self._appending.pop(name))
+            _replace(path, map(self._mask, [data] if isinstance(data, bytes) else data))
+        return path
+
+    def append(self, name: str, line: bytes) -> None:
+        """Add one line, without its newline; a torn line at the end is cut off first."""
+        self._writable()
+        if b"\n" in line:
+            raise ValueError("append: a line has no newline in it")
+        with _explained(self.path):
+            fd = self._appending.get(name)
+            if fd is None:
+                self.repair(name)
+                fd = os.open(self._inside(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+                self._appending[name] = fd
+            _write_all(fd, self._mask(line) + b"\n")
+
+    def repair(self, name: str) -> int:
+        """Cut off a torn last line; returns how many bytes that were."""
+        self._writable()
+        path = self._inside(name)
+        if not path.exists():
+            return 0
+        with _explained(self.path), path.open("r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            whole = _end_of_lines(file.fileno(), size)
+            file.truncate(whole)
+        return size - whole
+
+    def read_lines(self, name: str) -> Iterator[bytes]:
+        """The whole lines of a file, without newlines. A torn last one is left out; no file has no lines."""
+        path = self._inside(name)
+        if not path.exists():
+            return
+        with _explained(self.path), path.open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    yield line[:-1]
+
+    def _inside(self, name: str) -> Path:
+        pure = PurePosixPath(name)
+        if not name or "\0" in name or pure.is_absolute() or ".." in pure.parts:
+            raise ValueError(f"{name!r} is not a file name inside the run directory; see safe_name")
+        return self.path / pure
+
+    def _writable(self) -> None:
+        if self._lock is None:
+            raise StoreError(f"{self.path} is open for reading only")
+
+
+def _encode(rollout: Rollout) -> bytes:
+    try:
+        return to_json(rollout)
+    except UnicodeEncodeError:  # a tool gave back half a surrogate pair: not a reason to lose the rollout
+        plain = msgspec.to_builtins(rollout, enc_hook=_as_dict)
+        return json.dumps(plain, ensure_ascii=False).encode(errors="replace")
+
+
+# ---- opening ------------------------------------------------------------------------------------------------------
+
+
+def _refuse_foreign(path: Path) -> None:
+    """A folder with other things in it is not ours to write to: not even a lock."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise StoreError(f"{path} is a file; name a directory with --out")
+    others = sorted(p.name for p in path.iterdir() if p.name != LOCK and not p.name.startswith("."))
+    if others and CONFIG not in others:
+        raise StoreError(
+            f"{path} is not empty ({', '.join(others[:3])}) and not a run directory: name another one with --out"
+        )
+
+
+def _acquire(path: Path) -> int:
+    """The lock, as an open file: it is let go when the process ends, however it ends."""
+    fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(fd, 300).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise StoreError(
+            f"{path} is in use by another process (pid {owner}): wait for it or end it, or name another --out"
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    return fd
+
+
+def _check_resume(path: Path, new: Mapping[str, Any], resume: bool, ignore: frozenset[str]) -> None:
+    if not resume:
+        raise StoreError(f"{path} already holds a run: go on with it with --resume, or name another --out")
+    old, now = _flat(_read_config(path)), _flat(new)
+    changed = [
+        f"  {key}: {_said(old, key)} → {_said(now, key)}"
+        for key in sorted(old.keys() | now.keys())
+        if (key in old, old.get(key)) != (key in now, now.get(key)) and not _below(key, ignore)
+    ]
+    if changed:
+        raise StoreError(
+            f"{path} was run with other settings; to resume, use the same ones, or name another --out:\n"
+            + "\n".join(changed)
+        )
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            flat |= _flat(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _said(flat: Mapping[str, object], key: str) -> str:
+    return json.dumps(flat[key], ensure_ascii=False) if key in flat else "(not set)"
+
+
+def _below(key: str, prefixes: frozenset[str]) -> bool:
+    return any(key == prefix or key.startswith(prefix + ".") for prefix in prefixes)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode((path / CONFIG).read_bytes(), type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"{path / CONFIG} is damaged ({error}): restore it, or name another --out") from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path / STORE)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA wal_autocheckpoint = 4000")  # fewer fsyncs, which stop the event loop, for 16 MB of disk
+        if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+            db.executescript(_TABLES)
+        _check_ours(db, path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _connect_read_only(path: Path) -> sqlite3.Connection:
+    if not (path / STORE).exists():
+        raise StoreError(f"{path} has no {STORE}: nothing was run there yet")
+    db = sqlite3.connect(f"{(path / STORE).absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        _check_ours(db, path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _check_ours(db: sqlite3.Connection, path: Path) -> None:
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if application != _APPLICATION:
+        raise StoreError(f"{path / STORE} is some other program's database: name another --out")
+    if version != _VERSION:
+        raise StoreError(
+            f"{path / STORE} has format {version}, this Ludus reads {_VERSION}: use the Ludus that wrote it"
+        )
+
+
+# ---- files --------------------------------------------------------------------------------------------------------
+
+
+def _replace(path: Path, chunks: Iterable[bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")  # one writer, so one name: what a kill leaves is overwritten
+    try:
+        with temporary.open("wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    """All of it, or an error and the file as it was, except for a torn line if even that fails."""
+    start = os.fstat(fd).st_size
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(fd, view) :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, start)
+        raise
+
+
+def _end_of_lines(fd: int, size: int, step: int = 1 << 16) -> int:
+    """The offset after the last newline."""
+    end = size
+    while end > 0:
+        start = max(0, end - step)
+        at = os.pread(fd, end - start, start).rfind(b"\n")
+        if at >= 0:
+            return start + at + 1
+        end = start
+    return 0
+
+
+_PLAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_RESERVED = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]")
+
+
+def safe_name(id: str) -> str:
+    """A file name for any id: different ids have different names, also where case is ignored.
+
+    A short id of lower-case letters, digits, `-` and `_` is its own name. Any other becomes what is readable of it
+    and a hash, joined by `~`, which no plain name has.
+    """
+    if _PLAIN.fullmatch(id) and not _RESERVED.fullmatch(id):
+        return id
+    readable = re.sub(r"[^a-z0-9_-]+", "-", id.lower()).strip("-")[:40]
+    digest = hashlib.sha256(id.encode(errors="surrogatepass")).hexdigest()[:32]
+    return f"{readable or 'id'}~{digest}"
+
+
+class _Mask:
+    """Replaces secrets in bytes, as they are and as they look inside JSON text."""
+
+    def __init__(self, secrets: Collection[str]) -> None:
+        spellings = {s for secret in secrets if len(secret) >= MIN_SECRET for s in _spellings(secret)}
+        self._patterns = sorted((s.encode() for s in spellings), key=len, reverse=True)
+
+    def __call__(self, data: bytes) -> bytes:
+        for pattern in self._patterns:
+            if pattern in data:
+                data = data.replace(pattern, REDACTED)
+        return data
+
+
+def _spellings(secret: str) -> set[str]:
+    """Tool arguments are JSON text inside JSON, so a secret with a quote or an umlaut may be escaped twice."""
+
+    def escaped(texts: set[str]) -> set[str]:
+        return {json.dumps(text, ensure_ascii=ascii)[1:-1] for text in texts for ascii in (True, False)}
+
+    once = escaped({secret})
+    return {secret} | once | escaped(once)
+
+
+# ---- errors -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _explained(path: Path) -> Generator[None]:
+    """Say what to do about an error of the disk or the database."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(_explain_sqlite(path, error)) from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreError(_full(path)) from error
+        raise StoreError(f"{error.filename or path}: {error.strerror or error}") from error
+
+
+def _explain_sqlite(path: Path, error: sqlite3.Error) -> str:
+    store, code = path / STORE, getattr(error, "sqlite_errorname", "")
+    if code == "SQLITE_FULL":
+        return _full(path)
+    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error):
+        return f"{store} is damaged or not a Ludus store ({error}): put back a copy, or start again with another --out"
+    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return f"{store} is held by another process ({error}): close whatever has it open, then --resume"
+    if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
+        return f"{store} cannot be opened ({error}): check the permissions of the folder"
+    return f"{store} cannot be used ({error}): check the disk and its quota, then --resume"
+
+
+def _full(path: Path) -> str:
+    return f"disk full while writing {path}: everything finished so far is kept; free space and --resume"

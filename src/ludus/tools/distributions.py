@@ -1,0 +1,109 @@
+"""Drawing toolsets at random, so that an agent learns to work with whatever tools it is given.
+
+A distribution gives every toolset a percentage. A draw takes each one independently with that chance and is never
+empty: if nothing was drawn, it is the likeliest toolset. It is made once per group, so that all its rollouts are
+comparable, and the same seed gives the same draw in every process.
+
+`PUBLISHED` are the distributions of the Hermes agent's data generation, with their names and percentages. They also
+name toolsets that Ludus does not have; a draw leaves out what the run's registry lacks and says so. Each toolset's
+chance is drawn whether it is there or not, so configuring one more does not change the draws of the others.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ludus.errors import ConfigError, suggest
+from ludus.tools.toolsets import BUILTIN, Registry
+
+_EVERYTHING = ("web", "vision", "image_gen", "terminal", "file", "moa", "browser")
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Toolsets and the chance, in percent, that each is part of a draw."""
+
+    name: str
+    percent: tuple[tuple[str, float], ...]
+
+    def __post_init__(self) -> None:
+        for toolset, percent in self.percent:
+            if not 0 <= percent <= 100:
+                raise ConfigError(f"distribution '{self.name}': {toolset} is {percent}; give a percentage of 0 to 100")
+        if not any(percent for _, percent in self.percent):
+            raise ConfigError(f"distribution '{self.name}': every toolset is at 0 percent; nothing can be drawn")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What came of a draw: goes on the record."""
+
+    toolsets: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+    """Toolsets of the distribution that the run does not have, or has switched off."""
+
+
+def _published(**distributions: Mapping[str, float]) -> Mapping[str, Distribution]:
+    return MappingProxyType(
+        {name: Distribution(name, tuple(percent.items())) for name, percent in distributions.items()}
+    )
+
+
+PUBLISHED = _published(
+    default=dict.fromkeys(_EVERYTHING, 100),
+    image_gen={"image_gen": 90, "vision": 90, "web": 55, "terminal": 45, "moa": 10},
+    research={"web": 90, "browser": 70, "vision": 50, "moa": 40, "terminal": 10},
+    science={"web": 94, "terminal": 94, "file": 94, "vision": 65, "browser": 50, "image_gen": 15, "moa": 10},
+    development={"terminal": 80, "file": 80, "moa": 60, "web": 30, "vision": 10},
+    safe={"web": 80, "browser": 70, "vision": 60, "image_gen": 60, "moa": 50},
+    balanced=dict.fromkeys(_EVERYTHING, 50),
+    minimal={"web": 100},
+    terminal_only={"terminal": 100, "file": 100},
+    terminal_web={"terminal": 100, "file": 100, "web": 100},
+    creative={"image_gen": 90, "vision": 90, "web": 30},
+    reasoning={"moa": 90, "web": 30, "terminal": 20},
+    browser_use={"browser": 100, "web": 80, "vision": 70},
+    browser_only={"browser": 100},
+    browser_tasks={"browser": 97, "vision": 12, "terminal": 15},
+    terminal_tasks={"terminal": 97, "file": 97, "web": 97, "browser": 75, "vision": 50, "image_gen": 10},
+    mixed_tasks={"browser": 92, "terminal": 92, "file": 92, "web": 35, "vision": 15, "image_gen": 15},
+)
+
+
+def find(name: str, own: Mapping[str, Mapping[str, float]] | None = None, registry: Registry = BUILTIN) -> Distribution:
+    """A distribution by name: one of the run's own (toolset → percent), or a published one.
+
+    One's own may only name toolsets that the registry knows: there a stranger is a typing error.
+    """
+    own = own or {}
+    if name in own:
+        for toolset in own[name]:
+            registry.get(toolset)
+        return Distribution(name, tuple(own[name].items()))
+    if name not in PUBLISHED:
+        raise ConfigError(f"distribution: unknown distribution '{name}'; {suggest(name, [*own, *PUBLISHED])}")
+    return PUBLISHED[name]
+
+
+def draw(distribution: Distribution, seed: int, registry: Registry = BUILTIN, disabled: Sequence[str] = ()) -> Draw:
+    """Draw toolsets from those that the run has and has not disabled altogether."""
+    off = frozenset(leaf.name for leaf in registry.leaves(disabled))
+    chance = random.Random(seed)
+    rolls = [(toolset, percent, chance.random() * 100) for toolset, percent in distribution.percent]
+    usable = [roll for roll in rolls if _usable(roll[0], registry, off)]
+    skipped = tuple(toolset for toolset, _, _ in rolls if not _usable(toolset, registry, off))
+    if not any(percent for _, percent, _ in usable):
+        raise ConfigError(
+            f"distribution '{distribution.name}': this run has none of its toolsets ({', '.join(skipped)}); "
+            "configure one of them or choose another distribution"
+        )
+    drawn = tuple(toolset for toolset, percent, roll in usable if roll < percent)
+    likeliest = max(usable, key=lambda roll: roll[1])  # the first one of equals
+    return Draw(drawn or (likeliest[0],), skipped)
+
+
+def _usable(toolset: str, registry: Registry, off: frozenset[str]) -> bool:
+    if toolset not in registry or registry.lacking(toolset):
+        return False
+    return any(leaf.name not in off for leaf in registry.leaves([toolset]))

@@ -1,0 +1,284 @@
+"""Toolsets from MCP servers: `async with mcp_toolset("name", settings) as toolset`.
+
+An MCP server is a program that the operator trusts. It runs on this machine (`command`) or elsewhere (`url`), **not in
+the slot**: what its tools do to files and networks, they do with the server's rights. All rollouts of a run share one
+connection, so a server that keeps state keeps it across them.
+
+A server's tools are shown to the model as the server describes them, and arguments are checked against its schemas
+before it is asked. What the server reports as a tool's error is told to the model. A server that cannot be started is
+the operator's to mend (`ConfigError`). One that dies on the way is the world's failure (`ToolBroken`); the next call
+starts it again.
+
+The official SDK does the talking (extra `ludus[mcp]`). It cancels the task that holds a connection when the connection
+breaks, so each connection is held by a task of its own, and a broken server cannot take the run with it.
+"""
+
+import asyncio
+import os
+import re
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from msgspec import Struct, field
+
+from ludus.errors import ConfigError, ToolBroken, suggest
+from ludus.tools import BadArguments, Tool
+from ludus.tools.toolsets import Toolset
+from ludus.types import JsonObject, ToolSpec, to_json
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp import Tool as Offer
+    from mcp.types import CallToolResult, ContentBlock
+
+
+class McpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to reach a server: by starting a command, or at an address."""
+
+    command: tuple[str, ...] = ()
+    """Program and arguments of a server that speaks over stdin and stdout."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables for the command, beside HOME, PATH and their like; nothing else of our environment is passed on."""
+    cwd: str | None = None
+    url: str = ""
+    """Address of a server that speaks streamable HTTP."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Sent with every request to `url`: keys, for example."""
+    only: tuple[str, ...] = ()
+    """Offer these of its tools; empty for all."""
+    prefix: str = ""
+    """Put before the tools' names, where they would collide with others."""
+    parallel: bool = False
+    """Its tools may run side by side in one turn."""
+    start_seconds: float = 30.0
+    call_seconds: float | None = None
+    """Time limit of a call instead of the policy's."""
+
+    def __post_init__(self) -> None:
+        if bool(self.command) == bool(self.url):
+            raise ConfigError("tools.mcp: give a server either `command` or `url`")
+
+
+class McpToolError(Exception):
+    """A tool of a server failed, in the server's words."""
+
+
+@asynccontextmanager
+async def mcp_toolset(name: str, settings: McpSettings) -> AsyncGenerator[Toolset, None]:
+    """A server, connected, as a toolset. On leaving, the connection is closed and a started server ended.
+
+    Raises:
+        ConfigError: the SDK is not installed, the server cannot be reached, or what it offers cannot be used.
+    """
+    _require_sdk(name)
+    with tempfile.TemporaryFile("w+") as log:
+        server = _Server(name, settings, log)
+        try:
+            try:
+                offers = await server.offers()
+            except ToolBroken as error:
+                raise ConfigError(f"tools.mcp.{name}: {error}") from None
+            tools = [_as_tool(server, offer, settings) for offer in _picked(name, offers, settings.only)]
+            yield Toolset(name, f"tools of the MCP server '{name}'", lambda _box: tools)
+        finally:
+            await server.close()
+
+
+def _require_sdk(name: str) -> None:
+    try:
+        import mcp  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError:
+        raise ConfigError(f"tools.mcp.{name}: MCP servers need an extra; pip install 'ludus[mcp]'") from None
+
+
+def _picked(name: str, offers: "Sequence[Offer]", only: Sequence[str]) -> "Sequence[Offer]":
+    known = [offer.name for offer in offers]
+    for wanted in only:
+        if wanted not in known:
+            raise ConfigError(f"tools.mcp.{name}.only: unknown tool '{wanted}'; {suggest(wanted, known)}")
+    return [offer for offer in offers if not only or offer.name in only]
+
+
+# ---- the connection -----------------------------------------------------------------------------------------------
+
+
+class _Link:
+    """One connection and the task that holds it."""
+
+    def __init__(self) -> None:
+        self.client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self.done = asyncio.Event()
+        """Set when it is no longer wanted."""
+        self.task: asyncio.Task[None] | None = None
+
+
+class _Server:
+    """A server that is connected to when it is needed, and again after the connection broke."""
+
+    def __init__(self, name: str, settings: McpSettings, log: TextIO) -> None:
+        self._name = name
+        self._settings = settings
+        self._log = log
+        self._links: list[_Link] = []
+        """Those whose tasks may still run; the last one is in use."""
+
+    async def offers(self) -> "Sequence[Offer]":
+        client = await asyncio.shield(self._link().client)
+        found: list[Offer] = []
+        cursor: str | None = None
+        while True:
+            page = await client.list_tools(cursor=cursor)
+            found += page.tools
+            cursor = page.next_cursor
+            if not cursor:
+                return found
+
+    async def call(self, tool: str, arguments: JsonObject) -> "CallToolResult":
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED
+
+        link = self._link()
+        client = await asyncio.shield(link.client)
+        try:
+            return await client.call_tool(tool, arguments)
+        except MCPError as error:
+            if error.code != CONNECTION_CLOSED:
+                raise McpToolError(str(error)) from error
+            link.done.set()
+            raise self._broken(str(error)) from error
+
+    async def close(self) -> None:
+        """End the connection and what was started for it. The SDK bounds how long that takes."""
+        tasks = [link.task for link in self._links if link.task]
+        for link in self._links:
+            link.done.set()
+            if link.task and not link.client.done():  # still connecting: not worth waiting for
+                link.task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _link(self) -> _Link:
+        """The connection in use, or a new one."""
+        self._links = [link for link in self._links if link.task and not link.task.done()]
+        if not self._links or self._links[-1].done.is_set():
+            link = _Link()
+            link.task = asyncio.create_task(self._hold(link))
+            self._links.append(link)
+        return self._links[-1]
+
+    async def _hold(self, link: _Link) -> None:
+        """Keep a connection open until it breaks or is no longer wanted."""
+        try:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(self._settings.start_seconds):
+                    client = await self._connect(stack)
+                link.client.set_result(client)
+                await link.done.wait()
+        except Exception as error:  # the SDK's transports raise whatever their libraries do, in groups
+            if not link.client.done():
+                link.client.set_exception(self._broken(_reason(error)))
+        finally:
+            link.client.cancel()
+
+    async def _connect(self, stack: AsyncExitStack) -> "Client":
+        import httpx2
+        from mcp import Client, StdioServerParameters, stdio_client
+        from mcp.client.streamable_http import streamable_http_client
+
+        settings = self._settings
+        if settings.command:
+            program, *arguments = settings.command
+            parameters = StdioServerParameters(
+                command=program, args=arguments, env=dict(settings.env), cwd=settings.cwd
+            )
+            transport = stdio_client(parameters, errlog=self._log)
+        else:
+            # A call may take as long as the tool's own time limit allows, so reading has none here.
+            timeout = httpx2.Timeout(settings.start_seconds, read=None)
+            http = httpx2.AsyncClient(headers=dict(settings.headers), timeout=timeout)
+            transport = streamable_http_client(settings.url, http_client=await stack.enter_async_context(http))
+        return await stack.enter_async_context(Client(transport))
+
+    def _broken(self, reason: str) -> ToolBroken:
+        where = self._settings.url or self._settings.command[0]
+        said = _tail(self._log.fileno())
+        return ToolBroken(f"MCP server '{self._name}' ({where}): {reason}" + (f"; it said: {said}" if said else ""))
+
+
+def _tail(file: int, size: int = 500) -> str:
+    """The end of a file, without moving the position at which the server writes."""
+    start = max(0, os.fstat(file).st_size - size)
+    return " ".join(os.pread(file, size, start).decode(errors="replace").split())
+
+
+def _reason(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return "no answer in time" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+
+
+# ---- tools --------------------------------------------------------------------------------------------------------
+
+
+def _as_tool(server: _Server, offer: "Offer", settings: McpSettings) -> Tool:
+    check = _checker(offer.name, offer.input_schema)
+
+    async def run(arguments: JsonObject) -> str:
+        check(arguments)
+        result = await server.call(offer.name, arguments)
+        if result.is_error:
+            raise McpToolError(_as_text(result) or "the tool failed without saying why")
+        return _as_text(result) or "(no output)"
+
+    # Model servers allow fewer characters in a name than MCP does.
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", settings.prefix + offer.name)[:64]
+    spec = ToolSpec(name, offer.description or offer.title or "", offer.input_schema)
+    return Tool(spec, run, parallel=settings.parallel, seconds=settings.call_seconds)
+
+
+def _checker(name: str, schema: JsonObject) -> Callable[[JsonObject], None]:
+    """A function that raises `BadArguments` for what does not fit the schema."""
+    jsonschema: Any = import_module("jsonschema")  # comes with the SDK, and without types
+    referencing: Any = import_module("referencing")
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        advice = "leave the tool out with `only`"
+        raise ConfigError(f"tools.mcp: the schema of tool '{name}' is not valid ({error.message}); {advice}") from None
+    # An empty registry: a reference to elsewhere must not make us fetch it.
+    validator = kind(schema, registry=referencing.Registry())
+
+    def check(arguments: JsonObject) -> None:
+        try:
+            error = jsonschema.exceptions.best_match(validator.iter_errors(arguments))
+        except referencing.exceptions.Unresolvable:
+            return  # the server knows its schema and checks again
+        if error is not None:
+            where = ".".join(str(part) for part in error.absolute_path)
+            raise BadArguments(f"{where}: {error.message}" if where else error.message)
+
+    return check
+
+
+def _as_text(result: "CallToolResult") -> str:
+    """A result in words. Structured content is shown only where there is no text: servers send both for the same."""
+    text = "\n".join(_block_text(block) for block in result.content)
+    if not text and result.structured_content is not None:
+        return to_json(result.structured_content).decode()
+    return text
+
+
+def _block_text(block: "ContentBlock") -> str:
+    match block.type:
+        case "text":
+            return block.text
+        case "image" | "audio":
+            return f"[{block.type}: {block.mime_type}, {len(block.data) * 3 // 4} bytes, not shown]"
+        case "resource_link":
+            return f"[resource: {block.uri}]"
+        case "resource":
+            return getattr(block.resource, "text", f"[resource: {block.resource.uri}, not text]")

@@ -1,0 +1,30 @@
+"""Python in the slot: a script goes in through stdin, its output and exit code come back.
+
+Each call is a fresh interpreter in the shell's current folder; nothing is written to the slot's disk, modules in that
+folder can be imported, and nothing lasts but the files that the script makes.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta
+
+from ludus.sandbox import Sandbox
+from ludus.tools import Tool, tool
+from ludus.tools.terminal import LONGEST, Seconds, as_text, seconds_within
+
+
+def python_tools(box: Sandbox | None) -> Sequence[Tool]:
+    assert box is not None, "Python needs a slot"
+    return [run_python.bind(box)]
+
+
+@tool(bound=True, seconds=LONGEST + 60)
+async def run_python(
+    box: Sandbox,
+    code: Annotated[str, Meta(description="A whole script. Print what you want to see.")],
+    timeout: Seconds = None,
+) -> str:
+    """Run a Python 3 script in the sandbox and return what it prints. Variables do not last from call to call."""
+    limit = seconds_within(timeout, box)
+    return as_text(await box.exec("python3 -", stdin=code.encode(), timeout=limit), limit)

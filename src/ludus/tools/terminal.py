@@ -1,0 +1,170 @@
+"""The terminal: shell commands in the slot, in the foreground and in the background.
+
+Commands run in the slot's one persistent shell, so `cd` and exported variables last. What the agent sees is text:
+escape sequences are stripped, bytes that are no text are replaced, a long output keeps its beginning and, more of it,
+its end. A command that fails, or is killed at its time limit, is a result like any other: the exit code is part of the
+text. Only a broken slot is an error of its own (`SandboxError`), and it is never shown as output.
+
+Background processes belong to the slot and die with it, at the latest before the task is verified.
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from ludus.sandbox import ExecResult, Sandbox
+from ludus.tools import Tool, tool
+
+OUTPUT_CHARS = 50_000
+"""How much of an output is shown."""
+LONGEST = 600
+"""The longest time limit, in seconds, that the model can give a command."""
+
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor moves
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links and other strings
+    r"|\x1b[ -/]*[0-~]"  # the two-byte ones
+)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+@dataclass
+class Shell:
+    """A slot and the background processes that one rollout has started in it."""
+
+    box: Sandbox
+    started: dict[str, str] = field(default_factory=dict[str, str])
+    """Command by process id."""
+
+
+def terminal_tools(box: Sandbox | None) -> Sequence[Tool]:
+    assert box is not None, "the terminal needs a slot"
+    shell = Shell(box)
+    return [terminal.bind(shell), process.bind(shell)]
+
+
+Seconds = Annotated[float | None, Meta(description=f"Time limit in seconds, 1 to {LONGEST}.")]
+
+
+@tool(bound=True, seconds=LONGEST + 60)
+async def terminal(
+    shell: Shell,
+    command: Annotated[str, Meta(description="What to run, as you would type it in bash.")],
+    timeout: Seconds = None,
+    workdir: Annotated[str | None, Meta(description="Run in this folder, for this command only.")] = None,
+    background: Annotated[bool, Meta(description="Start it and return at once; for servers and long jobs.")] = False,
+) -> str:
+    """Run a shell command in the sandbox. The working directory and exported variables last from call to call.
+    There is no input to type: use flags such as -y. With background=true you get an id for the process tool."""
+    if background:
+        started = await shell.box.start(command, cwd=workdir)
+        shell.started[started] = command
+        return f"Started {started}. Look after it with process(action='poll', id='{started}')."
+    limit = seconds_within(timeout, shell.box)
+    return as_text(await shell.box.exec(command, timeout=limit, cwd=workdir), limit)
+
+
+Action = Literal["list", "poll", "log", "wait", "kill", "write"]
+
+
+@tool(bound=True, seconds=LONGEST + 60)
+async def process(
+    shell: Shell,
+    action: Annotated[
+        Action,
+        Meta(
+            description="list: all of them; poll: is it running?; log: its latest output; wait: until it ends; "
+            "kill: end it; write: send data to its input."
+        ),
+    ],
+    id: Annotated[str | None, Meta(description="Which process, e.g. bg-1; for all actions but list.")] = None,
+    data: Annotated[str | None, Meta(description="For write: the text to send, with its newline if needed.")] = None,
+    timeout: Annotated[float, Meta(description=f"For wait: at most this many seconds, 1 to {LONGEST}.")] = 60,
+) -> str:
+    """Look after processes that were started with terminal(background=true)."""
+    if action == "list":
+        return "\n".join([await _state(shell, one) for one in shell.started]) or "No background processes."
+    if id not in shell.started:
+        known = ", ".join(shell.started) or "none was started"
+        raise LookupError(f"process: no process with id {id!r}; known: {known}")
+    match action:
+        case "poll":
+            return await _state(shell, id)
+        case "wait":
+            await _ended(shell.box, id, _clamped(timeout))
+            return await _state(shell, id) + "\n" + await _log(shell, id)
+        case "log":
+            return await _log(shell, id)
+        case "kill":
+            await shell.box.kill(id)
+            return f"Killed {id}."
+        case "write":
+            if data is None:
+                raise ValueError("process: write needs `data`")
+            await shell.box.send(id, data.encode())
+            return f"Wrote {len(data.encode())} bytes to {id}."
+
+
+async def _state(shell: Shell, id: str) -> str:
+    code = await shell.box.poll(id)
+    state = "running" if code is None else f"exited with code {code}"
+    return f"{id}: {state}: {shell.started[id]}"
+
+
+async def _ended(box: Sandbox, id: str, seconds: float) -> None:
+    """Return when the process has ended or the time is up. A slot cannot tell us, so we ask, ever more rarely."""
+    pause = 0.02
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while await box.poll(id) is None:
+                await asyncio.sleep(pause)
+                pause = min(2.0, pause * 1.5)
+
+
+async def _log(shell: Shell, id: str) -> str:
+    return shortened(clean(await shell.box.log(id))) or "(no output so far)"
+
+
+# ---- time limits and text, also for other tools that run commands --------------------------------------------------
+
+
+def seconds_within(wanted: float | None, box: Sandbox) -> float:
+    """The time limit to use: what was asked for, or the slot's own, within the bounds."""
+    return _clamped(box.spec.command_seconds if wanted is None else wanted)
+
+
+def _clamped(seconds: float) -> float:
+    return min(float(LONGEST), max(1.0, seconds))
+
+
+def as_text(result: ExecResult, limit: float) -> str:
+    """What a command did, in words: its output, and how it ended unless that was well."""
+    gap = b"\n" if result.stdout and result.stderr and not result.stdout.endswith(b"\n") else b""
+    parts = [shortened(clean(result.stdout + gap + result.stderr)).rstrip("\n")]
+    if result.truncated:
+        parts.append("[the output was larger than the sandbox keeps; its middle is missing]")
+    if result.timed_out:
+        parts.append(f"[timed out: killed after {limit:g} s; use background=true for what takes longer]")
+    elif result.exit_code:
+        parts.append(f"[exit code {result.exit_code}]")
+    return "\n".join(part for part in parts if part) or "(no output)"
+
+
+def clean(data: bytes) -> str:
+    """Bytes as text: no escape sequences, and a mark in place of whatever is not text."""
+    text = _ESCAPES.sub("", data.decode(errors="replace")).replace("\r\n", "\n")
+    return _CONTROLS.sub("\ufffd", text)
+
+
+def shortened(text: str, limit: int = OUTPUT_CHARS) -> str:
+    """The first 40 % and the last 60 % of `limit`, with a note between them, if the text is longer than that."""
+    if len(text) <= limit:
+        return text
+    head = limit * 2 // 5
+    dropped = len(text) - limit
+    return f"{text[:head]}\n[... {dropped} characters left out ...]\n{text[len(text) - (limit - head) :]}"

@@ -1,0 +1,358 @@
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ludus.agent import Limits, Policy, Spill, ToolHandler, turns
+from ludus.errors import SandboxError
+from ludus.models.scripted import ScriptedModel, call, say
+from ludus.skill import Skill
+from ludus.tools import Tool, tool
+from ludus.types import Call, Completion, Finish, JsonObject, Message, Sampling, StopReason, Turn, Usage
+
+USER = (Message("user", "go"),)
+
+
+@tool(parallel=True)
+async def add(a: int, b: int) -> str:
+    """Add two whole numbers."""
+    return str(a + b)
+
+
+@tool(ends_episode=True)
+async def submit(answer: str) -> str:
+    """Hand in the answer."""
+    return f"submitted {answer}"
+
+
+def run(
+    script: Any,
+    tools: Sequence[Tool] = (add,),
+    limits: Limits = Limits(),
+    *,
+    opening: Sequence[Message] = USER,
+    handler: ToolHandler | None = None,
+    spill: Spill | None = None,
+    sampling: Sampling = Sampling(),
+    seed: int | None = None,
+) -> list[Turn]:
+    policy = Policy(ScriptedModel(script), limits=limits, sampling=sampling)
+
+    async def collect() -> list[Turn]:
+        return [t async for t in turns(policy, opening, tools, handler=handler, spill=spill, seed=seed)]
+
+    return asyncio.run(collect())
+
+
+def raw_call(name: str, arguments: str) -> Message:
+    return Message("assistant", calls=(Call("c1", name, arguments),))
+
+
+# ---- the story ----------------------------------------------------------------------------------------------------
+
+
+def test_a_call_is_run_and_its_result_goes_back_to_the_model():
+    seen: list[Sequence[Message]] = []
+
+    def script(messages: Sequence[Message], tools: object, sampling: object) -> Message:
+        seen.append(list(messages))
+        return call("add", a=2, b=3) if len(messages) == 1 else say("It is 5.")
+
+    first, last = run(script)
+    assert first.stop is None
+    assert (first.results[0].content, first.results[0].error) == ("5", "")
+    assert (last.stop, last.completion.message.content) == (StopReason.FINISHED, "It is 5.")
+    assert [m.role for m in seen[1]] == ["user", "assistant", "tool"]
+    assert seen[1][2].call_id == seen[1][1].calls[0].id
+
+
+def test_the_opening_is_not_changed():
+    opening = list(USER)
+    run([call("add", a=1, b=1), say("done")], opening=opening)
+    assert opening == list(USER)
+
+
+# ---- the model's mistakes go back to the model --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (raw_call("subtract", "{}"), "Unknown tool 'subtract'. Available tools: add."),
+        (raw_call("add", '{"a": 1,'), "not valid JSON"),
+        (raw_call("add", "null"), "must be a JSON object, not null"),
+        (raw_call("add", "[1, 2]"), "must be a JSON object, not list"),
+        (raw_call("add", '"text"'), "must be a JSON object, not str"),
+        (raw_call("add", '{"a": "one", "b": 2}'), "Expected `int`, got `str` - at `a`"),
+        (raw_call("add", '{"a": 1}'), "missing required field `b`"),
+        (raw_call("add", '{"a": 1, "b": 2, "c": 3}'), "unknown field `c`"),
+        (raw_call("add", ""), "missing required field `a`"),
+        (raw_call("add", '{"a": 1, "b": [2]}'), "Expected `int`, got `array`"),
+    ],
+)
+def test_a_bad_call_is_an_observation_and_a_tool_error(message: Message, says: str):
+    first, last = run([message, say("sorry")])
+    (result,) = first.results
+    assert says in result.error
+    assert says in json.loads(result.content)["error"]
+    assert result.call == message.calls[0], "the record keeps the call as the model wrote it"
+    assert last.stop is StopReason.FINISHED
+
+
+def test_a_tool_that_raises_tells_the_model():
+    @tool
+    async def fails() -> str:
+        raise FileNotFoundError("no such file: x")
+
+    first, _ = run([call("fails"), say("ok")], [fails])
+    assert first.results[0].error == "FileNotFoundError: no such file: x"
+
+
+def test_a_slow_tool_is_stopped_and_the_rollout_goes_on():
+    gone: list[str] = []
+
+    @tool
+    async def sleeps() -> str:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            gone.append("cancelled")
+        return ""
+
+    first, last = run([call("sleeps"), say("ok")], [sleeps], Limits(tool_seconds=0.01))
+    assert "longer than 0.01 s" in first.results[0].error
+    assert gone == ["cancelled"]
+    assert last.stop is StopReason.FINISHED
+
+
+def test_a_tool_may_have_its_own_time_limit():
+    @tool(seconds=0.01)
+    async def sleeps() -> str:
+        await asyncio.sleep(3600)
+        return ""
+
+    first, _ = run([call("sleeps"), say("ok")], [sleeps], Limits(tool_seconds=3600))
+    assert "longer than 0.01 s" in first.results[0].error
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_the_worlds_failures_pass_through(parallel: bool):
+    @tool(parallel=parallel)
+    async def touch() -> str:
+        raise SandboxError("slot is gone")
+
+    both = Message("assistant", calls=(Call("1", "touch", "{}"), Call("2", "touch", "{}")))
+    with pytest.raises(SandboxError, match="slot is gone"):
+        run([both, say("never")], [touch])
+
+
+# ---- several calls in one turn ------------------------------------------------------------------------------------
+
+
+def test_neighbours_that_may_run_side_by_side_do_and_others_wait():
+    log: list[str] = []
+    barrier = asyncio.Event()
+
+    @tool(parallel=True)
+    async def look(name: str) -> str:
+        log.append(f"start {name}")
+        if name == "b":
+            barrier.set()
+        await barrier.wait()  # "a" can only end if "b" runs beside it
+        log.append(f"end {name}")
+        return name
+
+    @tool
+    async def change() -> str:
+        log.append("change")
+        return "changed"
+
+    def calls(*names: str) -> tuple[Call, ...]:
+        return tuple(
+            Call(str(i), "change" if n == "!" else "look", "{}" if n == "!" else json.dumps({"name": n}))
+            for i, n in enumerate(names)
+        )
+
+    first, _ = run([Message("assistant", calls=calls("a", "b", "!", "c")), say("ok")], [look, change])
+    assert [r.content for r in first.results] == ["a", "b", "changed", "c"], "results keep the order of the calls"
+    assert log.index("change") > max(log.index("end a"), log.index("end b"))
+    assert log.index("start c") > log.index("change")
+
+
+# ---- why it stopped -----------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_calls_for_ever_is_stopped_by_the_turn_limit():
+    got = run(lambda *_: call("add", a=1, b=1), limits=Limits(turns=5))
+    assert [t.stop for t in got] == [None] * 4 + [StopReason.MAX_TURNS]
+    assert len(got[-1].results) == 1
+
+
+def test_submitting_on_the_last_turn_is_a_submission():
+    (only,) = run([call("submit", answer="x")], [submit], Limits(turns=1))
+    assert only.stop is StopReason.SUBMITTED
+
+
+def test_a_submission_with_bad_arguments_does_not_end_the_episode():
+    first, second = run([raw_call("submit", "{}"), call("submit", answer="x")], [submit])
+    assert (first.stop, second.stop) == (None, StopReason.SUBMITTED)
+
+
+@pytest.mark.parametrize(
+    ("finish", "stop"),
+    [
+        (Finish.STOP, StopReason.FINISHED),
+        (Finish.LENGTH, StopReason.LENGTH),
+        (Finish.FILTER, StopReason.FILTERED),
+        (Finish.OTHER, StopReason.FINISHED),
+    ],
+)
+def test_a_cut_answer_is_not_a_natural_finish(finish: Finish, stop: StopReason):
+    (only,) = run([Completion(say("The answer is"), finish)])
+    assert only.stop is stop
+
+
+def test_the_rollout_ends_before_a_prompt_that_does_not_fit():
+    full = Completion(call("add", a=1, b=2), usage=Usage(900, 90))
+    (only,) = run([full, say("never asked")], limits=Limits(context_tokens=995))
+    assert only.stop is StopReason.CONTEXT
+    assert only.results[0].content == "3", "the turn that fills the context is kept whole"
+
+
+def test_an_opening_that_does_not_fit_gives_no_turn():
+    assert run([say("never asked")], limits=Limits(context_tokens=100), opening=[Message("user", "x" * 1000)]) == []
+
+
+# ---- the size budget ----------------------------------------------------------------------------------------------
+
+
+def big(size: int) -> Tool:
+    @tool
+    async def flood() -> str:
+        return "line\n" * (size // 5)
+
+    return flood
+
+
+def test_a_long_result_is_spilled_and_previewed():
+    kept: dict[str, bytes] = {}
+
+    async def spill(name: str, data: bytes) -> str:
+        kept[name] = data
+        return f"/tmp/{name}"
+
+    limits = Limits(result_chars=1000, preview_chars=100)
+    first, _ = run([call("flood"), say("ok")], [big(50_000_000)], limits, spill=spill)
+    (result,) = first.results
+    assert result.spilled == "/tmp/turn1-1.txt"
+    assert len(kept["turn1-1.txt"]) == 50_000_000
+    assert len(result.content) < 300
+    assert "50000000 characters" in result.content
+    assert "/tmp/turn1-1.txt" in result.content
+    assert result.error == ""
+
+
+def test_without_a_slot_or_with_a_full_disk_the_rest_is_dropped_and_said():
+    async def full(name: str, data: bytes) -> str:
+        return ""
+
+    for spill in (None, full):
+        first, _ = run([call("flood"), say("ok")], [big(5000)], Limits(result_chars=100), spill=spill)
+        assert "The rest was dropped" in first.results[0].content
+        assert first.results[0].spilled == ""
+
+
+def test_results_of_one_turn_share_a_budget_and_the_largest_go_first():
+    @tool
+    async def text(size: int) -> str:
+        return "x" * size
+
+    sizes = (400, 900, 500)
+    calls = tuple(Call(str(i), "text", json.dumps({"size": s})) for i, s in enumerate(sizes))
+    limits = Limits(result_chars=1000, turn_chars=1000, preview_chars=10)
+    first, _ = run([Message("assistant", calls=calls), say("ok")], [text], limits)
+    assert [len(r.content) == s for r, s in zip(first.results, sizes, strict=True)] == [True, False, True]
+
+
+# ---- seams --------------------------------------------------------------------------------------------------------
+
+
+def test_a_handler_replaces_dispatch():
+    async def handler(request: Call, arguments: JsonObject) -> str:
+        return f"handled {request.name} {arguments}"
+
+    first, _ = run([call("add", a="not", b="checked"), say("ok")], handler=handler)
+    assert first.results[0].content == "handled add {'a': 'not', 'b': 'checked'}"
+
+
+def test_every_turn_samples_with_a_seed_of_its_own():
+    seeds: list[int | None] = []
+
+    def script(messages: Sequence[Message], tools: object, sampling: Sampling) -> Message:
+        seeds.append(sampling.seed)
+        return call("add", a=1, b=1) if len(seeds) < 4 else say("ok")
+
+    run(script, seed=7)
+    first = list(seeds)
+    seeds.clear()
+    run(script, seed=7)
+    assert seeds == first
+    assert len(set(first)) == 4
+
+
+def test_turns_before_a_failure_are_with_the_caller():
+    def script(messages: Sequence[Message], *_: object) -> Message:
+        if len(messages) > 1:
+            raise SandboxError("died midway")
+        return call("add", a=1, b=1)
+
+    got: list[Turn] = []
+
+    async def collect() -> None:
+        async for turn in turns(Policy(ScriptedModel(script)), USER, [add]):
+            got.append(turn)
+
+    with pytest.raises(SandboxError):
+        asyncio.run(collect())
+    assert len(got) == 1
+
+
+@given(st.text(max_size=60))
+def test_no_arguments_text_can_break_the_loop(arguments: str):
+    first, last = run([raw_call("add", arguments), say("ok")])
+    assert first.results[0].error
+    assert last.stop is StopReason.FINISHED
+
+
+# ---- the policy ---------------------------------------------------------------------------------------------------
+
+
+def test_the_fingerprint_tells_policies_apart():
+    base = Policy(ScriptedModel([say("x")], name="m"))
+    others = [
+        Policy(ScriptedModel([say("x")], name="n")),
+        Policy(base.model, skill=Skill("be brief")),
+        Policy(base.model, sampling=Sampling(temperature=0.5)),
+        Policy(base.model, limits=Limits(turns=3)),
+        Policy(base.model, system="hello"),
+        Policy(base.model, toolsets=("file",)),
+    ]
+    prints = [p.fingerprint for p in (base, *others)]
+    assert len(set(prints)) == len(prints)
+    assert Policy(ScriptedModel([say("y")], name="m")).fingerprint == base.fingerprint
+
+
+def test_system_text_is_environment_then_policy_then_skill():
+    policy = Policy(ScriptedModel([]), skill=Skill("the skill"), system="the policy")
+    assert policy.system_text("the env") == "the env\n\nthe policy\n\nthe skill"
+    assert Policy(ScriptedModel([])).system_text("") == ""
+
+
+def test_limits_refuse_unknown_keys():
+    with pytest.raises(msgspec.ValidationError, match="turnz"):
+        msgspec.convert({"turnz": 3}, Limits)

@@ -1,0 +1,30 @@
+import pytest
+
+from ludus.errors import BudgetExhausted, ModelError, SandboxError, VerifierError, boundary, suggest
+from ludus.types import Failure
+
+
+def test_a_boundary_names_what_foreign_code_raised():
+    with pytest.raises(VerifierError, match="verify of task 7: ZeroDivisionError: division by zero") as caught, boundary(
+        VerifierError, "verify of task 7"
+    ):
+        _ = 1 / 0
+    assert caught.value.as_failure() == Failure("verifier", str(caught.value), True)
+
+
+def test_a_boundary_names_a_time_out_whose_own_text_is_empty():
+    with pytest.raises(VerifierError, match="verify: timed out"), boundary(VerifierError, "verify"):
+        raise TimeoutError
+
+
+@pytest.mark.parametrize("error", [SandboxError("slot gone"), BudgetExhausted("spent"), ModelError("x", retryable=False)])
+def test_a_boundary_leaves_our_own_errors_as_they_are(error: Exception):
+    with pytest.raises(type(error)) as caught, boundary(VerifierError, "verify"):
+        raise error
+    assert caught.value is error
+
+
+def test_suggest():
+    assert suggest("group_sise", ["group_size", "split"]) == "did you mean 'group_size'?"
+    assert suggest("zzz", ["split", "limit"]) == "known: limit, split"
+    assert suggest("zzz", []) == "known: none"

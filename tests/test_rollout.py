@@ -1,0 +1,414 @@
+import asyncio
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from ludus.agent import Limits, Policy
+from ludus.env import Env
+from ludus.errors import BudgetExhausted, ModelError
+from ludus.models.scripted import ScriptedModel, call, say
+from ludus.rollout import RESULTS, Job, derive_seed, run, run_group, run_many, run_retrying
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.pool import open_pool
+from ludus.skill import Skill
+from ludus.tools import Tool, tool
+from ludus.types import Message, Rollout, Score, StopReason, Task
+
+TASK = Task(id="a/b", prompt="Say yes.", answer="yes")
+
+
+class Yes(Env, frozen=True):
+    """Say yes."""
+
+    name: ClassVar[str] = "yes"
+    sandbox: ClassVar[SandboxSpec | None] = None
+    system: ClassVar[str] = "Be brief."
+
+    def tasks(self, split: str) -> Iterator[Task]:
+        yield TASK
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        return Score.of(float(rollout.answer == rollout.task.answer), "compared")
+
+
+class Boxed(Yes, frozen=True):
+    name: ClassVar[str] = "boxed"
+    sandbox: ClassVar[SandboxSpec | None] = SandboxSpec()
+
+    def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
+        assert box is not None
+
+        @tool
+        async def shell(command: str) -> str:
+            return (await box.exec(command)).text
+
+        return [shell]
+
+
+def policy(script: Any = "yes", **fields: Any) -> Policy:
+    return Policy(ScriptedModel([script] if isinstance(script, str) else script), **fields)
+
+
+def once(env: Env, who: Policy, **arguments: Any) -> Rollout:
+    async def go() -> Rollout:
+        async with open_pool("local") as pool:
+            return await run(Job(TASK, who), env, pool, **arguments)
+
+    return asyncio.run(go())
+
+
+# ---- one life -----------------------------------------------------------------------------------------------------
+
+
+def test_a_rollout_is_scored_and_says_what_produced_it():
+    who = policy(skill=Skill("Answer yes."), system="Policy text.")
+    rollout = asyncio.run(run(Job(TASK, who, replicate=2, seed=9), Yes(), None))
+    assert rollout.score == Score.of(1.0, "compared")
+    assert rollout.failure is None
+    assert rollout.opening[0] == Message("system", "Be brief.\n\nPolicy text.\n\nAnswer yes.")
+    made = rollout.provenance
+    assert (made.policy, made.skill) == (who.fingerprint, Skill("Answer yes.").hash)
+    assert (made.seed, made.replicate, made.attempt) == (9, 2, 1)
+    assert made.versions["env"] == "yes@1"
+    assert {"ludus", "python"} <= made.versions.keys()
+
+
+def test_the_answer_is_never_in_what_the_agent_is_shown():
+    seen: list[str] = []
+
+    def script(messages: Sequence[Message], *_: object) -> Message:
+        seen.extend(m.content for m in messages)
+        return say("no")
+
+    asyncio.run(run(Job(Task(id="t", prompt="?", answer="the-secret"), policy(script)), Yes(), None))
+    assert seen
+    assert "the-secret" not in "".join(seen)
+
+
+def test_the_agents_processes_are_dead_and_its_files_are_there_when_verify_runs():
+    class Looks(Boxed, frozen=True):
+        async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+            assert box is not None
+            alive = await box.exec("pgrep -f 'slee[p] 98765' | wc -l")
+            text = await box.read("left.txt")
+            return Score.of(1.0, f"{alive.text.strip()} alive, file: {text.decode().strip()}")
+
+    script = [call("shell", command="echo kept > left.txt; setsid sleep 98765 & sleep 98765 & true"), say("done")]
+    rollout = once(Looks(), policy(script))
+    assert rollout.failure is None
+    assert rollout.score is not None
+    assert rollout.score.feedback == "0 alive, file: kept"
+
+
+def test_setup_writes_the_tasks_files():
+    class Sees(Boxed, frozen=True):
+        async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+            assert box is not None
+            return Score.of(float(await box.read("in/put.txt") == b"given"))
+
+    async def go() -> Rollout:
+        async with open_pool("local") as pool:
+            task = Task(id="t", prompt="p", files={"in/put.txt": "given"})
+            return await run(Job(task, policy()), Sees(), pool)
+
+    assert asyncio.run(go()).score == Score.of(1.0)
+
+
+def test_a_long_tool_result_lies_in_the_slot():
+    script = [
+        call("shell", command="seq 100000"),
+        call("shell", command=f"tail -n 1 {RESULTS}/turn1-1.txt"),
+        say("yes"),
+    ]
+    rollout = once(Boxed(), policy(script))
+    assert rollout.turns[0].results[0].spilled == f"{RESULTS}/turn1-1.txt"
+    assert rollout.turns[1].results[0].content.strip() == "100000"
+
+
+def test_a_rollout_past_its_time_limit_is_stopped_and_still_judged():
+    async def script(messages: Sequence[Message], *_: object) -> Message:
+        if len(messages) == 2:
+            return call("shell", command="echo one")
+        await asyncio.sleep(3600)
+        return say("never")
+
+    rollout = once(Boxed(), policy(script, limits=Limits(rollout_seconds=0.5)))
+    assert rollout.stop is StopReason.TIMEOUT
+    assert len(rollout.turns) == 1
+    assert rollout.score == Score.of(0.0, "compared")
+
+
+# ---- a failure is not a zero --------------------------------------------------------------------------------------
+
+
+class Broken(Yes, frozen=True):
+    how: str = ""
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        match self.how:
+            case "raises":
+                raise KeyError("expected column")
+            case "hangs":
+                await asyncio.sleep(3600)
+            case "nan":
+                return Score.of(math.nan)
+            case _:
+                return 1.0  # pyright: ignore
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("raises", "verify of task 'a/b': KeyError: 'expected column'"),
+        ("hangs", "verify of task 'a/b': timed out"),
+        ("nan", "finite"),
+        ("wrong type", "verify returned float, not a Score"),
+    ],
+)
+def test_a_verifier_that_breaks_gives_no_score(how: str, says: str):
+    rollout = once(Broken(how=how), policy(limits=Limits(verify_seconds=0.05)))
+    assert rollout.score is None
+    assert rollout.failure is not None
+    assert rollout.failure.boundary == "verifier"
+    assert says in rollout.failure.message
+    assert rollout.stop is StopReason.FAILED
+    assert rollout.answer == "yes", "what happened before the failure is kept"
+
+
+def test_setup_that_breaks_is_a_setup_failure():
+    class NoSetup(Boxed, frozen=True):
+        async def setup(self, task: Task, box: Sandbox) -> None:
+            raise RuntimeError("no network")
+
+    rollout = once(NoSetup(), policy())
+    assert rollout.failure is not None
+    assert (rollout.failure.boundary, rollout.turns) == ("setup", ())
+
+
+def test_a_model_that_dies_midway_leaves_its_turns_in_the_record():
+    def script(messages: Sequence[Message], *_: object) -> Message:
+        if len(messages) > 2:
+            raise ModelError("server is gone")
+        return call("shell", command="echo one")
+
+    rollout = once(Boxed(), policy(script))
+    assert rollout.failure is not None
+    assert rollout.failure.boundary == "model"
+    assert len(rollout.turns) == 1
+
+
+def test_an_environment_that_needs_a_slot_says_so_when_there_is_no_pool():
+    rollout = asyncio.run(run(Job(TASK, policy()), Boxed(), None))
+    assert rollout.failure is not None
+    assert "needs a sandbox" in rollout.failure.message
+    assert not rollout.failure.retryable
+
+
+# ---- retries ------------------------------------------------------------------------------------------------------
+
+
+def flaky(failures: int, error: Exception) -> tuple[Any, list[int]]:
+    calls: list[int] = []
+
+    def script(*_: object) -> Message:
+        calls.append(1)
+        if len(calls) <= failures:
+            raise error
+        return say("yes")
+
+    return script, calls
+
+
+def retrying(script: Any, retries: int) -> Rollout:
+    return asyncio.run(run_retrying(Job(TASK, policy(script)), Yes(), None, retries=retries))
+
+
+def test_infrastructure_failures_are_retried_and_the_record_says_how_often():
+    script, _ = flaky(2, ModelError("down"))
+    rollout = retrying(script, retries=2)
+    assert rollout.score == Score.of(1.0, "compared")
+    assert rollout.provenance.attempt == 3
+
+
+def test_retries_end():
+    script, calls = flaky(99, ModelError("down"))
+    assert retrying(script, retries=2).failure is not None
+    assert len(calls) == 3
+
+
+def test_what_a_retry_cannot_mend_is_not_retried():
+    script, calls = flaky(99, ModelError("no such model", retryable=False))
+    assert retrying(script, retries=5).failure is not None
+    assert len(calls) == 1
+
+
+def test_a_wrong_answer_is_not_retried():
+    script, calls = flaky(0, ModelError("unused"))
+    wrong = asyncio.run(run_retrying(Job(Task(id="t", prompt="p", answer="no"), policy(script)), Yes(), None, retries=5))
+    assert wrong.score == Score.of(0.0, "compared")
+    assert len(calls) == 1
+
+
+# ---- many ---------------------------------------------------------------------------------------------------------
+
+
+def jobs(count: int, who: Policy) -> list[Job]:
+    return [Job(Task(id=str(i), prompt="p", answer="yes"), who) for i in range(count)]
+
+
+def test_concurrency_is_bounded_and_jobs_start_in_order():
+    running = 0
+    most = 0
+    started: list[int] = []
+
+    async def script(messages: Sequence[Message], *_: object) -> Message:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        started.append(int(messages[-1].content))
+        await asyncio.sleep(0)
+        running -= 1
+        return say("yes")
+
+    who = policy(script)
+    done: list[Rollout] = []
+    work = [Job(Task(id=str(i), prompt=str(i), answer="yes"), who) for i in range(40)]
+    asyncio.run(run_many(work, Yes(), None, record=done.append, concurrency=7))
+    assert most == 7
+    assert started == sorted(started)
+    assert len(done) == 40
+
+
+def test_a_stop_drains_what_runs_and_starts_nothing_new():
+    done: list[Rollout] = []
+
+    async def go() -> None:
+        stop = asyncio.Event()
+
+        async def script(*_: object) -> Message:
+            stop.set()
+            await asyncio.sleep(0.01)
+            return say("yes")
+
+        await run_many(jobs(50, policy(script)), Yes(), None, record=done.append, concurrency=5, stop=stop)
+
+    asyncio.run(go())
+    assert len(done) == 5
+    assert all(r.score for r in done)
+
+
+def test_a_spent_budget_drains_and_is_raised_at_the_end():
+    calls = 0
+
+    async def script(*_: object) -> Message:
+        nonlocal calls
+        calls += 1
+        if calls > 10:
+            raise BudgetExhausted("calls: 10 of 10 used")
+        await asyncio.sleep(0.001 * calls)
+        return say("yes")
+
+    done: list[Rollout] = []
+    with pytest.raises(BudgetExhausted, match="10 of 10"):
+        asyncio.run(run_many(jobs(50, policy(script)), Yes(), None, record=done.append, concurrency=4))
+    assert len(done) == 10, "what was paid for is kept"
+    assert all(r.failure is None for r in done)
+
+
+def test_a_bug_stops_the_run_loudly():
+    def record(rollout: Rollout) -> None:
+        raise ZeroDivisionError("bug")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(run_many(jobs(5, policy()), Yes(), None, record=record))
+    assert caught.group_contains(ZeroDivisionError)
+
+
+def test_a_group_keeps_its_order_and_says_what_is_missing():
+    async def script(messages: Sequence[Message], tools: object, sampling: Any) -> Message:
+        if sampling.seed == (derive_seed(5, "a/b", 1) + 1_000_003) % 2**31:
+            raise ModelError("broken for replicate 1", retryable=False)
+        return say("yes")
+
+    group = asyncio.run(run_group(TASK, Yes(), policy(script), None, size=3, seed=5))
+    assert [r.provenance.replicate for r in group.rollouts] == [0, 1, 2]
+    assert [r.failure is None for r in group.rollouts] == [True, False, True]
+    assert group.partial
+    assert len({r.provenance.seed for r in group.rollouts}) == 3
+
+
+def test_seeds_are_the_same_in_every_process():
+    assert derive_seed(0, "a", 0) == 1746515184
+    assert derive_seed(0, "a", 0) != derive_seed(0, "a", 1)
+
+
+# ---- cancellation -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["setup", "model", "tool", "verify"])
+def test_cancelling_at_any_await_gives_the_slot_back(where: str):
+    reached = asyncio.Event()
+
+    async def stall() -> None:
+        reached.set()
+        await asyncio.sleep(3600)
+
+    class Stalls(Boxed, frozen=True):
+        async def setup(self, task: Task, box: Sandbox) -> None:
+            if where == "setup":
+                await stall()
+
+        def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
+            assert box is not None
+
+            @tool
+            async def shell(command: str) -> str:
+                if where == "tool":
+                    reached.set()
+                return (await box.exec(command)).text
+
+            return [shell]
+
+        async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+            if where == "verify":
+                await stall()
+            return Score.of(1.0)
+
+    async def script(messages: Sequence[Message], *_: object) -> Message:
+        if where == "model":
+            await stall()
+        return call("shell", command="sleep 4321") if where == "tool" else say("yes")
+
+    async def go() -> int:
+        async with open_pool("local", max_slots=1) as pool:
+            task = asyncio.create_task(run(Job(TASK, policy(script)), Stalls(), pool))
+            await reached.wait()
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            async with asyncio.timeout(5), pool.lease(SandboxSpec()) as box:  # the only slot is free again
+                return (await box.exec("true")).exit_code
+
+    assert asyncio.run(go()) == 0
+
+
+def test_a_slot_that_dies_under_the_agent_is_a_sandbox_failure():
+    class Dies(Boxed, frozen=True):
+        def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
+            assert box is not None
+
+            @tool
+            async def shell(command: str) -> str:
+                await box.close()
+                return (await box.exec(command)).text
+
+            return [shell]
+
+    rollout = once(Dies(), policy([call("shell", command="true"), say("yes")]))
+    assert rollout.score is None
+    assert rollout.failure is not None
+    assert rollout.failure.boundary == "sandbox"

@@ -1,0 +1,194 @@
+"""Summaries against values worked out by hand, and what must hold for any groups."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ludus.stats import Interval, PassAt, Spread, ToolUse, interval, pass_at, spread, summarize, t_975
+from ludus.types import (
+    Call,
+    Completion,
+    Failure,
+    Group,
+    Message,
+    Provenance,
+    Rollout,
+    Score,
+    StopReason,
+    Task,
+    ToolResult,
+    Turn,
+    Usage,
+)
+
+
+def rollout(score: float | None, *, turns: int = 1, seconds: float = 1.0, errors: int = 0) -> Rollout:
+    call = Call("c", "terminal", "{}")
+    results = tuple(ToolResult(call, "x", error="bad" if n < errors else "") for n in range(2))
+    said = Completion(Message("assistant"), usage=Usage(10, 5, 2, 0.1))
+    return Rollout(
+        task=Task(id="t", prompt=""),
+        provenance=Provenance(policy="p", model="m"),
+        turns=tuple(Turn(said, results if n == 0 else ()) for n in range(turns)),
+        stop=StopReason.FINISHED if score is not None else StopReason.FAILED,
+        score=Score.of(score) if score is not None else None,
+        failure=Failure("sandbox", "gone") if score is None else None,
+        seconds=seconds,
+    )
+
+
+def group(*scores: float | None, kind: str = "", size: int | None = None) -> Group:
+    task = Task(id="t", prompt="", kind=kind)
+    return Group(task=task, rollouts=tuple(map(rollout, scores)), size=size or len(scores))
+
+
+@pytest.mark.parametrize(
+    ("k", "scored", "passed", "value"),
+    [
+        (1, 4, 0, 0.0),
+        (1, 4, 1, 0.25),
+        (1, 4, 4, 1.0),
+        (2, 4, 1, 0.5),
+        (2, 4, 2, 1 - 1 / 6),
+        (2, 4, 3, 1.0),
+        (4, 4, 1, 1.0),
+        (4, 8, 1, 0.5),
+        (10, 100, 5, 0.4162476),
+    ],
+)
+def test_pass_at_k(k: int, scored: int, passed: int, value: float):
+    assert pass_at(k, scored, passed) == pytest.approx(value, abs=1e-6)
+
+
+@given(st.integers(1, 30), st.data())
+def test_pass_at_k_is_the_product_form(scored: int, data: st.DataObject):
+    passed, k = data.draw(st.integers(0, scored)), data.draw(st.integers(1, scored))
+    product = math.prod(1 - k / i for i in range(scored - passed + 1, scored + 1)) if scored - passed >= k else 0.0
+    assert pass_at(k, scored, passed) == pytest.approx(1 - product)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "value"),
+    [(1, 12.7062), (9, 2.2622), (10, 2.2281), (15, 2.1314), (30, 2.0423), (60, 2.0003), (120, 1.9799), (10**6, 1.96)],
+)
+def test_quantiles_of_students_t(freedom: int, value: float):
+    assert t_975(freedom) == pytest.approx(value, abs=2e-4)
+
+
+def test_the_mean_is_over_tasks_and_so_is_its_interval():
+    # Task means 1, 0.5 and 0: sd 0.5, standard error 0.28868, t with two degrees of freedom 4.3027.
+    marks = summarize([group(1, 1, 1, 1), group(1, 0), group(0)]).overall
+    assert (marks.tasks, marks.rollouts, marks.scored) == (3, 7, 7)
+    assert marks.mean == 0.5
+    assert marks.interval == Interval(0.0, 1.0)
+    assert interval([1, 0.5, 0], -9, 9) == Interval(
+        pytest.approx(0.5 - 1.24210, abs=1e-4), pytest.approx(1.7421, abs=1e-4)
+    )
+
+
+def test_the_interval_of_many_tasks():
+    # 60 of 100 pass: sd 0.49237, standard error 0.049237, t with 99 degrees of freedom 1.98422.
+    marks = summarize([group(1)] * 60 + [group(0)] * 40).overall
+    assert marks.interval == Interval(pytest.approx(0.50230, abs=1e-4), pytest.approx(0.69770, abs=1e-4))
+
+
+def test_a_failure_is_counted_and_is_not_a_zero():
+    summary = summarize([group(1, None), group(None, None), group(0, size=2)])
+    assert summary.overall.mean == 0.5
+    assert (summary.overall.rollouts, summary.overall.scored, summary.partial) == (5, 2, 3)
+    assert summary.failed == {"sandbox": 3}
+    assert summary.stops == {"failed": 3, "finished": 2}
+    assert summary.overall.pass_at == (PassAt(1, 0.5, 2),)
+
+
+@pytest.mark.parametrize("groups", [[], [group(None, None)], [group(size=2)]])
+def test_nothing_scored_has_no_mean(groups: list[Group]):
+    summary = summarize(groups)
+    assert summary.overall.mean is None
+    assert summary.overall.interval is None
+    assert summary.overall.pass_at == ()
+
+
+def test_one_task_has_no_interval():
+    marks = summarize([group(1, 0, 0, 1)]).overall
+    assert marks.mean == 0.5
+    assert marks.interval is None
+
+
+def test_pass_at_k_leaves_out_tasks_with_fewer_rollouts():
+    marks = summarize([group(1, 0, 0, 0), group(0, 0, None, None), group(1, None, None, None)]).overall
+    assert marks.pass_at == (
+        PassAt(1, pytest.approx((0.25 + 0 + 1) / 3), 3),
+        PassAt(2, 0.25, 2),
+        PassAt(4, 1.0, 1),
+    )
+
+
+def test_kinds_are_told_apart_when_there_are_several():
+    assert summarize([group(1, kind="a")]).kinds == {}
+    kinds = summarize([group(1, kind="b"), group(0, kind="a"), group(1, kind="a")]).kinds
+    assert list(kinds) == ["a", "b"]
+    assert kinds["a"].mean == 0.5
+    assert kinds["b"].tasks == 1
+
+
+def test_tools_tokens_money_turns_and_time_add_up():
+    rollouts = (rollout(1, turns=1, seconds=2, errors=1), rollout(0, turns=3, seconds=4), rollout(None, seconds=9))
+    summary = summarize([Group(task=Task(id="t", prompt=""), rollouts=rollouts, size=3)])
+    assert summary.tools == (ToolUse("terminal", 6, 1),)
+    assert summary.tool_errors == 1
+    assert summary.usage == Usage(50, 25, 10, 0.5)
+    assert summary.turns == Spread(5, pytest.approx(5 / 3), 1, 3, 3)
+    assert summary.seconds == Spread(15, 5, 4, 9, 9)
+
+
+def test_spread_of_nothing():
+    assert spread([]) is None
+    assert spread([3.0]) == Spread(3, 3, 3, 3, 3)
+
+
+scores = st.one_of(st.none(), st.floats(-2, 2), st.sampled_from([0.0, 1.0]))
+many_groups = st.lists(
+    st.builds(
+        lambda scores, kind: group(*scores, kind=kind), st.lists(scores, max_size=6), st.sampled_from(["", "a", "b"])
+    ),
+    max_size=8,
+)
+
+
+@given(many_groups, st.randoms())
+def test_order_does_not_matter(groups: list[Group], random):
+    shuffled = [Group(task=g.task, rollouts=tuple(shuffle(g.rollouts, random)), size=g.size) for g in groups]
+    assert summarize(shuffle(shuffled, random)) == summarize(groups)
+
+
+def shuffle(values: Sequence, random) -> list:
+    return random.sample(values, len(values))
+
+
+@given(many_groups)
+def test_numbers_stay_within_their_bounds(groups: list[Group]):
+    summary = summarize(groups)
+    values = [r.score.value for g in groups for r in g.rollouts if r.score]
+    for marks in (summary.overall, *summary.kinds.values()):
+        assert marks.scored <= marks.rollouts
+        if marks.mean is not None:
+            assert min(values) - 1e-9 <= marks.mean <= max(values) + 1e-9
+        if marks.interval is not None and marks.mean is not None:
+            assert marks.interval.low <= marks.mean + 1e-9
+            assert marks.mean <= marks.interval.high + 1e-9
+        estimates = [p.value for p in marks.pass_at]
+        assert all(-1e-9 <= value <= 1 + 1e-9 for value in estimates)
+    assert summary.overall.rollouts == sum(len(g.rollouts) for g in groups)
+    assert summary.overall.scored + sum(summary.failed.values()) == summary.overall.rollouts
+    assert sum(summary.stops.values()) == summary.overall.rollouts
+
+
+@given(st.integers(0, 16), st.integers(1, 16))
+def test_pass_at_k_grows_with_k(passed: int, scored: int):
+    passed = min(passed, scored)
+    values = [pass_at(k, scored, passed) for k in range(1, scored + 1)]
+    assert values == sorted(values)

@@ -1,0 +1,507 @@
+"""The claims of ludus.store, each tried: nothing committed is lost, one writer, no other settings, no unsafe paths."""
+
+import json
+import os
+import re
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ludus.errors import ConfigError, StoreError
+from ludus.store import CONFIG, LOCK, STORE, RunDir, outcome_key, safe_name
+from ludus.types import (
+    Call,
+    Completion,
+    Failure,
+    Message,
+    Provenance,
+    Rollout,
+    Score,
+    StopReason,
+    Task,
+    ToolResult,
+    Turn,
+    to_json,
+)
+
+SETTINGS = {"env": {"name": "toy", "limit": 3}, "run": {"concurrency": 4}}
+
+
+def rollout(score: float | None = 1.0, *, text: str = "done", id: str = "t1") -> Rollout:
+    call = Call("c1", "look", '{"at":"a"}')
+    turns = (
+        Turn(Completion(Message("assistant", calls=(call,))), (ToolResult(call, text, error="no"),)),
+        Turn(Completion(Message("assistant", text)), stop=StopReason.FINISHED),
+    )
+    return Rollout(
+        task=Task(id=id, prompt="do it", answer={"n": [1, 2]}),
+        provenance=Provenance(policy="p", model="m"),
+        opening=(Message("user", "do it"),),
+        turns=turns,
+        stop=StopReason.FINISHED if score is not None else StopReason.FAILED,
+        score=Score.of(score, "good") if score is not None else None,
+        failure=Failure("model", "server down") if score is None else None,
+    )
+
+
+def child(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """A Python process that has `rollout` and runs `code`."""
+    prelude = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from test_store import *\n"
+    command = [sys.executable, "-c", prelude + textwrap.dedent(code), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+# ---- outcomes -----------------------------------------------------------------------------------------------------
+
+
+def test_an_outcome_comes_back_as_it_was_put(tmp_path: Path):
+    one, two = rollout(0.5), rollout(None, id="ü/../t2")
+    with RunDir.open(tmp_path / "run", SETTINGS) as run:
+        run.put("k1", one)
+        run.put("k2", two)
+        assert run.get("k1") == one
+        assert run.get("k3") is None
+    with RunDir.read(tmp_path / "run") as run:
+        assert list(run.outcomes()) == [("k1", one), ("k2", two)]
+        assert run.count() == 2
+        assert run.scores() == {"k1": 0.5, "k2": None}
+        assert run.config == SETTINGS
+
+
+def test_a_failed_outcome_is_replaced_and_a_scored_one_is_not(tmp_path: Path):
+    with RunDir.open(tmp_path, {}) as run:
+        run.put("k", rollout(None))
+        run.put("k", rollout(1.0, text="first"))
+        run.put("k", rollout(0.0, text="second"))
+        run.put("k", rollout(None))
+        found = run.get("k")
+        assert found is not None
+        assert found.answer == "first"
+        assert run.scores() == {"k": 1.0}
+        assert run.count() == 1
+
+
+def test_text_that_is_not_unicode_does_not_lose_a_rollout(tmp_path: Path):
+    with RunDir.open(tmp_path, {}) as run:
+        run.put("k", rollout(text="half a pair: \ud800."))
+        found = run.get("k")
+        assert found is not None
+        assert found.answer == "half a pair: ?."
+
+
+def test_a_kill_right_after_put_loses_nothing(tmp_path: Path):
+    code = """
+        import os, signal
+        run = RunDir.open(Path(sys.argv[1]), {})
+        for i in range(50):
+            run.put(f"k{i}", rollout(float(i)))
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    process = child(code, tmp_path)
+    process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGKILL
+    with RunDir.read(tmp_path) as run:
+        assert run.scores() == {f"k{i}": float(i) for i in range(50)}
+    with RunDir.open(tmp_path, {}, resume=True) as run:
+        assert run.count() == 50
+
+
+def test_a_reader_sees_what_a_writer_has_committed(tmp_path: Path):
+    with RunDir.open(tmp_path, {}) as writer:
+        writer.put("k1", rollout())
+        with RunDir.read(tmp_path) as reader:
+            assert reader.count() == 1
+            writer.put("k2", rollout())
+            assert reader.count() == 2
+    with RunDir.read(tmp_path) as reader, pytest.raises(StoreError, match="reading only"):
+        reader.put("k3", rollout())
+
+
+def test_a_finished_run_is_one_plain_file(tmp_path: Path):
+    with RunDir.open(tmp_path, {}) as run:
+        run.put("k", rollout())
+    assert sorted(p.name for p in tmp_path.iterdir()) == [CONFIG, LOCK, STORE]
+
+
+# ---- opening ------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_run_needs_resume_or_another_place(tmp_path: Path):
+    RunDir.open(tmp_path, SETTINGS).close()
+    with pytest.raises(StoreError, match=r"--resume, or name another --out"):
+        RunDir.open(tmp_path, SETTINGS)
+
+
+def test_resume_starts_a_run_where_there_is_none(tmp_path: Path):
+    with RunDir.open(tmp_path / "a" / "b", SETTINGS, resume=True) as run:
+        assert run.count() == 0
+
+
+def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    for resume in (False, True):
+        with pytest.raises(StoreError, match=r"thesis\.txt.*--out"):
+            RunDir.open(tmp_path, {}, resume=resume)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+    with pytest.raises(StoreError, match="is a file"):
+        RunDir.open(tmp_path / "thesis.txt", {})
+
+
+def test_changed_settings_are_named_with_old_and_new_value(tmp_path: Path):
+    RunDir.open(tmp_path, SETTINGS).close()
+    changed = {"env": {"name": "toy", "limit": 5, "split": "test"}, "run": {"concurrency": 64}}
+    with pytest.raises(StoreError) as error:
+        RunDir.open(tmp_path, changed, resume=True, ignore=frozenset({"run.concurrency"}))
+    assert str(error.value).splitlines()[1:] == ["  env.limit: 3 → 5", '  env.split: (not set) → "test"']
+
+
+def test_settings_that_decide_nothing_may_change(tmp_path: Path):
+    RunDir.open(tmp_path, SETTINGS).close()
+    changed = {**SETTINGS, "run": {"concurrency": 64}, "budget": {"tokens": 5}}
+    with RunDir.open(tmp_path, changed, resume=True, ignore=frozenset({"run", "budget"})) as run:
+        assert run.config == changed
+    assert json.loads((tmp_path / CONFIG).read_text()) == changed
+
+
+def test_a_tuple_in_the_settings_is_no_change(tmp_path: Path):
+    RunDir.open(tmp_path, {"tools": ("a", "b")}).close()
+    RunDir.open(tmp_path, {"tools": ["a", "b"]}, resume=True).close()
+
+
+def test_an_opening_that_was_killed_half_way_is_taken_up(tmp_path: Path):
+    (tmp_path / LOCK).write_text("123")
+    (tmp_path / f".{CONFIG}.tmp").write_text("{")
+    RunDir.open(tmp_path, SETTINGS).close()
+    (tmp_path / STORE).write_bytes(b"")
+    with RunDir.open(tmp_path, SETTINGS, resume=True) as run:
+        assert run.count() == 0
+
+
+def test_the_lock_names_its_owner_and_dies_with_it(tmp_path: Path):
+    code = """
+        run = RunDir.open(Path(sys.argv[1]), {})
+        print("ready", flush=True)
+        sys.stdin.read()
+    """
+    process = child(code, tmp_path, stdin=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    with pytest.raises(StoreError, match=rf"in use by another process \(pid {process.pid} on "):
+        RunDir.open(tmp_path, {}, resume=True)
+    process.kill()
+    process.communicate(timeout=30)
+    RunDir.open(tmp_path, {}, resume=True).close()
+
+
+def test_two_writers_in_one_process_exclude_each_other_too(tmp_path: Path):
+    with RunDir.open(tmp_path, {}), pytest.raises(StoreError, match=f"pid {os.getpid()}"):
+        RunDir.open(tmp_path, {}, resume=True)
+
+
+def test_reading_what_is_not_there_says_so(tmp_path: Path):
+    with pytest.raises(StoreError, match="not a run directory"):
+        RunDir.read(tmp_path)
+    (tmp_path / CONFIG).write_text("{}")
+    with pytest.raises(StoreError, match="nothing was run"):
+        RunDir.read(tmp_path)
+
+
+# ---- damage -------------------------------------------------------------------------------------------------------
+
+
+def foreign_database(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE songs (name TEXT)")
+    db.commit()
+    db.close()
+
+
+def newer_format(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda p: p.write_bytes(b"not a database at all" * 100), "damaged"),
+        (lambda p: p.write_bytes(p.read_bytes()[:100] + b"\xff" * 8000), "damaged"),
+        (lambda p: (p.unlink(), foreign_database(p)), "other program"),
+        (newer_format, "format 99"),
+        (lambda p: (p.unlink(), p.mkdir()), "cannot be"),
+    ],
+)
+def test_a_damaged_store_is_refused_with_advice(tmp_path: Path, damage: Any, words: str):
+    with RunDir.open(tmp_path, {}) as run:
+        run.put("k", rollout())
+    damage(tmp_path / STORE)
+    for opening in (lambda: RunDir.open(tmp_path, {}, resume=True), lambda: RunDir.read(tmp_path)):
+        with pytest.raises(StoreError, match=words), opening() as run:
+            run.get("k")
+
+
+def test_a_damaged_outcome_is_named(tmp_path: Path):
+    with RunDir.open(tmp_path, {}) as run:
+        run.put("k", rollout())
+    db = sqlite3.connect(tmp_path / STORE)
+    db.execute("UPDATE rollouts SET body = '{\"task\": 1}'")
+    db.commit()
+    db.close()
+    with RunDir.read(tmp_path) as run, pytest.raises(StoreError, match="outcome k cannot be read"):
+        run.get("k")
+
+
+def test_a_damaged_config_is_refused(tmp_path: Path):
+    RunDir.open(tmp_path, {}).close()
+    (tmp_path / CONFIG).write_text('{"env": ')
+    with pytest.raises(StoreError, match=r"config\.json is damaged"):
+        RunDir.open(tmp_path, {}, resume=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A file system of 1 MB, where that may be made."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small file system takes root")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_stops_with_advice_and_keeps_what_was_put(small_disk: Path):
+    big = rollout(text="x" * 20_000)
+    kept = 0
+    with RunDir.open(small_disk / "run", {}) as run:
+        with pytest.raises(StoreError, match=r"disk full.*free space and --resume"):
+            for kept in range(100):
+                run.put(f"k{kept}", big)
+        assert 0 < kept < 99
+        with pytest.raises(StoreError, match="disk full"):
+            run.write("page.html", b"x" * 1_000_000)
+        with pytest.raises(StoreError, match="disk full"):
+            for _ in range(100):
+                run.append("rows.jsonl", b"y" * 20_000)
+        assert set(run.read_lines("rows.jsonl")) <= {b"y" * 20_000}
+        run.repair("rows.jsonl")
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    with RunDir.open(small_disk / "run", {}, resume=True) as run:
+        assert run.count() == kept
+        run.put("more", big)
+        run.append("rows.jsonl", b"z")
+        assert set(run.read_lines("rows.jsonl")) <= {b"y" * 20_000, b"z"}
+        assert not (small_disk / "run" / ".page.html.tmp").exists()
+
+
+def test_a_limit_on_file_size_is_a_store_error(tmp_path: Path):
+    code = """
+        with RunDir.open(Path(sys.argv[1]), {}) as run:
+            try:
+                for i in range(1000):
+                    run.put(f"k{i}", rollout(text="x" * 20_000))
+            except StoreError as error:
+                print(error)
+    """
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+
+    out, err = child(code, tmp_path, preexec_fn=limit).communicate(timeout=30)
+    assert "check the disk and its quota" in out, err
+    with RunDir.open(tmp_path, {}, resume=True) as run:
+        assert len(list(run.outcomes())) == run.count() > 0
+
+
+# ---- files --------------------------------------------------------------------------------------------------------
+
+
+def test_write_replaces_a_file_as_a_whole(tmp_path: Path):
+    with RunDir.open(tmp_path, {}) as run:
+        run.write("a/b.json", b"one")
+
+        def broken():
+            yield b"tw"
+            raise RuntimeError("half way")
+
+        with pytest.raises(RuntimeError):
+            run.write("a/b.json", broken())
+        assert (tmp_path / "a" / "b.json").read_bytes() == b"one"
+        run.write("a/b.json", (part for part in (b"tw", b"o")))
+        assert [p.name for p in (tmp_path / "a").iterdir()] == ["b.json"]
+        assert (tmp_path / "a" / "b.json").read_bytes() == b"two"
+
+
+@given(whole=st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=5), torn=st.binary())
+def test_a_torn_tail_is_ignored_then_cut_off(tmp_path_factory: pytest.TempPathFactory, whole: list[bytes], torn: bytes):
+    torn = torn.replace(b"\n", b"")
+    path = tmp_path_factory.mktemp("run")
+    with RunDir.open(path, {}) as run:
+        (path / "rows").write_bytes(b"".join(line + b"\n" for line in whole) + torn)
+        assert list(run.read_lines("rows")) == whole
+        run.append("rows", b"next")
+        run.append("rows", b"last")
+        assert list(run.read_lines("rows")) == [*whole, b"next", b"last"]
+        assert run.repair("rows") == 0
+
+
+def test_repair_finds_the_end_of_lines_in_a_long_tail(tmp_path: Path):
+    with RunDir.open(tmp_path, {}) as run:
+        (tmp_path / "rows").write_bytes(b"a\n" + b"x" * 200_000)
+        assert run.repair("rows") == 200_000
+        assert run.repair("absent") == 0
+        assert (tmp_path / "rows").read_bytes() == b"a\n"
+
+
+def test_appending_goes_on_after_the_file_was_replaced(tmp_path: Path):
+    with RunDir.open(tmp_path, {}) as run:
+        run.append("rows", b"a")
+        run.write("rows", b"b\n")
+        run.append("rows", b"c")
+        assert list(run.read_lines("rows")) == [b"b", b"c"]
+        with pytest.raises(ValueError, match="newline"):
+            run.append("rows", b"d\ne")
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "a/../../x", "a\0b"])
+def test_a_file_name_cannot_leave_the_run(tmp_path: Path, name: str):
+    with RunDir.open(tmp_path, {}) as run:
+        for action in (lambda: run.write(name, b""), lambda: run.append(name, b""), lambda: list(run.read_lines(name))):
+            with pytest.raises(ValueError, match="safe_name"):
+                action()
+
+
+# ---- names --------------------------------------------------------------------------------------------------------
+
+HOSTILE = ["", ".", "..", "../../etc/passwd", "a/b", "a\\b", "a\0b", "CON", "nul", "com1", "x" * 5000, "é", "e\u0301"]
+HOSTILE += ["A", "a", " a", "a ", "-rf", "~", "a~b", "\ud800", "a.b", "a:b", "*", "ſ", "s", "İ", "K", "k", "a\nb"]
+ids = st.one_of(st.text(max_size=80), st.sampled_from(HOSTILE), st.text(alphabet="aAbB-_.~/", max_size=6))
+
+
+@given(ids)
+def test_a_safe_name_is_a_plain_file_name(id: str):
+    name = safe_name(id)
+    assert re.fullmatch(r"[a-z0-9_-]+(~[0-9a-f]{32})?", name)
+    assert len(name) <= 80
+    assert name.lower() not in {"con", "nul", "prn", "aux", "com1", "lpt1"}
+
+
+@given(ids, ids)
+def test_different_ids_have_different_names(a: str, b: str):
+    def folded(id: str) -> str:
+        return unicodedata.normalize("NFC", safe_name(id)).casefold()
+
+    assert (folded(a) == folded(b)) == (a == b)
+    if not re.fullmatch(r"[a-z0-9_-]+~[0-9a-f]{32}", a):
+        assert safe_name(b) != a or a == b
+
+
+def test_hostile_ids_become_files_side_by_side(tmp_path: Path):
+    for number, id in enumerate(HOSTILE):
+        (tmp_path / safe_name(id)).write_text(str(number))
+    assert len(list(tmp_path.iterdir())) == len(HOSTILE)
+
+
+def test_an_ordinary_id_is_its_own_name():
+    assert safe_name("squares-001_b") == "squares-001_b"
+
+
+# ---- secrets ------------------------------------------------------------------------------------------------------
+
+SECRET = "sk-live-0123456789"
+QUOTED = 'pass"word\\ä\n7'
+
+
+def test_secrets_are_masked_wherever_they_turn_up(tmp_path: Path):
+    arguments = json.dumps({"command": f"curl -H {SECRET} -d {QUOTED}"})
+    call = Call("c", "terminal", arguments)
+    leaky = msgspec.structs.replace(
+        rollout(text=f"key={SECRET} {QUOTED}"),
+        turns=(Turn(Completion(Message("assistant", SECRET, (call,))), (ToolResult(call, QUOTED),)),),
+    )
+    with RunDir.open(tmp_path, {"note": SECRET}, secrets=[SECRET, QUOTED, "", "EMPTY"]) as run:
+        run.put("k", leaky)
+        run.write("page", [to_json(leaky), SECRET.encode()])
+        run.append("rows", to_json({"x": QUOTED, "y": "EMPTY"}))
+        found = run.get("k")
+        assert found is not None
+        assert found.turns[0].completion.message.content == "[redacted]"
+        assert json.loads(found.turns[0].results[0].call.arguments) == {"command": "curl -H [redacted] -d [redacted]"}
+        assert json.loads(next(run.read_lines("rows"))) == {"x": "[redacted]", "y": "EMPTY"}
+    for path in tmp_path.iterdir():
+        data = path.read_bytes()
+        assert SECRET.encode() not in data
+        assert b"word\\" not in data
+
+
+# ---- keys ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FakePolicy:
+    fingerprint: str = "f"
+
+
+@dataclass(frozen=True)
+class FakeJob:
+    """What a key is made of; `ludus.rollout.Job` has the same fields."""
+
+    task: Task = Task(id="t", prompt="p")  # noqa: RUF009
+    policy: FakePolicy = FakePolicy()
+    replicate: int = 0
+    seed: int = 0
+
+
+class Toy(msgspec.Struct, frozen=True):
+    name = "toy"
+    version = "1"
+    options: Any = None
+
+
+class NewerToy(Toy, frozen=True):
+    version = "2"
+
+
+def key(job: Any = FakeJob(), env: Any = Toy()) -> str:  # noqa: B008
+    return outcome_key(job, env)
+
+
+def test_a_key_changes_with_everything_that_decides_the_outcome():
+    task = Task(id="t", prompt="p")
+    variants = [
+        key(),
+        key(env=NewerToy()),
+        key(env=Toy({"hard": True})),
+        key(FakeJob(replicate=1)),
+        key(FakeJob(seed=1)),
+        key(FakeJob(policy=FakePolicy("g"))),
+        key(FakeJob(msgspec.structs.replace(task, id="u"))),
+        key(FakeJob(msgspec.structs.replace(task, prompt="q"))),
+        key(FakeJob(msgspec.structs.replace(task, answer=1))),
+        key(FakeJob(msgspec.structs.replace(task, files={"a": "b"}))),
+    ]
+    assert len(set(variants)) == len(variants)
+
+
+def test_a_key_does_not_change_with_the_order_of_a_mapping():
+    one = key(env=Toy(MappingProxyType({"a": 1, "b": 2})))
+    assert one == key(env=Toy({"b": 2, "a": 1}))
+
+
+def test_what_cannot_be_addressed_is_a_config_error():
+    with pytest.raises(ConfigError, match=r"toy, task 't'.*plain JSON"):
+        key(env=Toy(object()))

@@ -1,0 +1,216 @@
+"""Toolsets from real MCP servers: one started over stdin and stdout, one reached over HTTP on loopback."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ludus.errors import ConfigError, ToolBroken
+from ludus.tools import BadArguments, Tool
+from ludus.tools.mcp import McpSettings, McpToolError, mcp_toolset
+from ludus.tools.toolsets import BUILTIN
+
+SERVER = '''
+import logging, os, sys
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import CallToolResult, ImageContent, TextContent
+
+logging.disable()
+app = MCPServer("demo")
+calls = []
+
+@app.tool()
+def add(a: int, b: int = 1) -> int:
+    """Add two whole numbers."""
+    calls.append(a)
+    return a + b
+
+@app.tool(name="odd.name/x")
+def odd(text: str) -> CallToolResult:
+    """Say it back, with a picture."""
+    picture = ImageContent(type="image", data="AAAA", mimeType="image/png")
+    return CallToolResult(content=[TextContent(type="text", text=text), picture])
+
+@app.tool()
+def fail() -> str:
+    """Always fails."""
+    raise ToolError("no luck today")
+
+@app.tool()
+def variable(name: str) -> str:
+    """Read a variable."""
+    return os.environ.get(name, "unset")
+
+@app.tool()
+def die() -> str:
+    """End the server."""
+    print("last words", file=sys.stderr, flush=True)
+    os._exit(3)
+
+if sys.argv[1:]:
+    app.run(transport="streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
+else:
+    app.run(transport="stdio")
+'''
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mcp") / "server.py"
+    path.write_text(SERVER)
+    return path
+
+
+def with_tools(settings: McpSettings, body: Callable[[dict[str, Tool]], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with mcp_toolset("demo", settings) as toolset:
+            tools = BUILTIN.extended(toolset).make_tools(["demo"], None)
+            await body({tool.name: tool for tool in tools})
+
+    asyncio.run(main())
+
+
+def test_a_server_over_stdio_from_start_to_death_and_back(script: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SECRET_KEY", "not for the server")
+
+    async def body(tools: dict[str, Tool]) -> None:
+        assert set(tools) == {"add", "odd_name_x", "fail", "variable", "die"}
+        add = tools["add"]
+        assert add.spec.description == "Add two whole numbers."
+        assert add.spec.parameters["properties"]["a"] == {"title": "A", "type": "integer"}
+        assert await add.run({"a": 41}) == "42"
+        assert await tools["odd_name_x"].run({"text": "é\n'\""}) == "é\n'\"\n[image: image/png, 3 bytes, not shown]"
+        with pytest.raises(BadArguments, match=r"^a: '41' is not of type 'integer'$"):
+            await add.run({"a": "41"})
+        with pytest.raises(BadArguments, match=r"^'a' is a required property$"):
+            await add.run({})
+        with pytest.raises(McpToolError, match="no luck today"):
+            await tools["fail"].run({})
+        assert await tools["variable"].run({"name": "SECRET_KEY"}) == "unset"
+        assert await tools["variable"].run({"name": "GIVEN"}) == "yes"
+
+        with pytest.raises(ToolBroken, match=r"MCP server 'demo'.*Connection closed; it said: last words"):
+            await tools["die"].run({})
+        assert await add.run({"a": 1}) == "2"
+
+    with_tools(McpSettings(command=(sys.executable, str(script)), env={"GIVEN": "yes"}), body)
+
+
+def test_a_server_over_http_that_goes_away(script: Path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    async def main() -> None:
+        server = await asyncio.create_subprocess_exec(
+            sys.executable, str(script), str(port), stderr=asyncio.subprocess.DEVNULL
+        )
+        try:
+            await listening(port)
+            settings = McpSettings(url=f"http://127.0.0.1:{port}/mcp", only=("add", "die"), prefix="my_", parallel=True)
+            async with mcp_toolset("remote", settings) as toolset:
+                tools = {tool.name: tool for tool in BUILTIN.extended(toolset).make_tools(["remote"], None)}
+                assert set(tools) == {"my_add", "my_die"}
+                assert tools["my_add"].parallel
+                sums = await asyncio.gather(*(tools["my_add"].run({"a": n}) for n in range(5)))
+                assert sums == ["1", "2", "3", "4", "5"]
+                with pytest.raises(ToolBroken, match="MCP server 'remote'"):
+                    await tools["my_die"].run({})
+                await server.wait()
+                with pytest.raises(ToolBroken, match="MCP server 'remote'"):
+                    await tools["my_add"].run({"a": 1})
+        finally:
+            if server.returncode is None:
+                server.kill()
+            await server.wait()
+
+    asyncio.run(main())
+
+
+async def listening(port: int) -> None:
+    for _ in range(300):
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.1)
+        else:
+            writer.close()
+            await writer.wait_closed()
+            return
+    raise AssertionError("the server did not come up")
+
+
+def test_leaving_early_ends_the_server_and_passes_the_exception_on(script: Path):
+    class Mine(Exception):
+        pass
+
+    async def body(tools: dict[str, Tool]) -> None:
+        raise Mine
+
+    with pytest.raises(Mine):
+        with_tools(McpSettings(command=(sys.executable, str(script))), body)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("/no/such/program",), r"tools\.mcp\.demo: .*\(/no/such/program\): FileNotFoundError"),
+        ((sys.executable, "-c", "raise SystemExit('bad flag')"), "Connection closed; it said: bad flag"),
+    ],
+)
+def test_a_server_that_does_not_start_is_a_setting_to_mend(command: tuple[str, ...], says: str):
+    async def body(_: dict[str, Tool]) -> None:
+        raise AssertionError("it should not come to this")
+
+    with pytest.raises(ConfigError, match=says):
+        with_tools(McpSettings(command=command), body)
+
+
+def test_a_server_that_says_nothing_is_given_up():
+    async def body(_: dict[str, Tool]) -> None:
+        raise AssertionError("it should not come to this")
+
+    silent = (sys.executable, "-c", "import sys; sys.stdin.read()")
+    with pytest.raises(ConfigError, match="no answer in time"):
+        with_tools(McpSettings(command=silent, start_seconds=0.5), body)
+
+
+def test_leaving_while_it_is_starting_does_not_wait_for_it():
+    silent = McpSettings(command=(sys.executable, "-c", "import sys; sys.stdin.read()"), start_seconds=600)
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5), mcp_toolset("silent", silent):
+                raise AssertionError("it should not come to this")
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_tool_that_is_not_there(script: Path):
+    async def body(_: dict[str, Tool]) -> None:
+        raise AssertionError("it should not come to this")
+
+    with pytest.raises(ConfigError, match=r"tools\.mcp\.demo\.only: unknown tool 'ad'; did you mean 'add'\?"):
+        with_tools(McpSettings(command=(sys.executable, str(script)), only=("ad",)), body)
+
+
+def test_settings_name_one_way_to_the_server():
+    with pytest.raises(ConfigError, match="either `command` or `url`"):
+        McpSettings()
+    with pytest.raises(ConfigError, match="either `command` or `url`"):
+        McpSettings(command=("x",), url="http://x/")
+
+
+def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "mcp", None)
+
+    async def body(_: dict[str, Tool]) -> None:
+        raise AssertionError("it should not come to this")
+
+    with pytest.raises(ConfigError, match=r"pip install 'ludus\[mcp\]'"):
+        with_tools(McpSettings(command=("x",)), body)

@@ -1,0 +1,51 @@
+import asyncio
+import json
+
+import pytest
+
+from ludus.tools import BadArguments, Tool
+from ludus.tools.toolsets import make_tools
+
+
+def ask(todo: Tool, **arguments: object) -> list[dict[str, str]]:
+    return json.loads(asyncio.run(todo.run(arguments)))  # pyright: ignore[reportArgumentType]
+
+
+def test_write_read_and_merge():
+    (todo,) = make_tools(["todo"], None)
+    assert ask(todo) == []
+    written = ask(todo, items=[{"id": "1", "text": "look"}, {"id": 2, "text": "mend", "status": "in_progress"}])
+    assert written == [
+        {"id": "1", "text": "look", "status": "pending"},
+        {"id": "2", "text": "mend", "status": "in_progress"},
+    ]
+    assert ask(todo) == written
+    merged = ask(todo, items=[{"id": "2", "status": "completed"}, {"id": "3", "text": "rest"}], merge=True)
+    assert [item["status"] for item in merged] == ["pending", "completed", "pending"]
+    assert [item["text"] for item in merged] == ["look", "mend", "rest"]
+    assert ask(todo, items=[{"id": "9", "text": "new"}]) == [{"id": "9", "text": "new", "status": "pending"}]
+    assert ask(todo, items=[]) == []
+
+
+def test_each_rollout_has_its_own_list():
+    (mine,) = make_tools(["todo"], None)
+    (yours,) = make_tools(["todo"], None)
+    ask(mine, items=[{"id": "1", "text": "look"}])
+    assert ask(yours) == []
+
+
+def test_mistakes_change_nothing():
+    (todo,) = make_tools(["todo"], None)
+    before = ask(todo, items=[{"id": "1", "text": "look"}])
+    with pytest.raises(ValueError, match="item '2' is new, so it needs a text"):
+        ask(todo, items=[{"id": "1", "status": "completed"}, {"id": "2"}], merge=True)
+    with pytest.raises(BadArguments, match=r"Invalid enum value 'done' - at `items\[0\].status`"):
+        ask(todo, items=[{"id": "1", "status": "done"}])
+    with pytest.raises(BadArguments, match="unknown field `priority`"):
+        ask(todo, items=[{"id": "1", "text": "x", "priority": "high"}])
+    assert ask(todo) == before
+
+
+def test_items_written_as_text_are_understood():
+    (todo,) = make_tools(["todo"], None)
+    assert ask(todo, items='[{"id": "1", "text": "look"}]')[0]["text"] == "look"

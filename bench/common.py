@@ -103,6 +103,10 @@ def machine() -> str:
 # ---- virtual environments -----------------------------------------------------------------------------------------
 
 
+class CommandFailed(SystemExit):
+    """A command that has to work did not: unless somebody can go on without it, the benchmark ends with its words."""
+
+
 def ready_venv(home: Path, requirements: Sequence[str]) -> Path | None:
     """The Python of a virtual environment that was made for exactly these requirements, if there is one."""
     marker = home / "requirements.txt"
@@ -148,4 +152,4 @@ def _uv() -> str | None:
 def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr.strip()}")
+        raise CommandFailed(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr.strip()}")

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import ROOT, Check, empty_venv, install, machine, table, verdict
+from common import ROOT, Check, CommandFailed, empty_venv, install, machine, table, verdict
 
 MAX_MB = 60.0
 MAX_PACKAGES = 30
@@ -43,7 +43,7 @@ def _seconds(command: Sequence[str]) -> float:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     seconds = time.perf_counter() - started
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr.strip()}")
+        raise CommandFailed(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr.strip()}")
     return seconds
 
 

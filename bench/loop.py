@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from common import CACHE, ROOT, Check, machine, make_venv, ready_venv, table, verdict
+from common import CACHE, ROOT, Check, CommandFailed, machine, make_venv, ready_venv, table, verdict
 from mock_openai import running
 from peers.meter import Reading
 
@@ -109,17 +109,24 @@ def middle(rows: Sequence[Row]) -> Row:
     return replace(rows[0], reading=replace(readings[0], **figures))
 
 
-def pythons(cache: Path, peers: bool | None) -> dict[System, Path]:
-    """Which systems to run, and with which Python. `peers` None takes those that are installed."""
+def pythons(cache: Path, peers: bool | None) -> tuple[dict[System, Path], list[Row]]:
+    """Which systems to run and with which Python, and those that were asked for but cannot be installed.
+
+    `peers` None takes those that are installed already.
+    """
     found = {OURS: Path(sys.executable), RAW: Path(sys.executable)}
+    lost: list[Row] = []
     for system in (AIOHTTP, *PEERS) if peers is not False else ():
-        python = ready_venv(cache / system.name, system.requirements)
-        if python is None and peers:
-            print(f"installing {' '.join(system.requirements)} …", file=sys.stderr)
-            python = make_venv(cache / system.name, system.requirements)
-        if python is not None:
+        if python := ready_venv(cache / system.name, system.requirements):
             found[system] = python
-    return found
+        elif peers:
+            print(f"installing {' '.join(system.requirements)} …", file=sys.stderr)
+            try:
+                found[system] = make_venv(cache / system.name, system.requirements)
+            except CommandFailed as error:
+                print(error, file=sys.stderr)
+                lost += [Row(system, concurrency, trouble="not installed") for concurrency in system.concurrencies]
+    return found, lost
 
 
 def rounds(systems: Mapping[System, Path], count: int, rollouts: int, seconds: float) -> tuple[list[Row], str]:
@@ -199,7 +206,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"where peers are installed (default {CACHE})")
     parser.add_argument("--seconds", type=float, default=300.0, help="time limit of one run (default 300)")
     options = parser.parse_args(arguments)
-    rows, server = rounds(pythons(options.cache, options.peers), options.rounds, options.rollouts, options.seconds)
+    systems, lost = pythons(options.cache, options.peers)
+    rows, server = rounds(systems, options.rounds, options.rollouts, options.seconds)
+    rows += lost
     print(f"{machine()}; {options.rounds} rounds; {server}")
     print(report(rows))
     found, notes = checks(rows)

@@ -192,7 +192,9 @@ def running(seconds: float = 600.0) -> Generator[Mock]:
     http://127.0.0.1:40417/v1
     """
     command = [sys.executable, str(Path(__file__).resolve()), "--seconds", str(seconds)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    # In a session of its own, Ctrl-C reaches us alone; the mock then ends because its input does.
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as process:
         assert process.stdin is not None and process.stdout is not None
         mock = Mock(f"http://127.0.0.1:{int(process.stdout.readline())}/v1")
         try:

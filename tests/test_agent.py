@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.agent import Limits, Policy, Spill, ToolHandler, turns
+from ludus.agent import Limits, Policy, Spill, ToolHandler, _ends, turns
 from ludus.errors import SandboxError
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.skill import Skill
@@ -89,9 +89,9 @@ def test_the_opening_is_not_changed():
         (raw_call("add", "[1, 2]"), "must be a JSON object, not list"),
         (raw_call("add", '"text"'), "must be a JSON object, not str"),
         (raw_call("add", '{"a": "one", "b": 2}'), "Expected `int`, got `str` - at `a`"),
-        (raw_call("add", '{"a": 1}'), "missing required field `b`"),
+        (raw_call("add", '{"a": 1}'), "Missing required field `b`"),
         (raw_call("add", '{"a": 1, "b": 2, "c": 3}'), "unknown field `c`"),
-        (raw_call("add", ""), "missing required field `a`"),
+        (raw_call("add", ""), "Missing required field `a`"),
         (raw_call("add", '{"a": 1, "b": [2]}'), "Expected `int`, got `array`"),
     ],
 )
@@ -252,9 +252,20 @@ def test_a_long_result_is_spilled_and_previewed():
     assert result.spilled == "/tmp/turn1-1.txt"
     assert len(kept["turn1-1.txt"]) == 50_000_000
     assert len(result.content) < 300
-    assert "50000000 characters" in result.content
+    assert "of 50000000 characters are not shown" in result.content
+    assert result.content.startswith("line\n")
+    assert result.content.endswith("line\n"), "the end of a long result is shown: errors tend to come last"
     assert "/tmp/turn1-1.txt" in result.content
     assert result.error == ""
+
+
+@given(st.text(alphabet="ab\n", max_size=80), st.integers(5, 40))
+def test_the_ends_shown_of_a_long_result_are_its_own(text: str, limit: int):
+    head, tail = _ends(text, limit)
+    if len(text) > limit:
+        assert text.startswith(head)
+        assert text.endswith(tail)
+        assert len(head) + len(tail) <= limit
 
 
 def test_without_a_slot_or_with_a_full_disk_the_rest_is_dropped_and_said():
@@ -263,7 +274,7 @@ def test_without_a_slot_or_with_a_full_disk_the_rest_is_dropped_and_said():
 
     for spill in (None, full):
         first, _ = run([call("flood"), say("ok")], [big(5000)], Limits(result_chars=100), spill=spill)
-        assert "The rest was dropped" in first.results[0].content
+        assert "they were dropped" in first.results[0].content
         assert first.results[0].spilled == ""
 
 

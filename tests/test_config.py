@@ -8,12 +8,19 @@ import msgspec
 import pytest
 import yaml
 
-from ludus import config
-from ludus.config import load, to_record, to_yaml
+from ludus.config import FREE, load, to_record, to_yaml
 from ludus.config.build import build_distribution, build_env, build_ledger, build_model, build_policy
 from ludus.config.find import load_env_class, load_object
 from ludus.config.reading import describe
-from ludus.config.recipes import AnthropicConfig, Config, EmbeddedConfig, ModelConfig, OpenAIConfig, SandboxConfig
+from ludus.config.recipes import (
+    SECTIONS,
+    AnthropicConfig,
+    Config,
+    EmbeddedConfig,
+    ModelConfig,
+    OpenAIConfig,
+    SandboxConfig,
+)
 from ludus.config.reference import field_docs, reference
 from ludus.config.secrets import proxy_for, secrets
 from ludus.envs.gsm8k import Gsm8k
@@ -243,7 +250,7 @@ def test_printed_settings_load_to_the_same(tmp_path: Path, flags: list[tuple[str
 
 def test_the_record_leaves_nothing_out():
     record = to_record(load([], FULL))
-    assert set(record) == set(config.SECTIONS)
+    assert set(record) == set(SECTIONS)
     assert record["env"]["path"] == "items.jsonl"
     assert record["model"]["type"] == "openai"
     assert record["sampling"]["temperature"] == Sampling().temperature
@@ -252,7 +259,7 @@ def test_the_record_leaves_nothing_out():
 
 def test_every_setting_that_may_change_on_resume_exists():
     record = to_record(load([], [("model.name", "x")]))
-    for path in config.FREE:
+    for path in FREE:
         section, _, name = path.partition(".")
         assert section in record and (not name or name in record[section]), path
 
@@ -516,3 +523,15 @@ def test_every_setting_of_ours_says_what_it_is_for():
             assert not missing, (name, missing)
             assert recipe.__doc__, name
     assert {kind.__name__ for kind in get_args(ModelConfig)} >= {"OpenAIConfig", "EmbeddedConfig"}
+
+
+# ---- the examples -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent.parent / "configs").glob("*.yaml")), ids=lambda p: p.name
+)
+def test_every_example_loads_and_builds(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key")
+    found = load([path])
+    assert build_model(found.model, build_ledger(found)).name

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.stats import Interval, PassAt, Spread, ToolUse, interval, pass_at, spread, summarize, t_975
@@ -63,6 +63,7 @@ def test_pass_at_k(k: int, scored: int, passed: int, value: float):
     assert pass_at(k, scored, passed) == pytest.approx(value, abs=1e-6)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 30), st.data())
 def test_pass_at_k_is_the_product_form(scored: int, data: st.DataObject):
     passed, k = data.draw(st.integers(0, scored)), data.draw(st.integers(1, scored))
@@ -159,6 +160,7 @@ many_groups = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(many_groups, st.randoms())
 def test_order_does_not_matter(groups: list[Group], random):
     shuffled = [Group(task=g.task, rollouts=tuple(shuffle(g.rollouts, random)), size=g.size) for g in groups]
@@ -169,6 +171,7 @@ def shuffle(values: Sequence, random) -> list:
     return random.sample(values, len(values))
 
 
+@settings(deadline=None)
 @given(many_groups)
 def test_numbers_stay_within_their_bounds(groups: list[Group]):
     summary = summarize(groups)
@@ -187,6 +190,7 @@ def test_numbers_stay_within_their_bounds(groups: list[Group]):
     assert sum(summary.stops.values()) == summary.overall.rollouts
 
 
+@settings(deadline=None)
 @given(st.integers(0, 16), st.integers(1, 16))
 def test_pass_at_k_grows_with_k(passed: int, scored: int):
     passed = min(passed, scored)

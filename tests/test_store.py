@@ -7,9 +7,8 @@ import resource
 import signal
 import sqlite3
 import subprocess
-import sys
-import textwrap
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.errors import ConfigError, StoreError
@@ -57,11 +56,17 @@ def rollout(score: float | None = 1.0, *, text: str = "done", id: str = "t1") ->
     )
 
 
-def child(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """A Python process that has `rollout` and runs `code`."""
-    prelude = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from test_store import *\n"
-    command = [sys.executable, "-c", prelude + textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+def forked(work: Callable[[], object]) -> int:
+    """Run `work` in a copy of this process, which ends with it; returns the copy's pid."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
 
 
 # ---- outcomes -----------------------------------------------------------------------------------------------------
@@ -103,18 +108,16 @@ def test_text_that_is_not_unicode_does_not_lose_a_rollout(tmp_path: Path):
 
 
 def test_a_kill_right_after_put_loses_nothing(tmp_path: Path):
-    code = """
-        import os, signal
-        run = RunDir.open(Path(sys.argv[1]), {})
-        for i in range(50):
-            run.put(f"k{i}", rollout(float(i)))
+    def work() -> None:
+        run = RunDir.open(tmp_path, {})
+        for number in range(50):
+            run.put(f"k{number}", rollout(float(number)))
         os.kill(os.getpid(), signal.SIGKILL)
-    """
-    process = child(code, tmp_path)
-    process.communicate(timeout=30)
-    assert process.returncode == -signal.SIGKILL
+
+    _, status = os.waitpid(forked(work), 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
     with RunDir.read(tmp_path) as run:
-        assert run.scores() == {f"k{i}": float(i) for i in range(50)}
+        assert run.scores() == {f"k{number}": float(number) for number in range(50)}
     with RunDir.open(tmp_path, {}, resume=True) as run:
         assert run.count() == 50
 
@@ -128,6 +131,23 @@ def test_a_reader_sees_what_a_writer_has_committed(tmp_path: Path):
             assert reader.count() == 2
     with RunDir.read(tmp_path) as reader, pytest.raises(StoreError, match="reading only"):
         reader.put("k3", rollout())
+
+
+def test_a_reader_copes_with_a_change_that_was_cut_off(tmp_path: Path):
+    with RunDir.open(tmp_path, {}) as run:
+        run.put("k", rollout())
+
+    def work() -> None:
+        db = sqlite3.connect(tmp_path / STORE)
+        db.execute("PRAGMA cache_size = 1")
+        db.execute("DELETE FROM outcomes")
+        db.executemany("INSERT INTO rollouts (body) VALUES (?)", [(b"x" * 3000,)] * 500)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    os.waitpid(forked(work), 0)
+    assert (tmp_path / f"{STORE}-journal").exists()
+    with RunDir.read(tmp_path) as run:
+        assert run.scores() == {"k": 1.0}
 
 
 def test_a_finished_run_is_one_plain_file(tmp_path: Path):
@@ -191,18 +211,21 @@ def test_an_opening_that_was_killed_half_way_is_taken_up(tmp_path: Path):
 
 
 def test_the_lock_names_its_owner_and_dies_with_it(tmp_path: Path):
-    code = """
-        run = RunDir.open(Path(sys.argv[1]), {})
-        print("ready", flush=True)
-        sys.stdin.read()
-    """
-    process = child(code, tmp_path, stdin=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    with pytest.raises(StoreError, match=rf"in use by another process \(pid {process.pid} on "):
+    ready, tell = os.pipe()
+
+    def work() -> None:
+        with RunDir.open(tmp_path, {}):
+            os.write(tell, b"ready")
+            signal.pause()
+
+    pid = forked(work)
+    assert os.read(ready, 5) == b"ready"
+    with pytest.raises(StoreError, match=rf"in use by another process \(pid {pid} on "):
         RunDir.open(tmp_path, {}, resume=True)
-    process.kill()
-    process.communicate(timeout=30)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(ready)
+    os.close(tell)
     RunDir.open(tmp_path, {}, resume=True).close()
 
 
@@ -215,6 +238,11 @@ def test_reading_what_is_not_there_says_so(tmp_path: Path):
     with pytest.raises(StoreError, match="not a run directory"):
         RunDir.read(tmp_path)
     (tmp_path / CONFIG).write_text("{}")
+    with pytest.raises(StoreError, match="nothing was run"):
+        RunDir.read(tmp_path)
+    db = sqlite3.connect(tmp_path / STORE)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.close()
     with pytest.raises(StoreError, match="nothing was run"):
         RunDir.read(tmp_path)
 
@@ -309,20 +337,14 @@ def test_a_full_disk_stops_with_advice_and_keeps_what_was_put(small_disk: Path):
 
 
 def test_a_limit_on_file_size_is_a_store_error(tmp_path: Path):
-    code = """
-        with RunDir.open(Path(sys.argv[1]), {}) as run:
-            try:
-                for i in range(1000):
-                    run.put(f"k{i}", rollout(text="x" * 20_000))
-            except StoreError as error:
-                print(error)
-    """
-
-    def limit() -> None:
+    def work() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+        with RunDir.open(tmp_path, {}) as run, pytest.raises(StoreError, match="check the disk and its quota"):
+            for number in range(1000):
+                run.put(f"k{number}", rollout(text="x" * 20_000))
 
-    out, err = child(code, tmp_path, preexec_fn=limit).communicate(timeout=30)
-    assert "check the disk and its quota" in out, err
+    _, status = os.waitpid(forked(work), 0)
+    assert os.waitstatus_to_exitcode(status) == 0
     with RunDir.open(tmp_path, {}, resume=True) as run:
         assert len(list(run.outcomes())) == run.count() > 0
 
@@ -346,6 +368,7 @@ def test_write_replaces_a_file_as_a_whole(tmp_path: Path):
         assert (tmp_path / "a" / "b.json").read_bytes() == b"two"
 
 
+@settings(deadline=None, max_examples=40)
 @given(whole=st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=5), torn=st.binary())
 def test_a_torn_tail_is_ignored_then_cut_off(tmp_path_factory: pytest.TempPathFactory, whole: list[bytes], torn: bytes):
     torn = torn.replace(b"\n", b"")
@@ -392,6 +415,7 @@ HOSTILE += ["A", "a", " a", "a ", "-rf", "~", "a~b", "\ud800", "a.b", "a:b", "*"
 ids = st.one_of(st.text(max_size=80), st.sampled_from(HOSTILE), st.text(alphabet="aAbB-_.~/", max_size=6))
 
 
+@settings(deadline=None)
 @given(ids)
 def test_a_safe_name_is_a_plain_file_name(id: str):
     name = safe_name(id)
@@ -400,6 +424,7 @@ def test_a_safe_name_is_a_plain_file_name(id: str):
     assert name.lower() not in {"con", "nul", "prn", "aux", "com1", "lpt1"}
 
 
+@settings(deadline=None)
 @given(ids, ids)
 def test_different_ids_have_different_names(a: str, b: str):
     def folded(id: str) -> str:

@@ -36,6 +36,7 @@ from ludus.types import (
     ToolResult,
     ToolSpec,
     Turn,
+    canonical,
     to_json,
 )
 
@@ -58,7 +59,8 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     """A longer tool result is spilled to a file in the slot and shown as a preview."""
     turn_chars: int = 60_000
     """What all results of one turn may add up to; the largest are spilled first."""
-    preview_chars: int = 1_500
+    preview_chars: int = 4_000
+    """How much of a result that is too long is shown: its beginning and, more of it, its end."""
     context_tokens: int | None = None
     """The model's context window. The rollout ends, as `context`, before a prompt that would not fit in it."""
     verify_seconds: float = 600.0
@@ -84,7 +86,7 @@ class Policy:
         """Equal for policies that act alike, whatever process or machine they live in."""
         skill = self.skill.hash if self.skill else ""
         parts = (self.model.name, skill, self.sampling, self.limits, self.system, self.toolsets)
-        return hashlib.sha256(to_json(parts)).hexdigest()[:16]
+        return hashlib.sha256(canonical(parts)).hexdigest()[:16]
 
     def system_text(self, env_system: str) -> str:
         """The environment's system text, the policy's own, and the skill, in this order."""
@@ -211,9 +213,7 @@ async def _together(
     return [task.result() for task in tasks]
 
 
-async def _run_call(
-    call: Call, tools: Mapping[str, Tool], handler: ToolHandler | None, seconds: float
-) -> ToolResult:
+async def _run_call(call: Call, tools: Mapping[str, Tool], handler: ToolHandler | None, seconds: float) -> ToolResult:
     started = time.monotonic()
     tool = tools.get(call.name)
     if tool is None:
@@ -287,11 +287,16 @@ def _too_long(contents: Sequence[str], allowances: Sequence[int], total: int) ->
 
 async def _shorten(result: ToolResult, preview_chars: int, spill: Spill | None, name: str) -> ToolResult:
     text = result.content
-    preview = text[:preview_chars]
-    newline = preview.rfind("\n")
-    if newline > preview_chars // 2:
-        preview = preview[: newline + 1]
     path = await spill(name, text.encode(errors="replace")) if spill else ""
-    where = f"The whole result is in {path}; read it in parts." if path else "The rest was dropped."
-    content = f"{preview}\n[shown: {len(preview)} of {len(text)} characters. {where}]"
+    where = f"the whole result is in {path}; read it in parts" if path else "they were dropped"
+    head, tail = _ends(text, preview_chars)
+    left_out = len(text) - len(head) - len(tail)
+    content = f"{head}\n[{left_out} of {len(text)} characters are not shown: {where}]\n{tail}"
     return msgspec.structs.replace(result, content=content, spilled=path)
+
+
+def _ends(text: str, limit: int) -> tuple[str, str]:
+    """The first 40 % and the last 60 % of `limit`: errors tend to come last. Whole lines, where lines are short."""
+    head, tail = text[: limit * 2 // 5], text[len(text) - (limit - limit * 2 // 5) :]
+    end, start = head.rfind("\n") + 1, tail.find("\n") + 1
+    return head[: end if end > len(head) // 2 else None], tail[start if 0 < start < len(tail) // 2 else 0 :]

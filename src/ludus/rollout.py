@@ -24,7 +24,7 @@ from ludus.sandbox import Sandbox
 from ludus.sandbox.pool import Pool
 from ludus.tools import Tool
 from ludus.tools.toolsets import make_tools
-from ludus.types import Group, Message, Provenance, Rollout, Score, StopReason, Task, Turn
+from ludus.types import Failure, Group, Message, Provenance, Rollout, Score, StopReason, Task, Turn
 
 RESULTS = "/tmp/ludus-results"
 """Where in a slot the tool results lie that were too long to show."""
@@ -57,13 +57,14 @@ async def run(
     trace = _Trace()
     started = time.monotonic()
 
-    def record(stop: StopReason) -> Rollout:
+    def record(stop: StopReason, failure: Failure | None = None) -> Rollout:
         return Rollout(
             task=job.task,
             provenance=_provenance(job, env, trace.tools, attempt),
             opening=trace.opening,
             turns=tuple(trace.turns),
             stop=stop,
+            failure=failure,
             seconds=time.monotonic() - started,
         )
 
@@ -80,7 +81,7 @@ async def run(
                 await box.settle()
             return await _judge(env, record(stop), box, limits)
     except RolloutError as error:
-        return msgspec.structs.replace(record(StopReason.FAILED), failure=error.as_failure())
+        return record(StopReason.FAILED, error.as_failure())
 
 
 @asynccontextmanager

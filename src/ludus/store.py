@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from ludus.errors import ConfigError, StoreError
-from ludus.types import Rollout, to_json
+from ludus.types import Rollout, canonical, to_json
 
 if TYPE_CHECKING:
     from ludus.env import Env
@@ -66,7 +66,7 @@ def outcome_key(job: "Job", env: "Env") -> str:
     """The content address of a job's outcome: equal exactly when the same rollout would be run again."""
     what = (env.name, env.version, env, job.task, job.replicate, job.seed, job.policy.fingerprint)
     try:
-        data = msgspec.json.encode(what, enc_hook=_as_dict, order="deterministic")
+        data = canonical(what)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"env {env.name}, task '{job.task.id}': options and tasks must be plain JSON values so that outcomes "
@@ -133,7 +133,7 @@ class RunDir:
             raise StoreError(f"{path} is not a run directory: it has no {CONFIG}")
         with _explained(path):
             config = _read_config(path)
-            db = _connect_read_only(path)
+            db = _connect_to_read(path)
         return cls(path, config, db, None, _Mask(()))
 
     def close(self) -> None:
@@ -346,30 +346,45 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path / STORE)
-    try:
+    with contextlib.ExitStack() as undo:
+        db = sqlite3.connect(path / STORE)
+        undo.callback(db.close)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA wal_autocheckpoint = 4000")  # fewer fsyncs, which stop the event loop, for 16 MB of disk
-        if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+        if _empty(db):
             db.executescript(_TABLES)
         _check_ours(db, path)
-    except BaseException:
-        db.close()
-        raise
+        undo.pop_all()
     return db
 
 
-def _connect_read_only(path: Path) -> sqlite3.Connection:
+def _connect_to_read(path: Path) -> sqlite3.Connection:
     if not (path / STORE).exists():
-        raise StoreError(f"{path} has no {STORE}: nothing was run there yet")
-    db = sqlite3.connect(f"{(path / STORE).absolute().as_uri()}?mode=ro", uri=True)
+        raise StoreError(f"{path}: nothing was run there yet")
     try:
+        return _reader(path, "ro")
+    except sqlite3.OperationalError as error:
+        if not error.sqlite_errorname.startswith("SQLITE_READONLY"):
+            raise
+    return _reader(path, "rw")  # a writer was killed half way through a change, and undoing it takes writing
+
+
+def _reader(path: Path, mode: str) -> sqlite3.Connection:
+    with contextlib.ExitStack() as undo:
+        db = sqlite3.connect(f"{(path / STORE).absolute().as_uri()}?mode={mode}", uri=True)
+        undo.callback(db.close)
+        db.execute("PRAGMA query_only = ON")
+        if _empty(db):
+            raise StoreError(f"{path}: nothing was run there yet")
         _check_ours(db, path)
-    except BaseException:
-        db.close()
-        raise
+        undo.pop_all()
     return db
+
+
+def _empty(db: sqlite3.Connection) -> bool:
+    """Just made, perhaps by a process that was killed before it made the tables."""
+    return db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
 
 
 def _check_ours(db: sqlite3.Connection, path: Path) -> None:

@@ -331,6 +331,22 @@ def to_json(value: object) -> bytes:
     return msgspec.json.encode(value, enc_hook=_encode_other)
 
 
+def canonical(value: object) -> bytes:
+    """JSON that is the same for equal values, to be hashed. `to_json` is not: it leaves out a field that holds the
+    default *object*, and writes one that merely equals it."""
+    return msgspec.json.encode(_spelled_out(value), enc_hook=_encode_other, order="deterministic")
+
+
+def _spelled_out(value: Any) -> Any:
+    if isinstance(value, Struct):
+        return {name: _spelled_out(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, Mapping):
+        return {key: _spelled_out(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list | tuple):
+        return [_spelled_out(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    return value
+
+
 def _encode_other(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

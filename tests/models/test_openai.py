@@ -23,7 +23,7 @@ def sent(messages=USER, tools=(), sampling=PLAIN, **options):
 
 def read(message=None, *, finish="stop", **reply) -> Completion:
     choice = {"message": {"role": "assistant", "content": "hi", **(message or {})}, "finish_reason": finish}
-    return parse_reply(json.dumps({"choices": [choice], "model": "served", **reply}).encode())
+    return parse_reply(json.dumps({"choices": [choice], "model": "served"} | reply).encode())
 
 
 # ---- what is sent -------------------------------------------------------------------------------------------------
@@ -242,6 +242,26 @@ def test_json_that_is_no_completion(reply, words, status):
 def test_what_is_not_a_reply_is_a_value_error(data):
     with pytest.raises(ValueError):
         parse_reply(data)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["text", "name", "code"]), inner),
+    max_leaves=6,
+)
+MESSAGE_FIELDS = ["content", "tool_calls", "reasoning", "reasoning_content", "reasoning_details", "refusal"]
+
+
+@given(
+    message=st.dictionaries(st.sampled_from(MESSAGE_FIELDS), anything),
+    finish=anything,
+    reply=st.dictionaries(st.sampled_from(["usage", "error", "model"]), anything),
+)
+def test_no_reply_breaks_the_reader(message, finish, reply):
+    try:
+        assert isinstance(read(message, finish=finish, **reply), Completion)
+    except ValueError:
+        pass  # the one way to refuse
 
 
 # ---- reasoning ----------------------------------------------------------------------------------------------------

@@ -106,8 +106,8 @@ def test_paths_lead_nowhere_but_into_the_slot(in_box: InBox, tmp_path: Path):
                 await call("write_file", path=path, content="the agent's")
             except OSError:
                 continue
-        found = await call("search_files", pattern="the host", path="/")
-        assert str(secret) not in found
+        for path in ("/tmp", ".", "folder"):
+            assert await call("search_files", pattern="the host", path=path) == "No matches."
 
     in_box(body)
     assert secret.read_text() == "the host's"
@@ -126,7 +126,7 @@ def test_odd_names_and_contents_survive(in_each_box: InBox):
         call = calling(box)
 
         @settings(max_examples=1, database=None)
-        @given(st.lists(st.tuples(odd_names, odd_text), min_size=40, max_size=40, unique_by=lambda pair: pair[0]))
+        @given(st.lists(st.tuples(odd_names, odd_text), min_size=25, max_size=25, unique_by=lambda pair: pair[0]))
         def pairs(drawn: list[tuple[str, str]]) -> None:
             examples.extend(drawn)
 
@@ -212,7 +212,7 @@ def test_patching(text: str, old: str, new: str, result: str, exact: bool):
     ("text", "old", "new", "says"),
     [
         ("a\na\nb\na\n", "a", "x", r"occurs 3 times, at lines 1, 2, 4; give more"),
-        ("  a b\n\ta  b\n", "a b\n", "x\n", r"occurs 2 times, at lines 1, 2"),
+        ("  a  b\n\ta   b\n", "a b\n", "x\n", r"occurs 2 times, at lines 1, 2"),
         ("a", "", "x", "`old` is empty"),
         ("a", "a", "a", "are the same"),
         ("a\n", "   \n  ", "x", "does not occur"),
@@ -316,6 +316,8 @@ def test_searching_for_names(in_each_box: InBox):
             *("src/.hidden.py", "src/one.py", "src/two.py", "with space/it's.py")
         ]
         assert await call("search_files", pattern="one", target="files") == "src/one.py"
+        for path in ("./", "./src", ".//./src/", "/workspace", "/workspace/src/../src"):
+            assert (await call("search_files", pattern="one", target="files", path=path)).endswith("src/one.py")
         assert await call("search_files", pattern="src/t*", target="files") == "src/two.py"
         assert await call("search_files", pattern="*", target="files", glob="*.txt") == "notes.txt"
         assert await call("search_files", pattern="*.rs", target="files") == "No matches."

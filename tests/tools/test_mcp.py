@@ -10,7 +10,7 @@ import pytest
 
 from ludus.errors import ConfigError, ToolBroken
 from ludus.tools import BadArguments, Tool
-from ludus.tools.mcp import McpSettings, McpToolError, mcp_toolset
+from ludus.tools.mcp import McpSettings, McpToolError, _checker, mcp_toolset  # pyright: ignore[reportPrivateUsage]
 from ludus.tools.toolsets import BUILTIN
 
 SERVER = '''
@@ -112,6 +112,9 @@ def test_a_server_over_http_that_goes_away(script: Path):
         try:
             await listening(port)
             settings = McpSettings(url=f"http://127.0.0.1:{port}/mcp", only=("add", "die"), prefix="my_", parallel=True)
+            with pytest.raises(ConfigError, match=r"tools\.mcp\.remote\.only: unknown tool 'ad'; did you mean 'add'\?"):
+                async with mcp_toolset("remote", McpSettings(url=settings.url, only=("ad",))):
+                    raise AssertionError("it should not come to this")
             async with mcp_toolset("remote", settings) as toolset:
                 tools = {tool.name: tool for tool in BUILTIN.extended(toolset).make_tools(["remote"], None)}
                 assert set(tools) == {"my_add", "my_die"}
@@ -191,12 +194,11 @@ def test_leaving_while_it_is_starting_does_not_wait_for_it():
     asyncio.run(main())
 
 
-def test_a_tool_that_is_not_there(script: Path):
-    async def body(_: dict[str, Tool]) -> None:
-        raise AssertionError("it should not come to this")
-
-    with pytest.raises(ConfigError, match=r"tools\.mcp\.demo\.only: unknown tool 'ad'; did you mean 'add'\?"):
-        with_tools(McpSettings(command=(sys.executable, str(script)), only=("ad",)), body)
+def test_a_schema_that_is_none_and_one_that_points_elsewhere():
+    with pytest.raises(ConfigError, match="the schema of tool 'odd' is not valid"):
+        _checker("odd", {"type": "thing"})
+    check = _checker("far", {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/schema.json"}}})
+    check({"a": 1})  # not fetched: the server checks it
 
 
 def test_settings_name_one_way_to_the_server():

@@ -13,8 +13,9 @@ directory are wrong · 3 a budget is spent · 130 interrupted. A traceback is a 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from ludus import __version__
 
@@ -134,88 +135,90 @@ def _command(arguments: Arguments) -> int:
 # ---- the parser ---------------------------------------------------------------------------------------------------
 
 
+class Command(NamedTuple):
+    """What a command is called, does, and takes."""
+
+    name: str
+    summary: str
+    example: str
+    takes: tuple[str, ...]
+
+
+COMMANDS = (
+    Command("envs", "list the environments that come with Ludus", "ludus envs", ("--json",)),
+    Command(
+        "tools",
+        "list toolsets, their tools, and distributions",
+        "ludus tools\nludus tools --tools.mcp.files.command '[my-mcp-server, --stdio]'",
+        ("--config", "--json"),
+    ),
+    Command("config", "print every setting, as Markdown", "ludus config > settings.md", ()),
+    Command("doctor", "say what works on this machine, and why not", "ludus doctor", ("--config", "--json")),
+    Command(
+        "validate",
+        "prove, without a model, that an environment scores rightly",
+        "ludus validate terminal-test\nludus validate my_env.py --env.split test --env.limit 50",
+        ("env", "--config", "--json"),
+    ),
+    Command(
+        "process",
+        "write groups of scored rollouts as JSONL, and a page to look at them",
+        "ludus process terminal-test --env.group_size 4 --out runs/first\nludus process --resume --out runs/first",
+        ("env", "--config", "--out", "--resume", "--print-config", "--quiet", "--json"),
+    ),
+    Command(
+        "evaluate",
+        "write the numbers of a model on an environment: mean, pass@k, interval, cost",
+        "ludus evaluate gsm8k --env.split test --env.group_size 4 --model.name gpt-5-mini \\\n"
+        "    --model.base_url https://api.openai.com/v1 --model.api_key_var OPENAI_API_KEY",
+        ("env", "--config", "--out", "--resume", "--print-config", "--quiet", "--json"),
+    ),
+    Command(
+        "show",
+        "print the numbers of a run, or one transcript",
+        "ludus show runs/first\n"
+        "ludus show runs/first greeting.txt      # its first rollout\n"
+        "ludus show runs/first greeting.txt#2    # its second",
+        ("run", "rollout", "--json"),
+    ),
+)
+
+_TAKES: Mapping[str, Mapping[str, Any]] = {
+    "env": {"metavar": "ENV", "nargs": "?", "help": "a name (`ludus envs`), module:Class or file.py"},
+    "run": {"metavar": "RUN", "help": "a run directory, finished or not"},
+    "rollout": {"metavar": "ROLLOUT", "nargs": "?", "help": "a task id, with #N for its Nth rollout"},
+    "--config": {"action": "append", "default": [], "metavar": "FILE", "help": "settings in YAML; the later file wins"},
+    "--out": {"metavar": "DIR", "help": "the run directory; default: runs/<env>-<time>"},
+    "--resume": {"action": "store_true", "help": "go on with the run in --out; its own settings are the base"},
+    "--print-config": {"action": "store_true", "help": "print the settings as YAML, and stop"},
+    "--quiet": {"action": "store_true", "help": "print the path of the run and nothing else"},
+    "--json": {"action": "store_true", "help": "machine output on stdout"},
+}
+
+
 def make_parser() -> argparse.ArgumentParser:
+    layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="ludus",
         description="Run, score and record tool-using agents on tasks that can be verified.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=layout,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"ludus {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    _listing_commands(commands)
-    _checking_commands(commands)
-    _batch_commands(commands)
-    return parser
-
-
-_Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-
-def _add(commands: _Commands, name: str, summary: str, example: str, *, settings: bool) -> argparse.ArgumentParser:
-    parts = (f"example:\n{example}", _SETTINGS if settings else "")
-    parser = commands.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog="\n\n".join(part for part in parts if part),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    if settings:
-        parser.add_argument(
-            "--config", action="append", default=[], metavar="FILE", help="settings in YAML; the later file wins"
+    for command in COMMANDS:
+        epilog = "example:\n" + textwrap.indent(command.example, "  ")
+        if "--config" in command.takes:
+            epilog += f"\n\n{_SETTINGS}"
+        added = commands.add_parser(
+            command.name,
+            help=command.summary,
+            description=f"{command.summary[0].upper()}{command.summary[1:]}.",
+            epilog=epilog,
+            formatter_class=layout,
+            allow_abbrev=False,
         )
+        for name in command.takes:
+            added.add_argument(name, **_TAKES[name])
     return parser
-
-
-def _json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="machine output on stdout")
-
-
-def _listing_commands(commands: _Commands) -> None:
-    envs = _add(commands, "envs", "list the environments that come with Ludus", "  ludus envs", settings=False)
-    _json_option(envs)
-    example = "  ludus tools\n  ludus tools --tools.mcp.files.command '[my-mcp-server, --stdio]'"
-    tools = _add(commands, "tools", "list toolsets, their tools, and distributions", example, settings=True)
-    _json_option(tools)
-    example = "  ludus show runs/demo\n  ludus show runs/demo greeting.txt      # its first rollout\n"
-    example += "  ludus show runs/demo greeting.txt#2    # its second"
-    show = _add(commands, "show", "print the numbers of a run, or one transcript", example, settings=False)
-    show.add_argument("run", metavar="RUN", help="a run directory, finished or not")
-    show.add_argument("rollout", metavar="ROLLOUT", nargs="?", help="a task id, with #N for its Nth rollout")
-    _json_option(show)
-    _add(commands, "config", "print every setting, as Markdown", "  ludus config > settings.md", settings=False)
-
-
-def _checking_commands(commands: _Commands) -> None:
-    example = "  ludus validate terminal-test\n  ludus validate my_env.py --env.split test --env.limit 50"
-    validate = _add(
-        commands, "validate", "prove, without a model, that an environment scores rightly", example, settings=True
-    )
-    validate.add_argument("env", metavar="ENV", nargs="?", help="a name (`ludus envs`), module:Class or file.py")
-    _json_option(validate)
-    example = "  ludus doctor\n  ludus doctor --model.base_url http://127.0.0.1:8000/v1 --model.name qwen"
-    doctor = _add(commands, "doctor", "say what works on this machine, and why not", example, settings=True)
-    _json_option(doctor)
-
-
-def _batch_commands(commands: _Commands) -> None:
-    process = "write groups of scored rollouts as JSONL, and a page to look at them"
-    example = "  ludus process terminal-test --env.group_size 4 --out runs/first\n  ludus process --resume --out runs/first"
-    evaluate = "write the numbers of a model on an environment: mean, pass@k, interval, cost"
-    example_2 = "  ludus evaluate gsm8k --model.base_url https://api.openai.com/v1 --model.name gpt-5-mini \\\n"
-    example_2 += "      --model.api_key_var OPENAI_API_KEY --env.split test --env.group_size 4"
-    for parser in (
-        _add(commands, "process", process, example, settings=True),
-        _add(commands, "evaluate", evaluate, example_2, settings=True),
-    ):
-        parser.add_argument("env", metavar="ENV", nargs="?", help="a name (`ludus envs`), module:Class or file.py")
-        parser.add_argument("--out", metavar="DIR", help="the run directory; default: runs/<env>-<time>")
-        parser.add_argument(
-            "--resume", action="store_true", help="go on with the run in --out, with its own settings as a base"
-        )
-        parser.add_argument("--print-config", action="store_true", help="print the settings as YAML and stop")
-        parser.add_argument("--quiet", action="store_true", help="print the path of the run and nothing else")
-        _json_option(parser)

@@ -13,7 +13,7 @@ what was expected and what was found, all problems at once. What is not checked 
 provider exists: that shows when it is used.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,12 @@ def assemble(layers: Sequence[Layer]) -> Config:
     for layer in layers:
         tree = merged(tree, layer.tree)
         problems.note(layer)
-    for name in tree.keys() - SECTIONS.keys():
-        problems.unknown("", name, list(SECTIONS))
+    for name in tree:
+        if name not in SECTIONS:
+            problems.unknown("", str(name), list(SECTIONS))
     env, options = _env_section(tree.get("env") or {}, problems)
     found: Tree = {"env": env, "options": options}
-    for name in SECTIONS.keys() - {"env"}:
+    for name in [name for name in SECTIONS if name != "env"]:
         section = tree.get(name)
         section = _with_type(section or {}) if name == "model" else section
         found[name] = fitted({} if section is None else section, SECTIONS[name], name, problems)

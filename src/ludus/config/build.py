@@ -33,6 +33,7 @@ from ludus.skill import Skill
 
 if TYPE_CHECKING:
     from ludus.models.ledger import Ledger, Totals
+    from ludus.sandbox.pool import Pool
     from ludus.tools.distributions import Distribution
     from ludus.tools.mcp import McpSettings
     from ludus.tools.toolsets import Registry, Toolset
@@ -53,6 +54,25 @@ def build_env(config: Config) -> Env:
         names = {"sandbox": spec, "__module__": kind.__module__, "__doc__": kind.__doc__}
         kind = msgspec.defstruct(kind.__name__, [], bases=(kind,), namespace=names, frozen=True)
     return converted(config.options, kind, "env")
+
+
+@asynccontextmanager
+async def open_sandboxes(config: Config, env: Env) -> "AsyncGenerator[Pool | None, None]":
+    """The pool of slots; None for an environment that needs none."""
+    if env.sandbox is None:
+        yield None
+        return
+    from ludus.sandbox.pool import open_pool
+
+    sandbox = config.sandbox
+    pool = open_pool(
+        sandbox.backend,
+        require_sandbox=sandbox.require_sandbox,
+        max_slots=sandbox.max_slots or config.run.concurrency + sandbox.warm,
+        warm=sandbox.warm,
+    )
+    async with pool:
+        yield pool
 
 
 def build_ledger(config: Config, spent: "Mapping[str, Totals] | None" = None) -> "Ledger":
@@ -78,17 +98,17 @@ def _bare_model(model: ModelConfig) -> Model:
             from ludus.models.anthropic import AnthropicModel, AnthropicSettings
 
             extra = {"version": model.version, "cache": model.cache}
-            return AnthropicModel(*(AnthropicSettings(**s, **extra) for s in _servers(model)), retry=model.retry)
+            return AnthropicModel(*(AnthropicSettings(**s, **extra) for s in server_settings(model)), retry=model.retry)
         case OpenAIConfig() | AzureConfig():
             from ludus.models.openai import ChatModel, ChatSettings
 
             extra: dict[str, Any] = {"max_tokens_field": model.max_tokens_field, "api": "openai"}
             if isinstance(model, AzureConfig):
                 extra |= {"api": "azure", "api_version": model.api_version}
-            return ChatModel(*(ChatSettings(**s, **extra) for s in _servers(model)), retry=model.retry)
+            return ChatModel(*(ChatSettings(**s, **extra) for s in server_settings(model)), retry=model.retry)
 
 
-def _servers(model: ServerConfig) -> list[dict[str, Any]]:
+def server_settings(model: ServerConfig) -> list[dict[str, Any]]:
     """What each of the servers is told, without what only one dialect knows."""
     addresses = [address for address in (model.base_url, *model.servers) if address]
     if not addresses:

@@ -254,31 +254,29 @@ class Client:
                 if self._proxy:
                     connection = await self._connect_through_proxy(target, limits)
                 else:
-                    connection = await self._dial(target.host, target.port, target)
+                    connection = await self._dial(target)
         except TimeoutError:
             raise ConnectFailed(f"{target.shown}: no connection within {limits.connect:g} s") from None
         except (OSError, ssl.SSLError) as error:
             raise ConnectFailed(f"{target.shown}: {_reason(error)}") from error
-        try:
-            self._check_open()
-        except Closed:
+        if self._closed:
             connection.abort()
-            raise
+            self._check_open()
         return connection
 
-    async def _dial(self, host: str, port: int, tls_for: Target | None) -> "_Connection":
+    async def _dial(self, target: Target) -> "_Connection":
         loop = asyncio.get_running_loop()
-        context = self._context() if tls_for is not None and tls_for.secure else None
-        name = tls_for.host if context is not None and tls_for is not None else None
         _, connection = await loop.create_connection(
-            lambda: _Connection(loop, self._open, self._response_bytes), host, port, ssl=context, server_hostname=name
+            lambda: _Connection(loop, self._open, self._response_bytes),
+            target.host,
+            target.port,
+            ssl=self._context() if target.secure else None,
         )
         return connection
 
     async def _connect_through_proxy(self, target: Target, limits: Timeouts) -> "_Connection":
         """Plain HTTP goes to the proxy itself; for TLS it opens a tunnel."""
-        proxy = split_url(self._proxy)
-        connection = await self._dial(proxy.host, proxy.port, proxy)
+        connection = await self._dial(split_url(self._proxy))
         if not target.secure:
             return connection
         try:

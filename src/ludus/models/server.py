@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from ludus.errors import ModelError
-from ludus.models.http import Client, Closed, ConnectFailed, HttpError, Response, TimedOut, Timeouts, TooLarge
+from ludus.models.http import Client, Closed, ConnectFailed, HttpError, Response, TimedOut, Timeouts
 from ludus.types import Completion, Message, Sampling, ToolSpec, Usage
 
 Encode = Callable[[Sequence[Message], Sequence[ToolSpec], Sampling], bytes]
@@ -133,7 +133,7 @@ class Server:
             raise self._status_fault(response.status, response)
         try:
             return self._parse(response.body)
-        except ValueError as error:  # msgspec's errors and bad UTF-8 are ValueErrors too
+        except (ValueError, RecursionError) as error:  # msgspec's errors and bad UTF-8 are ValueErrors too
             raise self._reply_fault(error, response) from None
 
     def abort(self) -> None:
@@ -157,7 +157,7 @@ class Server:
             retry_after=retry_after(response, time()),
         )
 
-    def _reply_fault(self, error: ValueError, response: Response) -> ServerFault:
+    def _reply_fault(self, error: Exception, response: Response) -> ServerFault:
         if isinstance(error, BadReply) and error.status is not None:
             return self._status_fault(error.status, response)
         start = response.body[:200].decode(errors="replace")
@@ -259,8 +259,6 @@ def _hint_silence(error: HttpError) -> str:
             return ". Is the server running, and is base_url right?"
         case TimedOut():
             return ". If the model needs longer, raise its timeouts."
-        case TooLarge():
-            return ". If that is meant, raise response_bytes."
         case _:
             return ""
 

@@ -60,7 +60,8 @@ class Waits:
 class Bucket:
     """Paces what flows at `per_minute`, with bursts of one second's worth and at least one unit.
 
-    Who takes more than there is goes into debt and waits until it would be paid, so turns come in order.
+    It is a pot that fills at that rate. Who takes more than the pot can hold waits until it is full and leaves a
+    debt, which those who come later wait for.
     """
 
     def __init__(self, per_minute: float, now: float) -> None:
@@ -73,8 +74,9 @@ class Bucket:
         """Take `amount`; returns the seconds to wait before using it."""
         self._level = min(self._burst, self._level + (now - self._at) * self._rate)
         self._at = now
+        wait = (min(amount, self._burst) - self._level) / self._rate
         self._level -= amount
-        return max(0.0, -self._level / self._rate)
+        return max(0.0, wait)
 
     def give_back(self, amount: float) -> None:
         """Undo a part of what was taken; a negative amount takes more after the fact."""
@@ -87,7 +89,8 @@ class Lane:
     def __init__(self, server: Server, now: float) -> None:
         self.server = server
         self.active = 0
-        self.sent = 0
+        self.turn = 0
+        """When it was last given out, as a number that grows."""
         self.failures = 0
         """In a row."""
         self.trips = 0
@@ -131,7 +134,7 @@ def choose(lanes: Sequence[Lane], now: float, retry: Retry, avoid: Lane | None =
     """
     ready = [lane for lane in lanes if lane.takes_another(now, retry)]
     if ready:
-        return min(ready, key=lambda lane: (lane is avoid, lane.load, lane.sent))
+        return min(ready, key=lambda lane: (lane is avoid, lane.load, lane.turn))
     if any(lane.active for lane in lanes):
         return None
     return min(lanes, key=lambda lane: lane.closed_until)
@@ -170,6 +173,7 @@ class Servers:
         now = waits.clock()
         self._lanes = tuple(Lane(server, now) for server in servers)
         self._queue: deque[_Waiter] = deque()
+        self._turns = 0
         self._down_since: float | None = None
         self._name = "|".join(dict.fromkeys(server.settings.model for server in servers))
 
@@ -266,9 +270,7 @@ class Servers:
         if not self._queue:
             lane = choose(self._lanes, self._clock(), self._retry, avoid)
             if lane is not None:
-                lane.active += 1
-                lane.sent += 1
-                return lane
+                return self._give(lane)
         waiter = _Waiter(avoid)
         self._queue.append(waiter)
         self._give_turns()
@@ -278,6 +280,12 @@ class Servers:
             if not waiter.turn.cancelled() and waiter.turn.exception() is None:  # the turn came at the same moment
                 self._release(waiter.turn.result())
             raise
+
+    def _give(self, lane: Lane) -> Lane:
+        self._turns += 1
+        lane.turn = self._turns
+        lane.active += 1
+        return lane
 
     def _release(self, lane: Lane) -> None:
         lane.active -= 1
@@ -290,9 +298,7 @@ class Servers:
                 lane = choose(self._lanes, self._clock(), self._retry, waiter.avoid)
                 if lane is None:
                     return
-                lane.active += 1
-                lane.sent += 1
-                waiter.turn.set_result(lane)
+                waiter.turn.set_result(self._give(lane))
             self._queue.popleft()
 
     def _note_failure(self, lane: Lane, fault: ServerFault) -> None:

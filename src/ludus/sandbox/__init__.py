@@ -101,7 +101,7 @@ class Sandbox(Protocol):
     async def kill(self, process: str) -> None: ...
 
     async def settle(self) -> None:
-        """Kill every process of the slot, background and daemonized ones included, and start a fresh shell. Files stay."""
+        """Kill every process of the slot, background and daemonized ones included; start a fresh shell. Files stay."""
         ...
 
     async def close(self) -> None:

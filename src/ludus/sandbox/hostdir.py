@@ -1,7 +1,8 @@
 """What a pool of slots keeps on the host: one private folder, removed at the end, come what may.
 
-It holds the slot's scripts, a copy of bash and one folder per slot. A small janitor process holds the other end of a pipe: when the driver closes
-it, or dies by kill -9, the janitor removes whatever is left of the folder and of the slots' control groups.
+It holds the slots' scripts, a copy of bash and one folder per slot. A small janitor process holds the other end of a
+pipe: when the driver closes it, or dies by kill -9, the janitor removes whatever is left of the folder and of the
+slots' control groups.
 """
 
 import os
@@ -28,8 +29,10 @@ class HostDir:
             self.lib.mkdir(mode=0o755)
             self.lib.chmod(0o755)
             for script in SCRIPTS.glob("*.sh"):
-                self._copy(script, self.lib / script.name, 0o444)
-            self._copy(Path(find_bash()), self.lib / "bash", 0o111)  # see bwrap.py for the mode
+                _lay(self.lib / script.name, script.read_bytes(), 0o444)
+            inner = (SCRIPTS / "inner.sh").read_text()
+            _lay(self.lib / "inner.line", one_line(inner).encode(), 0o444)
+            _lay(self.lib / "bash", Path(find_bash()).read_bytes(), 0o111)  # see bwrap.py for the mode
             self._janitor = subprocess.Popen(
                 [find_bash(), str(self.lib / "janitor.sh"), str(self.path), *map(str, cgroups)],
                 stdin=subprocess.PIPE,
@@ -42,11 +45,6 @@ class HostDir:
         except OSError as error:
             raise SandboxError(f"no folder for slots on the host: {error}") from error
         self._slots = 0
-
-    @staticmethod
-    def _copy(source: Path, target: Path, mode: int) -> None:
-        shutil.copyfile(source, target)
-        target.chmod(mode)
 
     def slot(self, owner: int | None = None) -> Path:
         """A new folder for one slot, of one user alone."""
@@ -66,6 +64,16 @@ class HostDir:
         assert self._janitor.stdin is not None
         self._janitor.stdin.close()
         self._janitor.wait()
+
+
+def _lay(path: Path, data: bytes, mode: int) -> None:
+    path.write_bytes(data)
+    path.chmod(mode)
+
+
+def one_line(script: str) -> str:
+    """A script without its comments on a single line, so that the line numbers in a command's errors are its own."""
+    return " ".join(line.strip() for line in script.splitlines() if not line.startswith("#"))
 
 
 def find_bash() -> str:

@@ -21,9 +21,9 @@ def children(pid: int) -> list[int]:
     """The processes that `pid` started or adopted, zombies included."""
     found: list[int] = []
     try:
-        for task in os.listdir(f"/proc/{pid}/task"):
+        for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(*_GONE):
-                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_bytes().split())
+                found += map(int, (task / "children").read_bytes().split())
     except _GONE:
         return found
     return found
@@ -67,10 +67,10 @@ def number_within(pid: int) -> int:
     return pid
 
 
-def kill_each(pids: Iterable[int]) -> None:
+def signal_each(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 class Child:

@@ -19,10 +19,11 @@ import array
 import asyncio
 import fcntl
 import os
+import signal
 import termios
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -30,7 +31,7 @@ from pathlib import Path
 
 from ludus.errors import SandboxError
 from ludus.sandbox import ExecResult
-from ludus.sandbox.processes import boot_clock, children, descendants, kill_each, number_within, started_after
+from ludus.sandbox.processes import boot_clock, children, descendants, number_within, signal_each, started_after
 from ludus.sandbox.teardown import to_the_end
 
 INLINE_BYTES = 512
@@ -39,6 +40,9 @@ FLOOD_BYTES = 64 * 2**20
 """A command that writes more than this is killed, so that `yes` cannot burn the host."""
 _QUICK_SECONDS = 0.001
 """Output is not watched for the first moment: most commands end within it, and one wake-up tells everything."""
+_REST_SECONDS = 0.002
+"""Pause after a small read: a command that writes line by line then fills the pipe instead of waking us for each."""
+_SMALL_BYTES = 16_384
 _KILL_PAUSES = (0.02, 0.05, 0.1, 0.2)
 """Waits after each round of killing a command's children, before its shell is killed as well."""
 _RESTART_SECONDS = 30.0
@@ -103,6 +107,14 @@ class Pipes:
             os.close(fd)
 
 
+def supervisor_arguments(
+    lib: str, io: str, home: str, pipes: Pipes, doors: Sequence[int], ulimits: Sequence[str]
+) -> list[str]:
+    """The arguments of `slot/supervisor.sh`, which must inherit the pipes and the doors to its control groups."""
+    channels = (str(pipes.slot_command), str(pipes.slot_status))
+    return [lib, io, home, *channels, " ".join(map(str, doors)), *ulimits]
+
+
 class Kept:
     """The first and the last half of a stream, within a limit."""
 
@@ -143,13 +155,11 @@ class Kept:
 class Shell:
     """Drives the bash behind `pipes`. Create it in the event loop that uses it, then await `started`.
 
-    `io` is a host folder that the slot sees as well: long commands and standard input are laid there. `sweep`, where the
-    slot has no pid namespace of its own, kills its stray processes.
+    `io` is a host folder that the slot sees as well: long commands and standard input are laid there. `sweep`, where
+    the slot has no pid namespace of its own, kills its stray processes.
     """
 
-    def __init__(
-        self, pipes: Pipes, io: Path, home: str, *, sweep: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, pipes: Pipes, io: Path, home: str, *, sweep: Callable[[], None] | None = None) -> None:
         self._pipes = pipes
         self._pid = 0
         self._io = io
@@ -169,6 +179,7 @@ class Shell:
         self._waiter: asyncio.Future[int | _Stop] | None = None
         self._buffer = b""
         self._watching = False
+        self._watch = self._loop.call_soon(int)  # the timer that will watch the output again; none yet
         self._out = Kept(0)
         self._err = Kept(_READ_BYTES)  # a slot that cannot start says why on stderr
         self._limit = FLOOD_BYTES
@@ -181,11 +192,11 @@ class Shell:
     def alive(self) -> bool:
         return not self._dead
 
-    async def started(self, pid: int, seconds: float) -> None:
-        """Wait for the first inner shell. `pid` is the supervisor as the host numbers it."""
-        self._pid = pid
+    async def started(self, seconds: float, supervisor: Callable[[], int]) -> None:
+        """Wait for the first inner shell; `supervisor` then tells how the host numbers the slot's first process."""
         async with self._lock:
             await self._back(seconds, "the slot's shell did not start")
+        self._pid = supervisor()
 
     async def run(self, command: bytes, *, seconds: float, keep: int) -> ExecResult:
         """Run one command in the inner shell; see `Sandbox.exec`."""
@@ -214,7 +225,7 @@ class Shell:
         self._limit = max(FLOOD_BYTES, 2 * keep)
         waiter = self._waiter = self._loop.create_future()
         spilled = self._send(command)
-        watch = self._loop.call_later(_QUICK_SECONDS, self._watch_output)
+        self._watch = self._loop.call_later(_QUICK_SECONDS, self._watch_output)
         expire = self._loop.call_later(seconds, self._stop, _Stop.TIME)
         try:
             outcome = await waiter
@@ -225,7 +236,6 @@ class Shell:
                 await to_the_end(self._abort())
             raise
         finally:
-            watch.cancel()
             expire.cancel()
             self._waiter = None
             self._unwatch_output()
@@ -282,6 +292,8 @@ class Shell:
                 self._raise_if_dead()
                 return
         self._sweeping = self._sweeping or self._crowded()
+        self._stop_inner()  # so that it starts nothing while its children are killed
+        self._kill_command()
         self._kill_inner()
         await self._back(_RESTART_SECONDS, "the slot's shell did not come back after its command was killed")
 
@@ -311,13 +323,16 @@ class Shell:
             found = descendants(c for c in children(inner) if started_after(c, self._boot)) - seen
             if not found:
                 return
-            kill_each(found)
+            signal_each(found, signal.SIGKILL)
             seen |= found
 
+    def _stop_inner(self) -> None:
+        if inner := self._inner_on_host():
+            signal_each((inner,), signal.SIGSTOP)
+
     def _kill_inner(self) -> None:
-        inner = self._inner_on_host()
-        if inner:
-            kill_each((inner,))
+        if inner := self._inner_on_host():
+            signal_each((inner,), signal.SIGKILL)
 
     def _inner_on_host(self) -> int:
         """The inner shell as the host numbers it; 0 if it is gone."""
@@ -389,13 +404,12 @@ class Shell:
     # ---- output ---------------------------------------------------------------------------------------------------
 
     def _watch_output(self) -> None:
-        if self._dead:
-            return
-        self._watching = True
         self._loop.add_reader(self._pipes.stdout, self._on_output, self._pipes.stdout)
         self._loop.add_reader(self._pipes.stderr, self._on_output, self._pipes.stderr)
+        self._watching = True
 
     def _unwatch_output(self) -> None:
+        self._watch.cancel()
         if self._watching:
             self._watching = False
             self._loop.remove_reader(self._pipes.stdout)
@@ -408,11 +422,14 @@ class Shell:
         except BlockingIOError:
             return
         if not chunk:  # every writer is gone; the status pipe tells the rest
-            self._loop.remove_reader(fd)
+            self._unwatch_output()
             return
         kept.add(chunk)
         if self._out.size + self._err.size > self._limit:
             self._stop(_Stop.FLOOD)
+        elif len(chunk) < _SMALL_BYTES:
+            self._unwatch_output()
+            self._watch = self._loop.call_later(_REST_SECONDS, self._watch_output)
 
     def _drain_output(self) -> None:
         for fd, kept in ((self._pipes.stdout, self._out), (self._pipes.stderr, self._err)):
@@ -455,9 +472,8 @@ class Shell:
 def lay_down(path: Path, data: bytes) -> None:
     """Write a new file that the slot may read, whatever this process's umask is."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
-        with open(fd, "wb", buffering=0) as file:
-            os.fchmod(fd, 0o444)
+        with path.open("xb", buffering=0) as file:
+            os.fchmod(file.fileno(), 0o444)
             view = memoryview(data)
             while view:
                 view = view[file.write(view) :]

@@ -10,6 +10,7 @@ results: hidden files are searched, `.git` is not, files come in the order of th
 """
 
 import posixpath
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -281,7 +282,7 @@ async def search_files(
     if not found and result.timed_out:
         raise TimeoutError(f"search_files: nothing found in {SEARCH_SECONDS:g} s; search a smaller folder")
     if not found and result.stderr.strip():
-        raise ValueError(f"search_files: {clean(result.stderr).strip().splitlines()[0]}")
+        raise ValueError(f"search_files: {' '.join(clean(result.stderr).split())[:300]}")
     if len(found) > limit:
         found[limit:] = [f"[there are more than {limit} matches; narrow the search or raise limit]"]
     if result.timed_out:
@@ -325,4 +326,5 @@ def _quoted_path(path: str) -> str:
     """A path as seen from the workspace, which no command takes for an option."""
     if path == WORKSPACE or path.startswith(WORKSPACE + "/"):
         path = posixpath.relpath(path, WORKSPACE)
-    return shlex.quote(path if path.startswith("/") else f"./{path}")
+    path = re.sub(r"^(\./+)+", "", path) or "."
+    return shlex.quote(path if path == "." or path.startswith("/") else f"./{path}")

@@ -1,9 +1,9 @@
 """The terminal: shell commands in the slot, in the foreground and in the background.
 
 Commands run in the slot's one persistent shell, so `cd` and exported variables last. What the agent sees is text:
-escape sequences are stripped, bytes that are no text are replaced, a long output keeps its beginning and, more of it,
-its end. A command that fails, or is killed at its time limit, is a result like any other: the exit code is part of the
-text. Only a broken slot is an error of its own (`SandboxError`), and it is never shown as output.
+escape sequences are stripped and bytes that are no text are replaced. A command that fails, or is killed at its time
+limit, is a result like any other: the exit code is part of the text. Only a broken slot is an error of its own
+(`SandboxError`), and it is never shown as output. How much of a long output the model sees is the loop's business.
 
 Background processes belong to the slot and die with it, at the latest before the task is verified.
 """
@@ -20,8 +20,6 @@ from msgspec import Meta
 from ludus.sandbox import ExecResult, Sandbox
 from ludus.tools import Tool, tool
 
-OUTPUT_CHARS = 50_000
-"""How much of an output is shown."""
 LONGEST = 600
 """The longest time limit, in seconds, that the model can give a command."""
 
@@ -127,7 +125,7 @@ async def _ended(box: Sandbox, id: str, seconds: float) -> None:
 
 
 async def _log(shell: Shell, id: str) -> str:
-    return shortened(clean(await shell.box.log(id))) or "(no output so far)"
+    return clean(await shell.box.log(id)) or "(no output so far)"
 
 
 # ---- time limits and text, also for other tools that run commands --------------------------------------------------
@@ -145,7 +143,7 @@ def _clamped(seconds: float) -> float:
 def as_text(result: ExecResult, limit: float) -> str:
     """What a command did, in words: its output, and how it ended unless that was well."""
     gap = b"\n" if result.stdout and result.stderr and not result.stdout.endswith(b"\n") else b""
-    parts = [shortened(clean(result.stdout + gap + result.stderr)).rstrip("\n")]
+    parts = [clean(result.stdout + gap + result.stderr).rstrip("\n")]
     if result.truncated:
         parts.append("[the output was larger than the sandbox keeps; its middle is missing]")
     if result.timed_out:
@@ -159,12 +157,3 @@ def clean(data: bytes) -> str:
     """Bytes as text: no escape sequences, and a mark in place of whatever is not text."""
     text = _ESCAPES.sub("", data.decode(errors="replace")).replace("\r\n", "\n")
     return _CONTROLS.sub("\ufffd", text)
-
-
-def shortened(text: str, limit: int = OUTPUT_CHARS) -> str:
-    """The first 40 % and the last 60 % of `limit`, with a note between them, if the text is longer than that."""
-    if len(text) <= limit:
-        return text
-    head = limit * 2 // 5
-    dropped = len(text) - limit
-    return f"{text[:head]}\n[... {dropped} characters left out ...]\n{text[len(text) - (limit - head) :]}"

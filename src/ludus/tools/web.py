@@ -135,7 +135,7 @@ def make_provider(
             raise ConfigError("tools.web.base_url: searxng is self-hosted; give the address of your server")
         return Searxng(http, base_url.rstrip("/"), Pages(http, allow_private))
     if not key:
-        raise ConfigError(f"tools.web.key: {name} needs a key; name the environment variable that holds it")
+        raise ConfigError(f"tools.web.api_key_var: {name} needs a key; name the environment variable that holds it")
     if name == "brave":
         return Brave(http, key, Pages(http, allow_private), (base_url or Brave.base_url).rstrip("/"))
     return Tavily(http, key, (base_url or Tavily.base_url).rstrip("/"))

@@ -1,19 +1,22 @@
 # The first process of a slot: keeps one inner shell alive and starts the next when it ends.
 #
-#   supervisor.sh LIB IO HOME COMMAND_FD STATUS_FD ULIMIT...
+#   supervisor.sh LIB IO HOME COMMAND_FD STATUS_FD "CGROUP_FD..." ULIMIT...
 #
 # Descriptors here and in the inner shell: 3 commands in, 4 status out, 5 and 6 the commands' stdout and stderr. Status
 # records end in NUL: "x CODE" says that the inner shell is gone. The host answers with "go:DIR", or with "sweep:DIR" to
 # have every other process of the slot killed first.
 
 lib=$1 io=$2 home=$3
+for door in $6; do
+    eval "echo 0 >&$door && exec $door>&-" || exit 125
+done
+ulimit "${@:7}" || exit 125
 eval "exec 3<&$4 $4<&- 4>&$5 $5>&- 5>&1 6>&2 </dev/null >/dev/null 2>&1"
-ulimit "${@:6}"
 
 # A handler, not '': an ignored signal would stay ignored in every command, and as pid 1 we must not die of any.
 trap : HUP INT QUIT ILL TRAP ABRT BUS FPE USR1 SEGV USR2 PIPE ALRM TERM XCPU XFSZ VTALRM SYS
 
-IFS= read -r -d '' inner <"$lib/inner.sh"
+IFS= read -r -d '' inner <"$lib/inner.line"
 cd -- "$home" || exit 125
 
 while :; do

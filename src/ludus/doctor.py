@@ -1,0 +1,180 @@
+"""What works on this machine, and what to do about the rest.
+
+Each finding is a line: ok, warn (something optional is missing) or fail (something essential is), with the remedy.
+Essential are the Python version, the default sandbox, and whatever the user asked for: a model server, if one is
+configured. Nothing is changed and nothing is paid for: the server is asked for its list of models, once.
+"""
+
+import importlib.util
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from ludus import __version__
+from ludus.config import Config
+from ludus.config.build import server_settings
+from ludus.config.recipes import AnthropicConfig, AzureConfig, ServerConfig
+from ludus.errors import ConfigError, suggest
+from ludus.models.http import Client, HttpError, Response, Timeouts
+
+PYTHON = (3, 11)
+LITTLE_DISK = 1_000_000_000
+PROBE = Timeouts(connect=5.0, silence=5.0, total=10.0)
+
+EXTRAS = {
+    "mcp": ("mcp", "tools from MCP servers"),
+    "hub": ("huggingface_hub", "data sets and weights from the Hugging Face hub"),
+}
+
+
+class Finding(Struct, frozen=True):
+    what: str
+    status: Literal["ok", "warn", "fail"]
+    message: str
+    remedy: str = ""
+
+
+async def examine(config: Config, folder: Path) -> list[Finding]:
+    """Look at everything. `folder` is where runs are written."""
+    findings = [
+        about_python(sys.version_info[:2]),
+        Finding("ludus", "ok", __version__),
+        *about_sandbox(),
+        *about_embedded(),
+        *about_extras(),
+        about_disk(shutil.disk_usage(folder).free),
+    ]
+    if isinstance(config.model, ServerConfig):
+        findings.append(await about_server(config.model))
+    return findings
+
+
+def about_python(version: tuple[int, ...]) -> Finding:
+    shown = ".".join(map(str, version))
+    if version < PYTHON:
+        return Finding("python", "fail", f"{shown} is too old", "install Python 3.11 or newer")
+    return Finding("python", "ok", f"{shown} on {platform.system()} {platform.machine()}")
+
+
+def about_sandbox() -> Iterator[Finding]:
+    """Whether slots can be made, and which of their limits hold."""
+    from ludus.sandbox.bwrap import Bwrap, find_bwrap
+
+    backend = Bwrap()
+    try:
+        path = find_bwrap()
+        backend.check()
+        yield Finding("sandbox bwrap", "ok", f"works ({path})")
+        for held in backend.limits():
+            yield Finding(
+                f"sandbox {held.limit}",
+                "ok" if held.strong else "warn",
+                f"held by {held.by}",
+                "" if held.strong else "run where this user may make control groups",
+            )
+    except ConfigError as error:
+        yield Finding("sandbox bwrap", "fail", str(error), "or, for code that you trust: --sandbox.backend local")
+    finally:
+        backend.close()
+
+
+def about_embedded() -> Iterator[Finding]:
+    """The model that needs no account: its engine and its weights."""
+    if not importlib.util.find_spec("xllamacpp"):
+        yield Finding("embedded model", "warn", "its engine is not installed", "pip install 'ludus[local]'")
+        return
+    yield Finding("embedded model", "ok", "its engine is installed")
+
+
+def about_extras() -> Iterator[Finding]:
+    for extra, (module, purpose) in EXTRAS.items():
+        if importlib.util.find_spec(module):
+            yield Finding(f"extra {extra}", "ok", purpose)
+        else:
+            yield Finding(f"extra {extra}", "warn", f"not installed: no {purpose}", f"pip install 'ludus[{extra}]'")
+
+
+def about_disk(free: int) -> Finding:
+    shown = f"{free / 1e9:.1f} GB free"
+    if free < LITTLE_DISK:
+        return Finding("disk", "warn", shown, "free some space, or write runs elsewhere with --out")
+    return Finding("disk", "ok", shown)
+
+
+# ---- the model server ---------------------------------------------------------------------------------------------
+
+
+async def about_server(model: ServerConfig) -> Finding:
+    """Whether the server answers, takes the key and knows the model."""
+    try:
+        settings = server_settings(msgspec.structs.replace(model, name=model.name or "any"))[0]
+    except ConfigError as error:
+        return Finding("model server", "fail", str(error))
+    url, headers = models_request(model, settings["base_url"], settings["api_key"])
+    async with Client(timeouts=PROBE, proxy=settings["proxy"]) as client:
+        try:
+            response = await client.request("GET", url, tuple({**headers, **settings["headers"]}.items()))
+        except (HttpError, ValueError) as error:
+            return Finding("model server", "fail", str(error), "is it running, and is model.base_url right?")
+    return read_models(response, url.partition("?")[0], model)
+
+
+def models_request(model: ServerConfig, base_url: str, key: str) -> tuple[str, Mapping[str, str]]:
+    """Where a server lists its models, and the headers to ask with."""
+    base = base_url.rstrip("/")
+    match model:
+        case AnthropicConfig():
+            return f"{base}/v1/models", {"x-api-key": key, "anthropic-version": model.version}
+        case AzureConfig():
+            return f"{base}/openai/models?api-version={model.api_version}", {"api-key": key}
+        case _:
+            return f"{base}/models", {"Authorization": f"Bearer {key}"} if key else {}
+
+
+class _Model(Struct):
+    id: str = ""
+
+
+class _Models(Struct):
+    data: list[_Model]
+
+
+def read_models(response: Response, url: str, model: ServerConfig) -> Finding:
+    """What the server's answer means."""
+    if response.status in (401, 403):
+        key = f"in {model.api_key_var}" if model.api_key_var else "none was sent"
+        return Finding("model server", "fail", f"{url}: status {response.status}: it refuses the key ({key})")
+    if response.status != 200:
+        message = f"{url}: it answers, but with status {response.status} to a request for its models"
+        return Finding("model server", "warn", message, "check model.base_url, which most often ends in /v1")
+    try:
+        names = [each.id for each in msgspec.json.decode(response.body, type=_Models).data]
+    except msgspec.DecodeError:
+        message = f"{url}: it answers, but not with a list of models"
+        return Finding("model server", "warn", message, "check model.base_url, which most often ends in /v1")
+    if names and model.name and model.name not in names and not isinstance(model, AzureConfig):
+        message = f"{url}: it answers, but does not list '{model.name}'"
+        return Finding("model server", "warn", message, suggest(model.name, names[:20]))
+    return Finding("model server", "ok", f"{url}: it answers{' and lists the model' if model.name in names else ''}")
+
+
+# ---- for people ---------------------------------------------------------------------------------------------------
+
+
+def healthy(findings: list[Finding]) -> bool:
+    return all(finding.status != "fail" for finding in findings)
+
+
+def as_text(findings: list[Finding]) -> str:
+    lines: list[str] = []
+    for finding in findings:
+        lines.append(f"{finding.status:<5} {finding.what}: {finding.message}")
+        if finding.remedy:
+            lines.append(f"      → {finding.remedy}")
+    return "\n".join(lines)

@@ -1,0 +1,152 @@
+"""Slots without isolation: **unsafe for code that you do not trust**.
+
+A `local` slot is a temporary folder and a bash in it, run as the driver's own user. A command can read every file that
+the user can, use the network, and see and signal the user's processes. What it gets is order, not safety: a clean
+environment without the host's variables, limits on time and output (not on memory, processes or disk), and an end at
+which its processes are killed and its folder is removed. Use it for tests and for code that you wrote.
+
+`/workspace` is the temporary folder: `read`, `write` and `cwd` translate the path. A command's own text is not
+translated, so commands should use relative paths. Background processes are found by a variable in their environment;
+a process that clears its environment *and* leaves the slot's process tree escapes `settle` and `close`.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+from ludus.errors import SandboxError
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.base import ShellSandbox
+from ludus.sandbox.hostdir import HostDir, find_bash, remove_tree
+from ludus.sandbox.processes import Child, descendants, signal_each
+from ludus.sandbox.shell import Pipes, Shell, supervisor_arguments
+from ludus.sandbox.teardown import to_the_end
+
+_START_SECONDS = 30.0
+_MARK = "LUDUS_SLOT"
+
+
+class Local:
+    """Makes local slots. Close it when they are all closed."""
+
+    def __init__(self) -> None:
+        self._host: HostDir | None = None
+
+    async def create(self, spec: SandboxSpec) -> ShellSandbox:
+        if self._host is None:
+            self._host = HostDir()
+        stack = AsyncExitStack()
+        try:
+            return await _open(self._host, spec, stack)
+        except BaseException:
+            await to_the_end(stack.aclose())
+            raise
+
+    def close(self) -> None:
+        if self._host is not None:
+            self._host.close()
+            self._host = None
+
+
+class _LocalSandbox(ShellSandbox):
+    def __init__(self, spec: SandboxSpec, shell: Shell, host: HostDir, folder: Path, resources: AsyncExitStack) -> None:
+        super().__init__(
+            spec,
+            shell,
+            folder / "io",
+            seen_io=str(folder / "io"),
+            lib=str(host.lib),
+            jobs=str(folder / "jobs"),
+            workspace=str(folder / "workspace"),
+        )
+        self._resources = resources
+
+    async def _end(self) -> None:
+        await self._resources.aclose()
+
+
+async def _open(host: HostDir, spec: SandboxSpec, stack: AsyncExitStack) -> ShellSandbox:
+    """Start a slot. Whatever it takes on the host is put on `stack`, to be given back in reverse."""
+    folder = host.slot()
+    stack.push_async_callback(asyncio.to_thread, remove_tree, folder)
+    workspace = folder / "workspace"
+    for part in (workspace, folder / "io", folder / "jobs", folder / "tmp"):
+        part.mkdir()
+    pipes = Pipes.open()
+    first: list[int] = []
+    shell = Shell(pipes, folder / "io", str(workspace), sweep=lambda: _sweep(folder, first, spare=first[0]))
+    stack.callback(shell.close)
+    try:
+        child = _spawn(host, spec, folder, pipes)
+    finally:
+        pipes.close_slot_ends()
+    first.append(child.pid)
+    stack.push_async_callback(_end, child, folder)
+    await shell.started(_START_SECONDS, lambda: child.pid)
+    return _LocalSandbox(spec, shell, host, folder, stack)
+
+
+def _spawn(host: HostDir, spec: SandboxSpec, folder: Path, pipes: Pipes) -> Child:
+    bash, workspace = find_bash(), str(folder / "workspace")
+    channels = (pipes.slot_command, pipes.slot_status)
+    try:
+        popen = subprocess.Popen(
+            [
+                *(bash, "--norc", "--noprofile", str(host.lib / "supervisor.sh")),
+                *supervisor_arguments(str(host.lib), str(folder / "io"), workspace, pipes, (), ("-c", "0")),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=pipes.slot_stdout,
+            stderr=pipes.slot_stderr,
+            pass_fds=channels,
+            cwd=workspace,
+            env={
+                "PATH": os.environ.get("PATH", os.defpath),
+                "HOME": workspace,
+                "TMPDIR": str(folder / "tmp"),
+                "LANG": "C.UTF-8",
+                "TERM": "dumb",
+                **dict(spec.env),
+                _MARK: str(folder),
+            },
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SandboxError(f"bash did not start: {error}") from error
+    return Child(popen)
+
+
+async def _end(child: Child, folder: Path) -> None:
+    _sweep(folder, [child.pid], spare=0)
+    await child.wait()
+
+
+def _sweep(folder: Path, roots: list[int], *, spare: int) -> None:
+    """Kill the slot's processes: those below its shell, and those that carry its mark, wherever they are."""
+    for _ in range(100):  # bounded: something may fork faster than it is killed
+        found = (descendants(roots) | _marked(folder)) - {spare}
+        found = {pid for pid in found if not _is_zombie(pid)}
+        if not found:
+            return
+        signal_each(found, signal.SIGKILL)
+
+
+def _marked(folder: Path) -> set[int]:
+    mark = f"{_MARK}={folder}".encode()
+    found: set[int] = set()
+    for process in Path("/proc").glob("[1-9]*"):
+        with suppress(OSError):
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.add(int(process.name))
+    return found
+
+
+def _is_zombie(pid: int) -> bool:
+    """Dead but not yet reaped, or gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+    except OSError:
+        return True

@@ -1,0 +1,308 @@
+"""The pool: who gets a slot, when, and how many there are.
+
+    async with open_pool("bwrap", max_slots=32, warm=4) as pool:
+        async with pool.lease(spec) as box:
+            await box.exec("echo hi")
+
+At most `max_slots` slots live at a time, counting those that start and those that end. Requests are served first come,
+first served. A slot is used once: at the end of its lease it is closed, in the background, and never handed out
+again. With `warm` > 0, that many slots of each spec that was asked for are kept ready; making them never takes room
+that a waiting request needs, and a request for another spec may have them closed. If a slot cannot be made, one
+waiting request is told (`SandboxError`) and the others go on. Nothing polls: every event calls `_pump`, which decides
+what happens next.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from msgspec import Struct
+
+from ludus.errors import ConfigError, SandboxError, suggest
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.bwrap import Bwrap
+from ludus.sandbox.local import Local
+from ludus.sandbox.teardown import to_the_end
+
+Create = Callable[[SandboxSpec], Awaitable[Sandbox]]
+
+BACKENDS = ("bwrap", "local")
+
+
+class PoolMetrics(Struct, frozen=True):
+    """A pool at one moment, and what it has done so far."""
+
+    live: int
+    """Slots that exist: leased, warm, starting or ending."""
+    leased: int
+    warm: int
+    waiting: int
+    """Requests without a slot yet."""
+    created: int
+    failed: int
+    """Slots that could not be made."""
+    lost: int
+    """Slots that could not be ended as they should."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Request:
+    spec: SandboxSpec
+    box: "asyncio.Future[Sandbox]"
+
+
+class Pool:
+    """Hands out slots. Enter it (`async with pool:`) before leasing; leaving ends every slot."""
+
+    def __init__(
+        self,
+        create: Create,
+        *,
+        max_slots: int = 64,
+        warm: int = 0,
+        acquire_seconds: float = 600.0,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        if max_slots < 1:
+            raise ConfigError(f"sandbox.max_slots is {max_slots}; a pool needs at least 1")
+        if warm < 0:
+            raise ConfigError(f"sandbox.warm is {warm}; it cannot be negative")
+        self._create = create
+        self._max_slots = max_slots
+        self._warm_target = warm
+        self._acquire_seconds = acquire_seconds
+        self._on_close = on_close
+        self._open = False
+        self._requests: deque[_Request] = deque()
+        self._warm: dict[SandboxSpec, deque[Sandbox]] = {}
+        """Ready slots of every spec that was asked for, longest ago first."""
+        self._starting: Counter[SandboxSpec] = Counter()
+        self._leased: set[Sandbox] = set()
+        self._closing = 0
+        self._created = 0
+        self._failed = 0
+        self._lost = 0
+        self._unwilling: set[SandboxSpec] = set()
+        """Specs whose last slot could not be made: not refilled until somebody asks again."""
+        self._makers: set[asyncio.Task[None]] = set()
+        self._closers: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await to_the_end(self._shut())
+
+    def metrics(self) -> PoolMetrics:
+        warm = sum(map(len, self._warm.values()))
+        return PoolMetrics(
+            self._live(), len(self._leased), warm, len(self._requests), self._created, self._failed, self._lost
+        )
+
+    @asynccontextmanager
+    async def lease(self, spec: SandboxSpec, *, timeout: float | None = None) -> AsyncGenerator[Sandbox, None]:
+        """A fresh slot for as long as the block runs.
+
+        Raises:
+            SandboxError: no slot became free within `timeout` (by default the pool's), or none could be made.
+        """
+        box = await self._acquire(spec, self._acquire_seconds if timeout is None else timeout)
+        try:
+            yield box
+        finally:
+            self._give_back(box)
+
+    # ---- requests -------------------------------------------------------------------------------------------------
+
+    async def _acquire(self, spec: SandboxSpec, seconds: float) -> Sandbox:
+        if not self._open:
+            raise SandboxError("the pool is not open", retryable=False)
+        self._unwilling.discard(spec)
+        self._warm[spec] = self._warm.pop(spec, deque())  # now the last in order: the most recently asked for
+        request = _Request(spec, asyncio.get_running_loop().create_future())
+        self._requests.append(request)
+        self._pump()
+        try:
+            async with asyncio.timeout(seconds):
+                return await request.box
+        except TimeoutError:
+            self._withdraw(request)
+            state = f"{len(self._leased)} of {self._max_slots} slots are leased, {len(self._requests)} requests wait"
+            raise SandboxError(f"no slot within {seconds:g} s: {state}") from None
+        except BaseException:
+            self._withdraw(request)
+            raise
+
+    def _withdraw(self, request: _Request) -> None:
+        """Forget a request whose owner has gone; a slot that reached it in the same moment is given back."""
+        if request in self._requests:
+            self._requests.remove(request)
+        box = request.box
+        if box.done() and not box.cancelled() and box.exception() is None:
+            self._give_back(box.result())
+        self._pump()
+
+    def _give_back(self, box: Sandbox) -> None:
+        if box in self._leased:  # else the pool has closed meanwhile, and the slot with it
+            self._leased.remove(box)
+            self._close(box)
+
+    # ---- deciding -------------------------------------------------------------------------------------------------
+
+    def _live(self) -> int:
+        return len(self._leased) + sum(map(len, self._warm.values())) + self._starting.total() + self._closing
+
+    def _pump(self) -> None:
+        """Serve whom we can, start what is needed, and close what is in the way. Called after every event."""
+        if self._open:
+            self._serve()
+            self._start_missing()
+            if not self._requests:
+                self._refill()
+
+    def _serve(self) -> None:
+        for request in tuple(self._requests):
+            ready = self._warm.get(request.spec)
+            if ready and not request.box.done():
+                self._requests.remove(request)
+                box = ready.popleft()
+                self._leased.add(box)
+                request.box.set_result(box)
+
+    def _start_missing(self) -> None:
+        """Start a slot for each request that none is starting for, oldest first, as far as there is room."""
+        room, leaving, starting = self._max_slots - self._live(), self._closing, Counter(self._starting)
+        for request in tuple(self._requests):
+            if starting[request.spec]:
+                starting[request.spec] -= 1
+            elif room > 0:
+                room -= 1
+                self._start(request.spec)
+            elif leaving > 0:
+                leaving -= 1  # this one gets the room of a slot that is ending
+            elif not self._evict():
+                return
+
+    def _evict(self) -> bool:
+        """Close one warm slot, of the spec asked for longest ago. Nobody waits for it: those were served before."""
+        for ready in self._warm.values():
+            if ready:
+                self._close(ready.popleft())
+                return True
+        return False
+
+    def _refill(self) -> None:
+        for spec, ready in reversed(self._warm.items()):
+            while len(ready) > self._warm_target:  # a request was withdrawn while its slot started
+                self._close(ready.popleft())
+            missing = self._warm_target - len(ready) - self._starting[spec]
+            room = self._max_slots - self._live()
+            for _ in range(min(missing, room) if spec not in self._unwilling else 0):
+                self._start(spec)
+
+    # ---- doing ----------------------------------------------------------------------------------------------------
+
+    def _start(self, spec: SandboxSpec) -> None:
+        self._starting[spec] += 1
+        _own(self._makers, self._make(spec))
+
+    async def _make(self, spec: SandboxSpec) -> None:
+        try:
+            box = await self._create(spec)
+        except SandboxError as error:
+            self._could_not_make(spec, error)
+        except Exception as error:  # a backend is foreign code; whatever it raises means that there is no slot
+            failure = SandboxError(f"no slot could be made: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._could_not_make(spec, failure)
+        else:
+            self._created += 1
+            if self._open:
+                self._warm[spec].append(box)
+            else:
+                self._close(box)
+        finally:
+            self._starting[spec] -= 1
+            self._pump()
+
+    def _could_not_make(self, spec: SandboxSpec, error: SandboxError) -> None:
+        self._failed += 1
+        self._unwilling.add(spec)
+        request = next((r for r in self._requests if r.spec == spec and not r.box.done()), None)
+        if request is not None:
+            self._requests.remove(request)
+            request.box.set_exception(error)
+
+    def _close(self, box: Sandbox) -> None:
+        self._closing += 1
+        _own(self._closers, self._end(box))
+
+    async def _end(self, box: Sandbox) -> None:
+        try:
+            await box.close()
+        except Exception:  # a backend is foreign code; the pool goes on without knowing that the slot is gone
+            self._lost += 1
+        finally:
+            self._closing -= 1
+            self._pump()
+
+    async def _shut(self) -> None:
+        self._open = False
+        for request in self._requests:
+            if not request.box.done():
+                request.box.set_exception(SandboxError("the pool was closed", retryable=False))
+        self._requests.clear()
+        for box in (*self._leased, *(box for ready in self._warm.values() for box in ready)):
+            self._close(box)
+        self._leased.clear()
+        self._warm.clear()
+        for maker in self._makers:
+            maker.cancel()
+        while tasks := self._makers | self._closers:
+            await asyncio.wait(tasks)
+        self._on_close()
+
+
+def _own(owner: set[asyncio.Task[None]], work: Coroutine[None, None, None]) -> None:
+    task = asyncio.create_task(work)
+    owner.add(task)
+    task.add_done_callback(owner.discard)
+
+
+def open_pool(
+    backend: str = "bwrap",
+    *,
+    require_sandbox: bool = False,
+    max_slots: int = 64,
+    warm: int = 0,
+    acquire_seconds: float = 600.0,
+) -> Pool:
+    """A pool of one kind of slots, after a check that they work here. There is no falling back to another kind.
+
+    Raises:
+        ConfigError: `backend` is unknown or does not work here, or it isolates nothing and `require_sandbox` is set.
+    """
+    if backend == "bwrap":
+        bwrap = Bwrap()
+        try:
+            bwrap.check()
+        finally:
+            bwrap.close()
+        create, on_close = bwrap.create, bwrap.close
+    elif backend == "local":
+        if require_sandbox:
+            raise ConfigError(
+                "sandbox.backend is 'local', which isolates nothing, but require_sandbox is set: use 'bwrap'"
+            )
+        local = Local()
+        create, on_close = local.create, local.close
+    else:
+        raise ConfigError(f"sandbox.backend '{backend}' is unknown; {suggest(backend, list(BACKENDS))}")
+    return Pool(create, max_slots=max_slots, warm=warm, acquire_seconds=acquire_seconds, on_close=on_close)

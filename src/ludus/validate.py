@@ -1,0 +1,354 @@
+"""Proof, without a model, that an environment scores rightly.
+
+For every task two fresh slots are set up. In one of them the environment's own gold solution (`Env.solve`) is carried
+out and verified, in the other nothing is done. `observe` gathers what happened as `Evidence`; `examine`, a pure
+function, says what is wrong with it. What holds if there are no problems: ids are unique and usable, gold passes with
+value 1, doing nothing does not pass and scores 0, `setup` makes the same files twice, and `verify` gives the same
+verdict twice.
+
+A warning, not a problem: an answer that stands in the opening messages or in the slot's files; there are tasks where
+that is meant. What is not proven: that no other wrong answer passes, and that no right one fails.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from msgspec import Struct
+
+from ludus.agent import Limits
+from ludus.env import Env
+from ludus.errors import SandboxError
+from ludus.sandbox import WORKSPACE, Sandbox
+from ludus.sandbox.pool import Pool
+from ludus.types import Completion, Message, Provenance, Rollout, Score, StopReason, Task, Turn
+
+LONGEST_ID = 200
+LISTED = 200_000
+"""How much of the list of a slot's files is kept, to tell where two differ."""
+
+Verdict = Literal["ok", "fail", "warn", "skipped"]
+T = TypeVar("T")
+
+
+class Problem(Struct, frozen=True):
+    task: str
+    message: str
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """One property, over all tasks."""
+
+    name: str
+    verdict: Verdict
+    checked: int
+    problems: tuple[Problem, ...] = ()
+    note: str = ""
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    env: str
+    version: str
+    split: str
+    tasks: int
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not any(check.verdict == "fail" for check in self.checks)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a slot: a digest of names, modes and contents, and the beginning of the list."""
+
+    digest: str
+    listing: str
+
+
+@dataclass
+class Evidence:
+    """What happened when a task was tried. `broken` holds what could not be done, by step."""
+
+    task: Task
+    opening: str = ""
+    files: list[Files] = field(default_factory=list[Files])
+    leaks: tuple[str, ...] = ()
+    """Files that contain the answer after setup."""
+    gold: list[Score] = field(default_factory=list[Score])
+    empty: list[Score] = field(default_factory=list[Score])
+    broken: dict[str, str] = field(default_factory=dict[str, str])
+
+
+# ---- what is wrong ------------------------------------------------------------------------------------------------
+
+IDS = "ids are unique and well-formed"
+PROMPTS = "every task asks something"
+SETUP = "setup makes the same files twice"
+GOLD = "the gold solution passes with value 1"
+EMPTY = "doing nothing scores 0"
+REPEATS = "verify gives the same verdict twice"
+LEAKS = "the answer is not given away"
+
+
+def examine(env: Env, split: str, evidence: Sequence[Evidence]) -> Report:
+    """Judge the evidence of all tasks."""
+    tasks = [each.task for each in evidence]
+    checks = [
+        _check(IDS, len(tasks), _about_ids(tasks)),
+        _check(PROMPTS, len(tasks), _about_each(evidence, about_prompt)),
+        _check(SETUP, len(tasks), _about_each(evidence, about_setup)),
+        _check(GOLD, len(tasks), _about_each(evidence, about_gold)),
+        _check(EMPTY, len(tasks), _about_each(evidence, about_empty)),
+        _check(REPEATS, len(tasks), _about_each(evidence, about_repeats)),
+        _check(LEAKS, len(tasks), _about_each(evidence, about_leaks), warning=True),
+    ]
+    if env.sandbox is None:
+        checks[2] = Check(name=SETUP, verdict="skipped", checked=0, note="the environment has no sandbox")
+    if not can_solve(env):
+        note = f"{type(env).__name__} has no solve(task, box): write it to return a perfect answer; see ludus.env.Env"
+        checks[3] = Check(name=GOLD, verdict="fail", checked=0, note=note)
+    if not tasks:
+        note = f"split '{split}' has no tasks"
+        checks = [Check(name="there are tasks", verdict="fail", checked=0, note=note)]
+    return Report(env=env.name, version=env.version, split=split, tasks=len(tasks), checks=tuple(checks))
+
+
+def can_solve(env: Env) -> bool:
+    return type(env).solve is not Env.solve
+
+
+def _check(name: str, checked: int, problems: Iterable[Problem], *, warning: bool = False) -> Check:
+    found = tuple(problems)
+    verdict: Verdict = ("warn" if warning else "fail") if found else "ok"
+    return Check(name=name, verdict=verdict, checked=checked, problems=found)
+
+
+def _about_each(evidence: Iterable[Evidence], about: Callable[[Evidence], str]) -> Iterator[Problem]:
+    for each in evidence:
+        if message := about(each):
+            yield Problem(str(each.task.id), message)
+
+
+def _about_ids(tasks: Sequence[Task]) -> Iterator[Problem]:
+    for id, count in Counter[object](task.id for task in tasks).items():
+        if message := about_id(id):
+            yield Problem(str(id), message)
+        if count > 1:
+            yield Problem(str(id), f"{count} tasks have this id")
+
+
+def about_id(id: object) -> str:
+    """Foreign code makes ids, so they may be anything at all."""
+    if not isinstance(id, str):
+        return f"the id is {type(id).__name__}, not text"
+    if not id.strip():
+        return "the id is empty"
+    if id != id.strip() or not id.isprintable():
+        return f"the id has spaces around it or unprintable characters: {id!r}"
+    return f"the id is longer than {LONGEST_ID} characters" if len(id) > LONGEST_ID else ""
+
+
+def about_prompt(evidence: Evidence) -> str:
+    if "opening" in evidence.broken:
+        return evidence.broken["opening"]
+    return "" if evidence.opening.strip() else "the opening messages are empty"
+
+
+def about_setup(evidence: Evidence) -> str:
+    if "setup" in evidence.broken:
+        return evidence.broken["setup"]
+    if len(evidence.files) < 2 or evidence.files[0].digest == evidence.files[1].digest:
+        return ""
+    first, second = (files.listing.splitlines() for files in evidence.files[:2])
+    changed = sorted(set(first) ^ set(second))
+    return f"two slots differ after setup: {changed[0] if changed else 'in a long list of files'}"
+
+
+def about_gold(evidence: Evidence) -> str:
+    for step in ("solve", "verify gold"):
+        if step in evidence.broken:
+            return evidence.broken[step]
+    if not evidence.gold:
+        return "not tried, because setup failed"
+    score = evidence.gold[0]
+    return "" if score.passed and score.value == 1.0 else f"gold scored {_said(score)}"
+
+
+def about_empty(evidence: Evidence) -> str:
+    if "verify empty" in evidence.broken:
+        return evidence.broken["verify empty"]
+    if not evidence.empty:
+        return "not tried, because setup failed"
+    score = evidence.empty[0]
+    return "" if not score.passed and score.value == 0.0 else f"an empty answer scored {_said(score)}"
+
+
+def about_repeats(evidence: Evidence) -> str:
+    for scores in (evidence.gold, evidence.empty):
+        if len(scores) > 1 and scores[0] != scores[1]:
+            return f"first {_said(scores[0])}, then {_said(scores[1])}"
+    return ""
+
+
+def about_leaks(evidence: Evidence) -> str:
+    needle = telling(evidence.task.answer)
+    if needle and needle in " ".join(evidence.opening.split()):
+        return "the answer stands in the opening messages"
+    return f"the answer stands in {', '.join(evidence.leaks[:3])} after setup" if evidence.leaks else ""
+
+
+def telling(answer: object) -> str:
+    """The answer as a text whose presence elsewhere would mean something; empty for short or structured ones."""
+    text = " ".join(answer.split()) if isinstance(answer, str) else ""
+    enough = len(text) >= 4 and any(letter.isalpha() for letter in text)
+    return text if enough or len(text) >= 8 else ""
+
+
+def _said(score: Score) -> str:
+    words = f"{score.value:g}, {'passed' if score.passed else 'not passed'}"
+    return f"{words}: {' '.join(score.feedback.split())[:200]}" if score.feedback else words
+
+
+# ---- trying it out ------------------------------------------------------------------------------------------------
+
+
+async def validate(
+    env: Env,
+    split: str,
+    tasks: Iterable[Task],
+    pool: Pool | None,
+    *,
+    limits: Limits = Limits(),  # noqa: B008  (frozen)
+    concurrency: int = 4,
+) -> Report:
+    """Try every task and judge the evidence. Never raises for what the environment does."""
+    evidence = [Evidence(task) for task in tasks]
+    queue = iter(evidence)
+
+    async def work() -> None:
+        for each in queue:
+            await observe(env, each, pool, limits)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(work())
+    return examine(env, split, evidence)
+
+
+async def observe(env: Env, evidence: Evidence, pool: Pool | None, limits: Limits) -> None:
+    """Try one task: once doing nothing, once doing it right."""
+    task = evidence.task
+    opening = await _kept(evidence, "opening", limits.setup_seconds, _opening(env, task))
+    evidence.opening = "\n".join(message.content for message in opening or ())
+    if env.sandbox is None:
+        await _score_empty(env, evidence, None, limits)
+        await _score_gold(env, evidence, None, limits)
+        return
+    assert pool is not None, "an environment with a sandbox is validated with a pool"
+    try:
+        for score in (_score_empty, _score_gold):
+            async with pool.lease(env.sandbox) as box:
+                await _kept(evidence, "setup", limits.setup_seconds, env.setup(task, box))
+                if "setup" in evidence.broken:
+                    return
+                evidence.files.append(await list_files(box))
+                evidence.leaks = evidence.leaks or await _find(box, task)
+                await score(env, evidence, box, limits)
+    except SandboxError as error:
+        evidence.broken["setup"] = f"the slot failed: {error}"
+
+
+async def _opening(env: Env, task: Task) -> tuple[Message, ...]:
+    return env.opening(task)
+
+
+async def _score_empty(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits) -> None:
+    await _score(env, evidence, box, limits, "verify empty", "", evidence.empty)
+
+
+async def _score_gold(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits) -> None:
+    if not can_solve(env):
+        return
+    answer = await _kept(evidence, "solve", limits.rollout_seconds, env.solve(evidence.task, box))
+    if answer is not None:
+        await _score(env, evidence, box, limits, "verify gold", answer, evidence.gold)
+
+
+async def _score(
+    env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, step: str, answer: str, scores: list[Score]
+) -> None:
+    """Verify twice, as a run would: with every process of the slot ended."""
+    if box is not None:
+        await box.settle()
+    rollout = as_rollout(evidence.task, answer)
+    for _ in range(2):
+        score: object = await _kept(evidence, step, limits.verify_seconds, env.verify(rollout, box))
+        if isinstance(score, Score):
+            scores.append(score)
+        elif step not in evidence.broken:
+            evidence.broken[step] = f"verify returned {type(score).__name__}, not a Score"
+
+
+async def _kept(evidence: Evidence, step: str, seconds: float, work: Awaitable[T]) -> T | None:
+    """The result, or None and a note of what went wrong."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        evidence.broken[step] = f"{step} took longer than {seconds:g} s"
+    except Exception as error:  # an environment is foreign code, and finding out what it raises is the point
+        evidence.broken[step] = f"{step} raised {type(error).__name__}: {error}"
+    return None
+
+
+def as_rollout(task: Task, answer: str) -> Rollout:
+    """What a run would hand to `verify` if the agent had said just this."""
+    turn = Turn(Completion(Message("assistant", answer)), stop=StopReason.FINISHED)
+    provenance = Provenance(policy="validate", model="validate")
+    return Rollout(task=task, provenance=provenance, turns=(turn,), stop=StopReason.FINISHED)
+
+
+_LIST = f"""for place in {WORKSPACE} "$HOME"; do
+  cd "$place" || continue
+  find . -mindepth 1 -printf "%y %m %p %l\\n" | LC_ALL=C sort
+  find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum
+done"""
+
+
+async def list_files(box: Sandbox) -> Files:
+    """The files of the workspace and the home folder."""
+    command = f"({_LIST})"
+    digest = await box.exec(f"{command} | sha256sum")
+    listing = await box.exec(f"{command} | head -c {LISTED}")
+    return Files(digest.stdout.decode(), listing.stdout.decode(errors="replace"))
+
+
+async def _find(box: Sandbox, task: Task) -> tuple[str, ...]:
+    """Files that contain the longest line of the answer."""
+    if not telling(task.answer):
+        return ()
+    line = max((part.strip() for part in str(task.answer).splitlines()), key=len)
+    if not telling(line):
+        return ()
+    found = await box.exec(f'grep -rlF -f - {WORKSPACE} "$HOME"', stdin=line.encode())
+    return tuple(found.stdout.decode(errors="replace").split("\n")[:-1])
+
+
+# ---- for people ---------------------------------------------------------------------------------------------------
+
+
+def as_text(report: Report, *, shown: int = 3) -> str:
+    """The report as lines, with the first problems of each check."""
+    lines = [f"{report.env} (version {report.version}), split '{report.split}': {report.tasks} tasks"]
+    for check in report.checks:
+        bad = len({problem.task for problem in check.problems})
+        count = f"{bad} of {check.checked} tasks" if bad else check.note
+        lines.append(f"  {check.verdict:<8}{check.name}{f': {count}' if count else ''}")
+        lines += [f"            {problem.task}: {problem.message}" for problem in check.problems[:shown]]
+        if len(check.problems) > shown:
+            lines.append(f"            … and {len(check.problems) - shown} more (--json has them all)")
+    lines.append("no problems" if report.ok else "there are problems")
+    return "\n".join(lines)

@@ -1,0 +1,233 @@
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ludus.errors import BudgetExhausted, ModelError
+from ludus.models.ledger import Amount, Budget, Ledger, Metered, Totals, passed
+from ludus.models.openai import ChatModel, ChatSettings
+from ludus.models.scripted import ScriptedModel
+from ludus.models.server import Price
+from ludus.types import Completion, Message, Sampling, Usage
+
+USER = [Message("user", "hi")]
+PLAIN = Sampling()
+
+
+def spend(ledger: Ledger, role: str, usage: Usage, estimate: Usage | None = None) -> None:
+    async def main():
+        async with ledger.reserve(role, estimate or usage) as charge:
+            charge.settle(usage)
+
+    asyncio.run(main())
+
+
+# ---- booking ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_spent_is_booked_by_role():
+    ledger = Ledger()
+    spend(ledger, "agent", Usage(10, 5, 2, 0.5))
+    spend(ledger, "agent", Usage(1, 1))
+    spend(ledger, "judge", Usage(3, 3, 0, 0.25))
+    assert set(ledger.roles) == {"agent", "judge"}
+    assert ledger.roles["agent"].calls == 2
+    assert ledger.roles["agent"].usage == Usage(11, 6, 2, 0.5)
+    assert ledger.total.calls == 3
+    assert ledger.total.usage == Usage(14, 9, 2, 0.75)
+    assert ledger.total.seconds >= 0
+    assert ledger.reserved == Amount()
+
+
+@pytest.mark.parametrize("error", [ModelError("broken"), asyncio.CancelledError(), KeyError("a bug")])
+def test_a_call_that_fails_costs_nothing_but_is_counted(error):
+    ledger = Ledger(Budget(calls=1, tokens=10, dollars=1.0))
+
+    async def main():
+        async with ledger.reserve("agent", Usage(5, 5, 0, 1.0)):
+            assert ledger.reserved == Amount(1, 10, 1.0)
+            raise error
+
+    with pytest.raises(type(error)):
+        asyncio.run(main())
+    assert ledger.reserved == Amount()
+    assert (ledger.total.calls, ledger.total.failed, ledger.total.usage) == (0, 1, Usage())
+    spend(ledger, "agent", Usage(5, 5, 0, 1.0))
+
+
+def test_a_resumed_run_carries_on():
+    before = {"agent": Totals(calls=3, usage=Usage(10, 10))}
+    ledger = Ledger(Budget(calls=4), spent=before)
+    spend(ledger, "agent", Usage(1, 1))
+    assert ledger.roles["agent"].calls == 4
+    with pytest.raises(BudgetExhausted):
+        spend(ledger, "agent", Usage(1, 1))
+
+
+# ---- budgets ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        (Budget(calls=2), r"budget of 2 calls is spent: 2 used, .* Raise budget\.calls"),
+        (Budget(tokens=2500), r"budget of 2,500 tokens is spent: 2,000 used, and the next call needs about 1,000"),
+        (Budget(dollars=0.5), r"budget of 0\.5 dollars is spent: 0\.4 used"),
+    ],
+)
+def test_a_spent_budget_is_named(budget, words):
+    ledger = Ledger(budget)
+    usage = Usage(900, 100, 0, 0.2)
+    spend(ledger, "agent", usage)
+    spend(ledger, "agent", usage)
+    with pytest.raises(BudgetExhausted, match=words):
+        spend(ledger, "agent", usage)
+    assert ledger.total.calls == 2
+    assert ledger.total.failed == 0
+
+
+def test_a_budget_can_be_spent_to_the_last_token():
+    ledger = Ledger(Budget(calls=1, tokens=100, dollars=0.5))
+    spend(ledger, "agent", Usage(60, 40, 0, 0.5))
+    assert ledger.total.usage.tokens == 100
+
+
+def test_reservations_of_others_are_waited_for():
+    """Ten calls expect 100 tokens of 190 and take 10 each: they fit, one after the other."""
+    ledger = Ledger(Budget(tokens=190))
+    together = 0
+
+    async def one():
+        nonlocal together
+        async with ledger.reserve("agent", Usage(100)) as charge:
+            together = max(together, ledger.reserved.calls)
+            await asyncio.sleep(0)
+            charge.settle(Usage(10))
+
+    async def main():
+        await asyncio.gather(*(one() for _ in range(10)))
+
+    asyncio.run(main())
+    assert (ledger.total.calls, ledger.total.usage.tokens, together) == (10, 100, 1)
+
+
+def test_which_budget_is_passed():
+    budget = Budget(calls=1, tokens=10, dollars=1.0)
+    assert passed(budget, Amount(1, 10, 1.0)) is None
+    assert passed(budget, Amount(2, 99, 9.0)) == "calls"
+    assert passed(budget, Amount(1, 11, 9.0)) == "tokens"
+    assert passed(budget, Amount(1, 10, 1.1)) == "dollars"
+    assert passed(Budget(), Amount(10**9, 10**12, 1e9)) is None
+
+
+outcomes = st.sampled_from(["ok", "ok", "ok", "fail", "cancel"])
+callers = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50), st.integers(0, 5), outcomes), max_size=25)
+
+
+@given(callers, st.integers(0, 12), st.none() | st.integers(0, 200))
+def test_no_interleaving_overspends_and_every_reservation_comes_back(callers, calls, tokens):
+    """Callers arrive, take time, return less than they estimated, fail, or are cancelled wherever they are."""
+    ledger = Ledger(Budget(calls=calls, tokens=tokens))
+
+    async def call(wait: int, estimate: int, length: int, outcome: str) -> str:
+        for _ in range(wait):
+            await asyncio.sleep(0)
+        async with ledger.reserve("agent", Usage(estimate, 0, 0, 0.1)) as charge:
+            for _ in range(length):
+                assert ledger.total.calls + ledger.reserved.calls <= calls
+                await asyncio.sleep(0)
+            if outcome == "fail":
+                raise ModelError("broken")
+            charge.settle(Usage(estimate // 2, 0, 0, 0.1))
+        return "ok"
+
+    async def main() -> list[object]:
+        tasks = [asyncio.ensure_future(call(*caller)) for caller in callers]
+        for task, (wait, _, length, outcome) in zip(tasks, callers, strict=True):
+            if outcome == "cancel":
+                for _ in range((wait + length) // 2):
+                    await asyncio.sleep(0)
+                task.cancel()
+        async with asyncio.timeout(10):
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = asyncio.run(main())
+    assert all(r == "ok" or isinstance(r, ModelError | BudgetExhausted | asyncio.CancelledError) for r in results)
+    assert ledger.reserved == Amount()
+    assert ledger.total.calls == results.count("ok") <= calls
+    assert tokens is None or ledger.total.usage.tokens <= tokens
+    if any(isinstance(r, BudgetExhausted) for r in results) and tokens is None:
+        assert ledger.total.calls == calls
+
+
+# ---- metered models -----------------------------------------------------------------------------------------------
+
+
+def test_a_metered_model_books_what_its_replies_took():
+    ledger = Ledger()
+    reply = Completion(Message("assistant", "x"), usage=Usage(10, 5, 0, 0.5))
+    model = Metered(ScriptedModel([reply], name="fake"), ledger, "judge")
+    assert asyncio.run(model.complete(USER, [], PLAIN)) == reply
+    assert model.name == "fake"
+    assert ledger.roles["judge"].usage == reply.usage
+    asyncio.run(model.close())
+
+
+def test_a_metered_model_stops_before_the_call():
+    asked = []
+    model = Metered(ScriptedModel(lambda *_: asked.append(1) or "x"), Ledger(Budget(calls=2)), "agent")
+    for _ in range(2):
+        asyncio.run(model.complete(USER, [], PLAIN))
+    with pytest.raises(BudgetExhausted):
+        asyncio.run(model.complete(USER, [], PLAIN))
+    assert len(asked) == 2
+
+
+def test_tokens_and_dollars_are_reserved_by_estimate():
+    seen = []
+    ledger = Ledger(Budget(tokens=10_000, dollars=10.0))
+
+    def script(messages, tools, sampling):
+        seen.append(ledger.reserved)
+        return "x"
+
+    model = Metered(ScriptedModel(script), ledger, "agent", Price(prompt=1000, completion=2000))
+    asyncio.run(model.complete([Message("user", "x" * 392)], [], Sampling(max_tokens=500)))
+    asyncio.run(model.complete(USER, [], PLAIN))
+    assert seen[0].tokens == 100 + 500
+    assert seen[0].dollars == pytest.approx(0.1 + 1.0)
+    assert seen[1].tokens > 1000
+
+
+def test_retries_are_counted_and_charged_once(kit):
+    async def main():
+        ledger, time = Ledger(Budget(calls=1)), kit.FakeTime()
+        handler = kit.sequence(kit.response(b"", 500), kit.response(b"", 429), b"junk", kit.chat_reply())
+        async with kit.Loopback(handler) as server:
+            settings = ChatSettings(base_url=server.url, model="m", price=Price(prompt=1, completion=1))
+            model = Metered(ChatModel(settings, waits=time.waits), ledger, "agent")
+            await model.complete(USER, [], PLAIN)
+            await model.close()
+            assert len(server.requests) == 4
+        return ledger
+
+    ledger = asyncio.run(main())
+    total = ledger.roles["agent"]
+    assert (total.calls, total.failed, total.retries) == (1, 0, 3)
+    assert total.usage == Usage(10, 5, 0, 15e-6)
+    assert ledger.reserved == Amount()
+
+
+def test_attempts_that_all_fail_are_not_charged(kit):
+    async def main():
+        ledger, time = Ledger(), kit.FakeTime()
+        async with kit.Loopback(kit.sequence(kit.response(b"", 500))) as server:
+            model = Metered(ChatModel(ChatSettings(base_url=server.url, model="m"), waits=time.waits), ledger, "agent")
+            with pytest.raises(ModelError):
+                await model.complete(USER, [], PLAIN)
+            await model.close()
+        return ledger.total
+
+    total = asyncio.run(main())
+    assert (total.calls, total.failed, total.retries, total.usage) == (0, 1, 6, Usage())

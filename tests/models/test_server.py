@@ -1,0 +1,222 @@
+import asyncio
+import socket
+from email.utils import formatdate
+
+import pytest
+from rich.console import Console
+
+from ludus.models.http import Response, Timeouts
+from ludus.models.openai import ChatSettings, chat_server
+from ludus.models.server import Price, ServerFault, is_retryable, merge_headers, retry_after, server_words
+from ludus.types import Message, Sampling
+
+KEY = "sk-very-secret-key-0123456789"
+USER = [Message("user", "hi")]
+
+
+def fault(kit, handler, **settings) -> ServerFault:
+    """What one attempt at a server with this behaviour raises."""
+
+    async def main():
+        async with kit.Loopback(handler) as loopback:
+            server = chat_server(
+                ChatSettings(**{"base_url": loopback.url + "/v1", "model": "my-model", "api_key": KEY, **settings})
+            )
+            try:
+                await server.attempt(USER, [], Sampling())
+            finally:
+                await server.close()
+
+    with pytest.raises(ServerFault) as caught:
+        asyncio.run(main())
+    assert KEY not in str(caught.value)
+    assert KEY not in repr(caught.value)
+    return caught.value
+
+
+def error(message):
+    return {"error": {"message": message, "type": "some_error"}}
+
+
+# ---- the request's fault ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "hint"),
+    [
+        (401, f"bad key {KEY}", "does not accept the key in the environment variable MY_KEY"),
+        (403, "no", "does not accept the key in the environment variable MY_KEY"),
+        (402, "pay", "no credit left"),
+        (404, "no such model", "Check the model name 'my-model' and base_url 'http://127.0.0.1:"),
+        (400, "This model's maximum context length is 4096 tokens", "limits.context_tokens"),
+        (413, "too much", "limits.context_tokens"),
+        (400, "Use 'max_completion_tokens' instead", "max_tokens_field"),
+        (422, "odd field", ""),
+        (429, "You exceeded your current quota (insufficient_quota)", "no credit left"),
+    ],
+)
+def test_what_the_user_must_mend_is_not_retryable_and_says_so(kit, status, message, hint):
+    got = fault(kit, kit.sequence(kit.response(error(message), status)), api_key_var="MY_KEY")
+    assert not got.retryable
+    assert not got.down
+    assert f"/v1/chat/completions: status {status}: {message.replace(KEY, '[redacted]')}" in str(got)
+    assert hint in str(got)
+
+
+def test_a_missing_key_is_told_from_a_wrong_one(kit):
+    got = fault(kit, kit.sequence(kit.response(error("who are you?"), 401)), api_key="")
+    assert "No key was sent: name the environment variable that holds it in api_key_var." in str(got)
+
+
+def test_a_redirect_names_where_it_leads(kit):
+    got = fault(kit, kit.sequence(kit.response(b"", 308, Location="https://elsewhere/v1?key=x")))
+    assert not got.retryable
+    assert "redirects to 'https://elsewhere/v1': set base_url" in str(got)
+
+
+# ---- the server's fault -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [408, 500, 502, 503, 529])
+def test_a_broken_server_is_retryable_and_doubted(kit, status):
+    got = fault(kit, kit.sequence(kit.response(b"<html>Bad gateway</html>", status)))
+    assert got.retryable
+    assert got.down
+    assert f"status {status}: <html>Bad gateway</html>" in str(got)
+
+
+def test_a_busy_server_is_retryable_but_not_doubted(kit):
+    got = fault(kit, kit.sequence(kit.response(error("slow down"), 429, Retry_After="7")))
+    assert (got.retryable, got.down, got.retry_after) == (True, False, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"<!DOCTYPE html><title>Welcome</title>", "a web page instead of a completion"),
+        (b'{"choices": [{"message": {"content": "hal', "the body is not a completion"),
+        (b"", "the body is not a completion"),
+        (b"{}", "no choices"),
+        (b"\xff\xfe", "the body is not a completion"),
+        (b'{"error": ' + b"[" * 100_000, "the body is not a completion"),
+    ],
+)
+def test_a_reply_that_makes_no_sense_is_quoted(kit, body, words):
+    got = fault(kit, kit.sequence(kit.response(body)))
+    assert (got.retryable, got.down) == (True, True)
+    assert words in str(got)
+    assert "/v1/chat/completions: status 200" in str(got)
+    assert repr(body.decode(errors="replace"))[:20] in str(got)
+
+
+def test_only_the_start_of_a_senseless_reply_is_quoted_and_without_the_key(kit):
+    got = fault(kit, kit.sequence(kit.response(b"<p>" + KEY.encode() + b"x" * 5000)))
+    assert "[redacted]xxx" in str(got)
+    assert len(str(got)) < 600
+
+
+def test_an_error_inside_a_good_status_counts_as_that_error(kit):
+    got = fault(kit, kit.sequence(kit.response({"error": {"message": "nope", "code": 403}})))
+    assert not got.retryable
+    assert "status 403: nope" in str(got)
+
+
+def test_half_a_body(kit):
+    async def handler(request, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{")
+
+    got = fault(kit, handler)
+    assert (got.retryable, got.down) == (True, True)
+    assert "bytes into the response" in str(got)
+
+
+def test_silence(kit):
+    async def handler(request, writer):
+        await asyncio.Event().wait()
+
+    got = fault(kit, handler, timeouts=Timeouts(total=0.05))
+    assert (got.retryable, got.down) == (True, True)
+    assert "raise its timeouts" in str(got)
+
+
+def test_a_huge_body(kit):
+    got = fault(kit, kit.sequence(kit.response(b"x" * 200_000)), response_bytes=100_000)
+    assert "larger than 100000 bytes" in str(got)
+
+
+def test_an_unreachable_server(kit):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{holder.getsockname()[1]}/v1"
+        got = fault(kit, kit.sequence(None), base_url=url)
+    assert (got.retryable, got.down) == (True, True)
+    assert f"{url}/chat/completions: connection refused. Is the server running, and is base_url right?" in str(got)
+
+
+def test_a_base_url_without_a_scheme(kit):
+    got = fault(kit, kit.sequence(None), base_url="localhost:8000/v1")
+    assert not got.retryable
+    assert "not an http:// or https:// URL" in str(got)
+
+
+# ---- parts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "seconds"),
+    [
+        ("Retry-After", "3", 3.0),
+        ("retry-after", "0.5", 0.5),
+        ("Retry-After", formatdate(1060, usegmt=True), 60.0),
+        ("Retry-After", formatdate(900, usegmt=True), 0.0),
+        ("Retry-After", "soon", None),
+        ("Retry-After", "-5", None),
+        ("Retry-After", "inf", None),
+        ("Retry-After", "nan", None),
+        ("retry-after-ms", "250", 0.25),
+        ("Other", "1", None),
+    ],
+)
+def test_retry_after(header, value, seconds):
+    assert retry_after(Response(429, [(header.encode(), value.encode())], b""), now=1000.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"error": {"message": "a"}}', "a"),
+        (b'{"error": "a"}', "a"),
+        (b'{"message": "a", "object": "error"}', "a"),
+        (b'{"detail": "a"}', "a"),
+        (b'{"detail": [{"msg": "a"}]}', '{"detail": [{"msg": "a"}]}'),
+        (b"plain", "plain"),
+        (b"", "(no text)"),
+        (b"x" * 1000, "x" * 200),
+    ],
+)
+def test_the_servers_own_words(body, words):
+    assert server_words(body) == words
+
+
+def test_which_statuses_are_retried():
+    assert [s for s in range(300, 600) if is_retryable(s, b"")] == [408, 429, *range(500, 600)]
+
+
+def test_prices():
+    assert Price(prompt=1, completion=2).of(1_000_000, 1_000_000, cached=500_000) == 3.0
+    assert Price(prompt=1, completion=2, cached=0).of(1_000_000, 0, cached=500_000) == 0.5
+
+
+def test_headers_are_merged_in_any_case():
+    assert merge_headers({"A": "1", "B": "2"}, {"a": "3"}) == (("B", "2"), ("a", "3"))
+
+
+def test_settings_never_show_the_key():
+    settings = ChatSettings(base_url="http://h/v1?token=abc", model="m", api_key=KEY, headers={"X-Key": KEY})
+    console = Console(record=True, width=300, quiet=False)
+    with console.capture() as captured:
+        console.print(settings)
+    for text in (repr(settings), str(settings), captured.get(), f"{[settings]}"):
+        assert KEY not in text
+        assert "token=abc" not in text
+        assert "m" in text

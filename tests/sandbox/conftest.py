@@ -1,0 +1,66 @@
+"""What every sandbox test shares: a way to run in a slot, and the check that nothing is left behind."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from ludus.errors import ConfigError
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.pool import open_pool
+from ludus.sandbox.processes import children
+
+InBox = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def bwrap_problem() -> str:
+    try:
+        open_pool("bwrap")
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(params=["bwrap", "local"])
+def backend(request: pytest.FixtureRequest, bwrap_problem: str) -> str:
+    if request.param == "bwrap" and bwrap_problem:
+        pytest.skip(bwrap_problem)
+    return request.param
+
+
+@pytest.fixture
+def bwrap(bwrap_problem: str) -> str:
+    """For tests of isolation, which `local` does not have."""
+    if bwrap_problem:
+        pytest.skip(bwrap_problem)
+    return "bwrap"
+
+
+@pytest.fixture
+def in_box() -> InBox:
+    """Run an async test in one fresh slot."""
+
+    def run(
+        backend: str, test: Callable[[Sandbox], Awaitable[None]], spec: SandboxSpec = SandboxSpec(disk_mb=64)
+    ) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(60), open_pool(backend) as pool, pool.lease(spec) as box:
+                await test(box)
+
+        asyncio.run(main())
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Generator[None]:
+    """No process, descriptor, folder or control group outlives a test."""
+    fds = len(os.listdir("/proc/self/fd"))
+    yield
+    assert children(os.getpid()) == []
+    assert len(os.listdir("/proc/self/fd")) == fds
+    mine = f"ludus-{os.getpid()}-*"
+    assert [*Path("/sys/fs/cgroup").glob(f"*/**/{mine}"), *Path("/sys/fs/cgroup").glob(mine)] == []

@@ -1,0 +1,609 @@
+"""The contract of `Sandbox`, on every backend alike."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ludus.errors import SandboxError
+from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
+from ludus.sandbox.pool import open_pool
+
+
+def out(result: ExecResult) -> bytes:
+    assert result.exit_code == 0, result
+    return result.stdout
+
+
+def marked(word: str) -> list[int]:
+    """The host's processes with `word` in their command line."""
+    found: list[int] = []
+    for process in Path("/proc").glob("[1-9]*"):
+        try:
+            if word.encode() in (process / "cmdline").read_bytes() and int(process.name) != os.getpid():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+async def gone(word: str) -> bool:
+    """Whether such processes end within a moment: a killed process is seen until it is reaped."""
+    for _ in range(200):
+        if not marked(word):
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+# ---- one command --------------------------------------------------------------------------------------------------
+
+
+def test_streams_and_exit_code_are_apart(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        result = await box.exec("echo out; echo err >&2; (exit 7)")
+        assert (result.stdout, result.stderr, result.exit_code) == (b"out\n", b"err\n", 7)
+        assert not result.timed_out
+        assert not result.truncated
+
+    in_box(backend, test)
+
+
+def test_folder_variables_and_functions_last(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("mkdir -p sub; cd sub; export A=1; b=2; f() { echo f; }")
+        assert out(await box.exec("basename $PWD; echo $A $b; f")) == b"sub\n1 2\nf\n"
+
+    in_box(backend, test)
+
+
+def test_env_and_cwd_do_not_last(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("mkdir -p /tmp/here sub; X=old")
+        result = await box.exec('echo "$X"; echo "$Y"; X=new; pwd', env={"X": "it's", "Y": "a\nb"}, cwd="sub")
+        assert out(result).startswith(b"it's\na\nb\n")
+        assert result.stdout.endswith(b"/sub\n")
+        assert out(await box.exec("echo $X$Y")) == b"old\n"
+        assert (await box.exec("true", cwd="nowhere")).exit_code == 126
+        with pytest.raises(ValueError, match="variable"):
+            await box.exec("true", env={"A;B": "1"})
+
+    in_box(backend, test)
+
+
+def test_stdin_is_given_whole_and_is_empty_otherwise(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        data = bytes(range(256)) * 300
+        assert out(await box.exec("cat", stdin=data)) == data
+        assert out(await box.exec("cat; echo end")) == b"end\n"
+        assert out(await box.exec("read -r x; echo [$x]", stdin=b"one\ntwo\n")) == b"[one]\n"
+        assert out(await box.exec("true", stdin=data)) == b""
+
+    in_box(backend, test)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("cat <<'END'\na 'b' \"c\" $d\nEND", b"a 'b' \"c\" $d\n"),
+        ("for i in 1 2; do\n  echo $i\ndone", b"1\n2\n"),
+        ("echo 'grüße 世界 🦊'", "grüße 世界 🦊\n".encode()),
+        ("echo a # comment", b"a\n"),
+        ("echo a@", b"a@\n"),
+        ("@", None),
+        ("echo 'open", None),
+        ('echo "$(open', None),
+        ("if true; then", None),
+        ("cat <<END\nno end", b"no end\n"),
+        ("", b""),
+        (":" + " " * 100_000 + "; echo long", b"long\n"),
+    ],
+)
+def test_any_text_is_a_command(backend, in_box, command, expected):
+    async def test(box: Sandbox) -> None:
+        result = await box.exec(command, timeout=10)
+        if expected is None:
+            assert result.exit_code != 0
+            assert result.stderr
+        else:
+            assert result.stdout == expected
+        assert out(await box.exec("echo on")) == b"on\n"
+
+    in_box(backend, test)
+
+
+def test_a_nul_character_is_refused(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        for bad in (box.exec("echo \0"), box.read("a\0b"), box.write("a\0b", b""), box.exec("true", cwd="\0")):
+            with pytest.raises(ValueError):
+                await bad
+
+    in_box(backend, test)
+
+
+def test_concurrent_commands_take_turns(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(box.exec(f"n={i}; sleep 0.01; echo $n")) for i in range(10)]
+        assert [t.result().stdout for t in tasks] == [b"%d\n" % i for i in range(10)]
+
+    in_box(backend, test)
+
+
+# ---- output -------------------------------------------------------------------------------------------------------
+
+
+def test_binary_output(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        everything = bytes(range(256)) * 40
+        await box.write("data", everything)
+        assert out(await box.exec("cat data")) == everything
+        assert "\ufffd" in (await box.exec("cat data")).text
+
+    in_box(backend, test)
+
+
+def test_50_mb_of_output_keep_both_ends(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        result = await box.exec("echo first; head -c 50000000 /dev/zero; echo last")
+        assert result.exit_code == 0
+        assert result.truncated
+        assert result.stdout.startswith(b"first\n")
+        assert result.stdout.endswith(b"last\n")
+        assert len(result.stdout) < 1_000_100
+        assert b"bytes left out" in result.stdout
+
+    in_box(backend, test)
+
+
+def test_a_flood_is_stopped(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        result = await box.exec("yes", timeout=60)
+        assert (result.exit_code, result.truncated, result.timed_out) == (137, True, False)
+        assert b"killed" in result.stderr
+        result = await box.exec("x=$(printf %090000d 0); while :; do echo $x; done", timeout=60)
+        assert result.exit_code == 137
+        assert out(await box.exec("echo on")) == b"on\n"
+
+    in_box(backend, test)
+
+
+def test_a_background_child_neither_blocks_nor_leaks_into_the_next_command(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        result = await box.exec("(sleep 0.2; echo late) & echo now", timeout=10)
+        assert out(result) == b"now\n"
+        await asyncio.sleep(0.5)
+        assert out(await box.exec("echo next")) == b"next\n"
+
+    in_box(backend, test)
+
+
+def test_a_command_that_closes_its_output(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        assert (await box.exec("exec >&- 2>&-; echo lost")).stdout == b""
+        assert out(await box.exec("exec 3>&- 4>&- 5>&- 6>&-; echo a")) == b"a\n"
+        await box.exec("exec >/dev/null")
+        assert out(await box.exec("echo b")) == b"b\n"
+
+    in_box(backend, test)
+
+
+def test_all_output_of_many_short_commands_arrives(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        for i in range(300):
+            assert out(await box.exec(f"echo {i}; echo {i} | cat")) == b"%d\n%d\n" % (i, i)
+
+    in_box(backend, test)
+
+
+# ---- time, cancellation, and what a command does to its shell --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sleep 100.125",
+        "trap '' TERM INT; sleep 100.125",
+        "bash -c 'trap \"\" TERM; while :; do sleep 100.125; done'",
+        "sleep 100.125 | sleep 100.125",
+        "while :; do :; done",
+        "while :; do sleep 100.125; done",
+        "exec sleep 100.125",
+        "(sleep 100.125 & sleep 100.125)",
+        "eval() { :; }; builtin() { :; }; read x",
+        "kill -STOP $BASHPID",
+        "set -n",
+    ],
+)
+def test_past_its_time_a_command_is_killed_with_its_children(backend, in_box, command):
+    async def test(box: Sandbox) -> None:
+        await box.exec("mkdir -p d; cd d")
+        result = await box.exec(f"echo started; {command}", timeout=0.2)
+        if "eval()" not in command:
+            assert (result.exit_code, result.timed_out, result.stdout) == (124, True, b"started\n")
+        assert await gone("100.125")
+        assert out(await box.exec("basename $PWD")) == b"d\n"
+
+    in_box(backend, test)
+
+
+def test_a_time_out_spares_what_earlier_commands_left_running(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("X=kept; sleep 100.5 >/dev/null 2>&1 &")
+        await asyncio.sleep(0.05)
+        assert (await box.exec("sleep 100.75", timeout=0.2)).timed_out
+        assert await gone("100.75")
+        assert marked("100.5")
+        assert out(await box.exec("echo $X")) == b"kept\n"
+
+    in_box(backend, test)
+
+
+def test_cancelling_kills_the_command_and_keeps_the_slot(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("X=kept")
+        task = asyncio.create_task(box.exec("sleep 100.25"))
+        waiting = asyncio.create_task(box.exec("echo never"))
+        while not marked("100.25"):
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        task.cancel()
+        for cancelled in (task, waiting):
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        assert await gone("100.25")
+        assert out(await box.exec("echo $X")) == b"kept\n"
+
+    in_box(backend, test)
+
+
+def test_an_outer_time_limit_is_a_cancellation(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await box.exec("sleep 100.375")
+        assert await gone("100.375")
+        assert out(await box.exec("echo on")) == b"on\n"
+
+    in_box(backend, test)
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("exit 3", 3),
+        ("exec false", 1),
+        ("set -e; false; echo no", 1),
+        ("kill -9 $BASHPID", 137),
+        ("kill $$; sleep 5", 143),
+        ("exec 10>&- 11>&- 12>&- 13>&- 14>&-; exec 3>&- 4>&-", None),
+        ("builtin() { command builtin exit 9; }", None),
+    ],
+)
+def test_a_command_that_ends_its_shell_gets_a_new_one(backend, in_box, command, code):
+    async def test(box: Sandbox) -> None:
+        await box.exec("mkdir -p d; cd d; X=lost")
+        result = await box.exec(command, timeout=10)
+        if code is not None:
+            assert result.exit_code == code
+        await box.exec("true")
+        assert out(await box.exec("basename $PWD")) == b"d\n"
+
+    in_box(backend, test)
+
+
+def test_a_shell_killed_between_commands_is_replaced(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("s=$BASHPID; (sleep 0.05; kill -9 $s) >/dev/null 2>&1 &")
+        await asyncio.sleep(0.3)
+        assert out(await box.exec("echo on")) == b"on\n"
+
+    in_box(backend, test)
+
+
+def test_lies_on_the_status_channel_cost_only_the_shell(backend, in_box):
+    """Shell code of the agent runs in the shell that reports, so it can write there. It must not confuse the host."""
+
+    async def test(box: Sandbox) -> None:
+        for lie in (r"x 0\0", r"d 9999 0 /\0", r"junk\0", r"r nan\0", r"d 1\0", "%0100000d"):
+            await box.exec(f"for fd in {{10..20}}; do printf '{lie}' >&$fd; done 2>/dev/null", timeout=5)
+            results = [await box.exec("echo on", timeout=5) for _ in range(3)]
+            assert out(results[-1]) == b"on\n"
+
+    in_box(backend, test)
+
+
+# ---- files --------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_written_with_their_folders_and_read_back(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.write("a/b/c.txt", b"relative")
+        await box.write("/workspace/a/d.txt", b"absolute")
+        await box.write("a/b/c.txt", b"again")
+        assert await box.read("/workspace/a/b/c.txt") == b"again"
+        assert await box.read("a/d.txt") == b"absolute"
+        assert out(await box.exec("cat a/b/c.txt a/d.txt; ls a a/b")) == b"againabsolutea:\nb\nd.txt\n\na/b:\nc.txt\n"
+
+    in_box(backend, test)
+
+
+def test_a_file_of_10_mb(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        data = os.urandom(10_000_000)
+        await box.write("big", data)
+        assert await box.read("big") == data
+        with pytest.raises(ValueError, match="larger than"):
+            await box.read("big", max_bytes=9_999_999)
+
+    in_box(backend, test)
+
+
+def test_a_replaced_file_keeps_its_mode_and_a_link_stays_a_link(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("mkdir d; echo old >d/script; chmod 750 d/script; ln -s d/script link")
+        await box.write("link", b"#!/bin/sh\necho new\n")
+        assert out(await box.exec("stat -c %a d/script; ./link; readlink link; ls -A . d")) == (
+            b"750\nnew\nd/script\n.:\nd\nlink\n\nd:\nscript\n"
+        )
+
+    in_box(backend, test)
+
+
+def test_what_goes_wrong_with_a_file_is_the_matching_exception(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("mkdir folder; mkfifo pipe; echo x >file; ln -s loop loop; echo x >locked; chmod 0 locked")
+        with pytest.raises(FileNotFoundError):
+            await box.read("missing")
+        with pytest.raises(IsADirectoryError):
+            await box.read("folder")
+        with pytest.raises(OSError):
+            await box.read("pipe")
+        with pytest.raises(IsADirectoryError):
+            await box.write("folder", b"")
+        with pytest.raises(NotADirectoryError):
+            await box.write("file/below", b"")
+        with pytest.raises(OSError):
+            await box.write("loop", b"")
+        with pytest.raises(OSError):
+            await box.write("/proc/ludus", b"")
+        with pytest.raises(ValueError):
+            await box.read("")
+        if backend == "bwrap":  # a local slot may run as root, to whom nothing is locked
+            with pytest.raises(PermissionError):
+                await box.read("locked")
+            with pytest.raises(PermissionError):
+                await box.write("locked", b"")
+        assert out(await box.exec("ls -A")).split() == [b"file", b"folder", b"locked", b"loop", b"pipe"]
+
+    in_box(backend, test)
+
+
+def test_file_operations_do_not_depend_on_the_agents_shell(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("mkdir -p here; cd here; set -eufC; IFS=/; PATH=/nowhere; head() { echo lie; }; export -f head")
+        await box.write("f", b"truth")
+        assert await box.read("f") == b"truth"
+
+    in_box(backend, test)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.lists(st.binary(max_size=5000), min_size=1, max_size=5), name=st.text(min_size=1, max_size=40))
+def test_any_bytes_in_any_file_come_back(one_box, data, name):
+    name = name.replace("/", "_").replace("\0", "_")
+    if name in (".", "..") or len(name.encode(errors="replace")) > 200:
+        name = "plain"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        name = "plain"
+
+    async def test(box: Sandbox) -> None:
+        for content in data:
+            await box.write(f"any/{name}", content)
+            assert await box.read(f"any/{name}") == content
+
+    one_box(test)
+
+
+NASTY = st.text(alphabet="'\"\\$`!(){}[]<>|&;#*?~ \t\n\r\x01\x7fab0é世-=%@:", max_size=200)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=NASTY)
+def test_any_text_survives_quoting(one_box, text):
+    from shlex import quote
+
+    async def test(box: Sandbox) -> None:
+        assert out(await box.exec(f"printf %s {quote(text)}")) == text.encode()
+        assert out(await box.exec('printf %s "$V"', env={"V": text})) == text.encode()
+        assert out(await box.exec("cat", stdin=text.encode())) == text.encode()
+
+    one_box(test)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=NASTY)
+def test_any_text_as_a_command_leaves_the_slot_usable(one_box, text):
+    async def test(box: Sandbox) -> None:
+        result = await box.exec(text, timeout=2)
+        assert 0 <= result.exit_code <= 255
+        assert out(await box.exec("cd /; echo on")) == b"on\n"
+
+    one_box(test)
+
+
+@pytest.fixture(params=["bwrap"])
+def one_box(bwrap):
+    """Run async functions, one after the other, in one slot that stays for the whole test."""
+    with asyncio.Runner() as runner:
+        stack: list = []
+
+        async def enter() -> Sandbox:
+            pool = await open_pool(bwrap).__aenter__()
+            lease = pool.lease(SandboxSpec(disk_mb=64))
+            stack.extend((pool, lease))
+            return await lease.__aenter__()
+
+        async def leave() -> None:
+            pool, lease = stack
+            await lease.__aexit__(None, None, None)
+            await pool.__aexit__(None, None, None)
+
+        box = runner.run(enter())
+        yield lambda test: runner.run(test(box))
+        runner.run(leave())
+
+
+# ---- background processes -----------------------------------------------------------------------------------------
+
+
+async def ended(box: Sandbox, process: str) -> int:
+    for _ in range(500):
+        code = await box.poll(process)
+        if code is not None:
+            return code
+        await asyncio.sleep(0.01)
+    raise AssertionError("still running")
+
+
+def test_a_background_process_is_polled_read_fed_and_ends(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("export V=value; mkdir -p d; cd d")
+        process = await box.start('echo "$V $(basename $PWD)"; read -r line; echo "got $line" >&2; exit 4')
+        assert process == "bg-1"
+        assert await box.poll(process) is None
+        await box.send(process, b"some input\n")
+        assert await ended(box, process) == 4
+        assert await box.log(process) == b"value d\ngot some input\n"
+        assert await box.log(process, max_bytes=6) == b"input\n"
+        with pytest.raises(ProcessLookupError):
+            await box.send(process, b"more")
+        await box.kill(process)
+
+    in_box(backend, test)
+
+
+def test_several_background_processes_and_their_end(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("mkdir -p sub")
+        stubborn = await box.start("trap '' TERM; echo set; while :; do sleep 100.625; done")
+        quick = await box.start("pwd", cwd="sub")
+        assert (stubborn, quick) == ("bg-1", "bg-2")
+        assert await ended(box, quick) == 0
+        assert (await box.log(quick)).endswith(b"/sub\n")
+        while await box.log(stubborn) != b"set\n":
+            await asyncio.sleep(0.01)
+        await box.kill(stubborn)
+        assert await ended(box, stubborn) == 137
+        assert await gone("100.625")
+        for unknown in (box.poll("bg-9"), box.log("bg-9"), box.send("bg-9", b""), box.kill("bg-9")):
+            with pytest.raises(KeyError):
+                await unknown
+        with pytest.raises(OSError):
+            await box.start("true", cwd="nowhere")
+
+    in_box(backend, test)
+
+
+def test_a_process_that_does_not_read_its_input(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        process = await box.start("sleep 100.875")
+        with pytest.raises(BlockingIOError):
+            await box.send(process, b"x" * 1_000_000)
+        assert out(await box.exec("echo on")) == b"on\n"
+
+    in_box(backend, test)
+
+
+def test_settle_kills_daemons_and_keeps_files(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.write("kept", b"file")
+        process = await box.start("sleep 200.125")
+        await box.exec(
+            "mkdir d; cd d; X=gone; sleep 200.25 & (setsid sleep 200.375 >/dev/null 2>&1 &); "
+            "(trap '' TERM HUP; exec -a nohup sleep 200.5) & disown -a",
+            timeout=10,
+        )
+        assert all([marked(f"200.{n}") for n in (125, 25, 375, 5)])
+        await box.settle()
+        assert not marked("200.")
+        assert await box.read("kept") == b"file"
+        assert out(await box.exec("echo [$X]; ls -d kept")) == b"[]\nkept\n"
+        assert await box.poll(process) == 137
+        await box.settle()
+
+    in_box(backend, test)
+
+
+# ---- the slot -----------------------------------------------------------------------------------------------------
+
+
+def test_close_ends_everything_and_may_be_repeated(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        running = asyncio.create_task(box.exec("sleep 300.125"))
+        await box_is_busy("300.125")
+        await box.close()
+        await box.close()
+        assert not marked("300.")
+        with pytest.raises(SandboxError):
+            await running
+        for after in (box.exec("true"), box.read("f"), box.settle()):
+            with pytest.raises(SandboxError):
+                await after
+
+    in_box(backend, test)
+
+
+async def box_is_busy(word: str) -> None:
+    while not marked(word):
+        await asyncio.sleep(0.01)
+
+
+def test_close_from_a_cancelled_task(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("sleep 300.25 >/dev/null 2>&1 &")
+
+        async def close_late() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await box.close()
+
+        task = asyncio.create_task(close_late())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not marked("300.25")
+
+    in_box(backend, test)
+
+
+def test_spec_variables_are_set_and_the_hosts_are_not(backend, in_box, monkeypatch):
+    monkeypatch.setenv("LUDUS_TEST_SECRET", "hunter2")
+
+    async def test(box: Sandbox) -> None:
+        assert out(await box.exec("echo $GIVEN")) == b"a b\n"
+        await box.settle()
+        everything = out(await box.exec("env; echo $GIVEN"))
+        assert b"a b\n" in everything
+        assert b"hunter2" not in everything
+
+    in_box(backend, test, SandboxSpec(disk_mb=64, env=(("GIVEN", "a b"),)))
+
+
+def test_seconds_are_measured(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        before = time.monotonic()
+        result = await box.exec("sleep 0.1")
+        assert 0.1 <= result.seconds <= time.monotonic() - before
+
+    in_box(backend, test)

@@ -74,6 +74,11 @@ async def slow(messages, tools, sampling):
         await asyncio.sleep(0.02)
     return right(messages, tools, sampling)
 
+def doubling(messages, tools, sampling):
+    if messages[-1].role == "tool":
+        return messages[-1].content
+    return call("double", number=int(messages[-1].content.split("+")[0]))
+
 def write(messages, tools, sampling):
     if messages[-1].role == "tool":
         return say("Done.")
@@ -180,6 +185,42 @@ def test_toolsets_and_distributions_are_listed(ludus: Ludus):
 
 def test_settings_are_listed(ludus: Ludus):
     assert "| `env.group_size` |" in ludus("config").out
+
+
+MCP = """
+import logging
+from mcp.server.mcpserver import MCPServer
+
+logging.disable()
+app = MCPServer("demo")
+
+@app.tool()
+def double(number: int) -> int:
+    'Twice the number.'
+    return 2 * number
+
+app.run(transport="stdio")
+"""
+
+
+def test_tools_of_an_mcp_server_are_listed_and_used(ludus: Ludus, folder: Path):
+    pytest.importorskip("mcp")
+    (folder / "server.py").write_text(MCP)
+    server = ["--tools.mcp.maths.command", json.dumps([sys.executable, "server.py"])]
+    rows = json.loads(ludus("tools", "--json", *server).out)["toolsets"]
+    assert [tool["name"] for tool in rows[-1]["tools"]] == ["double"]
+    code, out, err = ludus("evaluate", "sums.py", "--out", "r", "--json", *server, *scripted("doubling"))
+    assert code == 0, err
+    assert json.loads(out)["summary"]["tools"] == [{"tool": "double", "calls": 4, "errors": 0}]
+    assert json.loads(out)["summary"]["overall"]["mean"] == 1.0
+
+
+def test_an_mcp_server_that_cannot_start_is_a_setting_to_mend(ludus: Ludus):
+    pytest.importorskip("mcp")
+    code, _, err = ludus("tools", "--tools.mcp.maths.command", "[no-such-program]")
+    assert code == 2
+    assert "tools.mcp.maths" in err
+    assert "either `command` or `url`" in ludus("tools", "--tools.mcp.maths.prefix", "x").err
 
 
 # ---- what was typed -----------------------------------------------------------------------------------------------

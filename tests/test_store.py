@@ -368,7 +368,7 @@ def test_write_replaces_a_file_as_a_whole(tmp_path: Path):
         assert (tmp_path / "a" / "b.json").read_bytes() == b"two"
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(whole=st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=5), torn=st.binary())
 def test_a_torn_tail_is_ignored_then_cut_off(tmp_path_factory: pytest.TempPathFactory, whole: list[bytes], torn: bytes):
     torn = torn.replace(b"\n", b"")

@@ -360,7 +360,7 @@ def _write_page(plan: _Plan, run: RunDir, summary: Summary) -> None:
         "skill": policy.skill.hash if policy.skill else "",
     }
     rows = (to_json(group_row(group, index)) for index, group in plan.groups(run))
-    run.write(PAGE, page.render(run.path.name, facts, summary, rows))
+    run.write(PAGE, page.render(run.path.resolve().name, facts, summary, rows))
 
 
 # ---- rows ---------------------------------------------------------------------------------------------------------

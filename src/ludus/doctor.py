@@ -116,10 +116,10 @@ async def about_server(model: ServerConfig) -> Finding:
         settings = server_settings(msgspec.structs.replace(model, name=model.name or "any"))[0]
     except ConfigError as error:
         return Finding("model server", "fail", str(error))
-    url, headers = models_request(model, settings["base_url"], settings["api_key"])
-    async with Client(timeouts=PROBE, proxy=settings["proxy"]) as client:
+    url, headers = models_request(model, settings.base_url, settings.api_key)
+    async with Client(timeouts=PROBE, proxy=settings.proxy) as client:
         try:
-            response = await client.request("GET", url, tuple({**headers, **settings["headers"]}.items()))
+            response = await client.request("GET", url, tuple({**headers, **settings.headers}.items()))
         except (HttpError, ValueError) as error:
             return Finding("model server", "fail", str(error), "is it running, and is model.base_url right?")
     return read_models(response, url.partition("?")[0], model)

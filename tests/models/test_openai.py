@@ -1,5 +1,6 @@
 import asyncio
 import json
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -258,10 +259,8 @@ MESSAGE_FIELDS = ["content", "tool_calls", "reasoning", "reasoning_content", "re
     reply=st.dictionaries(st.sampled_from(["usage", "error", "model"]), anything),
 )
 def test_no_reply_breaks_the_reader(message, finish, reply):
-    try:
+    with suppress(ValueError):  # the one way to refuse
         assert isinstance(read(message, finish=finish, **reply), Completion)
-    except ValueError:
-        pass  # the one way to refuse
 
 
 # ---- reasoning ----------------------------------------------------------------------------------------------------

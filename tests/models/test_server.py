@@ -7,7 +7,7 @@ from rich.console import Console
 
 from ludus.models.http import Response, Timeouts
 from ludus.models.openai import ChatSettings, chat_server
-from ludus.models.server import Price, ServerFault, is_retryable, merge_headers, retry_after, server_words
+from ludus.models.server import Price, ServerFault, is_retryable, merge_headers, redact, retry_after, server_words
 from ludus.types import Message, Sampling
 
 KEY = "sk-very-secret-key-0123456789"
@@ -153,6 +153,10 @@ def test_an_unreachable_server(kit):
     assert f"{url}/chat/completions: connection refused. Is the server running, and is base_url right?" in str(got)
 
 
+def test_a_server_that_echoes_the_key_in_something_that_is_not_http(kit):
+    assert "[redacted]" in str(fault(kit, kit.sequence(f"ECHO {KEY}\r\n".encode())))
+
+
 def test_a_base_url_without_a_scheme(kit):
     got = fault(kit, kit.sequence(None), base_url="localhost:8000/v1")
     assert not got.retryable
@@ -190,6 +194,7 @@ def test_retry_after(header, value, seconds):
         (b'{"detail": "a"}', "a"),
         (b'{"detail": [{"msg": "a"}]}', '{"detail": [{"msg": "a"}]}'),
         (b"plain", "plain"),
+        (b"[" * 100_000, "[" * 200),
         (b"", "(no text)"),
         (b"x" * 1000, "x" * 200),
     ],
@@ -207,16 +212,23 @@ def test_prices():
     assert Price(prompt=1, completion=2, cached=0).of(1_000_000, 0, cached=500_000) == 0.5
 
 
+def test_secrets_are_removed_even_if_cut():
+    assert redact(f"a {KEY} b {KEY[:15]}", KEY) == "a [redacted] b [redacted]"
+    assert redact("short words stay", "short") == "short words stay"
+    assert redact("none", "") == "none"
+
+
 def test_headers_are_merged_in_any_case():
     assert merge_headers({"A": "1", "B": "2"}, {"a": "3"}) == (("B", "2"), ("a", "3"))
 
 
 def test_settings_never_show_the_key():
-    settings = ChatSettings(base_url="http://h/v1?token=abc", model="m", api_key=KEY, headers={"X-Key": KEY})
+    settings = ChatSettings(base_url="http://me:pass@h/v1?token=abc", model="m", api_key=KEY, headers={"X-Key": KEY})
     console = Console(record=True, width=300, quiet=False)
     with console.capture() as captured:
         console.print(settings)
     for text in (repr(settings), str(settings), captured.get(), f"{[settings]}"):
         assert KEY not in text
         assert "token=abc" not in text
+        assert "pass" not in text
         assert "m" in text

@@ -13,6 +13,7 @@ from ludus.sandbox.pool import open_pool
 from ludus.sandbox.processes import children
 
 InBox = Callable[..., None]
+SPEC = SandboxSpec(disk_mb=64)
 
 
 @pytest.fixture(scope="session")
@@ -43,9 +44,7 @@ def bwrap(bwrap_problem: str) -> str:
 def in_box() -> InBox:
     """Run an async test in one fresh slot."""
 
-    def run(
-        backend: str, test: Callable[[Sandbox], Awaitable[None]], spec: SandboxSpec = SandboxSpec(disk_mb=64)
-    ) -> None:
+    def run(backend: str, test: Callable[[Sandbox], Awaitable[None]], spec: SandboxSpec = SPEC) -> None:
         async def main() -> None:
             async with asyncio.timeout(60), open_pool(backend) as pool, pool.lease(spec) as box:
                 await test(box)
@@ -58,9 +57,13 @@ def in_box() -> InBox:
 @pytest.fixture(autouse=True)
 def nothing_left() -> Generator[None]:
     """No process, descriptor, folder or control group outlives a test."""
-    fds = len(os.listdir("/proc/self/fd"))
+    fds = _open_files()
     yield
     assert children(os.getpid()) == []
-    assert len(os.listdir("/proc/self/fd")) == fds
+    assert _open_files() == fds
     mine = f"ludus-{os.getpid()}-*"
     assert [*Path("/sys/fs/cgroup").glob(f"*/**/{mine}"), *Path("/sys/fs/cgroup").glob(mine)] == []
+
+
+def _open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())

@@ -40,6 +40,14 @@ async def gone(word: str) -> bool:
     return False
 
 
+async def runs(word: str) -> None:
+    for _ in range(500):
+        if marked(word):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"no process with {word}")
+
+
 # ---- one command --------------------------------------------------------------------------------------------------
 
 
@@ -248,8 +256,7 @@ def test_cancelling_kills_the_command_and_keeps_the_slot(backend, in_box):
         await box.exec("X=kept")
         task = asyncio.create_task(box.exec("sleep 100.25"))
         waiting = asyncio.create_task(box.exec("echo never"))
-        while not marked("100.25"):
-            await asyncio.sleep(0.01)
+        await runs("100.25")
         waiting.cancel()
         task.cancel()
         for cancelled in (task, waiting):
@@ -492,13 +499,12 @@ def test_a_background_process_is_polled_read_fed_and_ends(backend, in_box):
 def test_several_background_processes_and_their_end(backend, in_box):
     async def test(box: Sandbox) -> None:
         await box.exec("mkdir -p sub")
-        stubborn = await box.start("trap '' TERM; echo set; while :; do sleep 100.625; done")
+        stubborn = await box.start("trap '' TERM; while :; do sleep 100.625; done")
         quick = await box.start("pwd", cwd="sub")
         assert (stubborn, quick) == ("bg-1", "bg-2")
         assert await ended(box, quick) == 0
         assert (await box.log(quick)).endswith(b"/sub\n")
-        while await box.log(stubborn) != b"set\n":
-            await asyncio.sleep(0.01)
+        await runs("100.625")
         await box.kill(stubborn)
         assert await ended(box, stubborn) == 137
         assert await gone("100.625")
@@ -530,7 +536,7 @@ def test_settle_kills_daemons_and_keeps_files(backend, in_box):
             "(trap '' TERM HUP; exec -a nohup sleep 200.5) & disown -a",
             timeout=10,
         )
-        assert all([marked(f"200.{n}") for n in (125, 25, 375, 5)])
+        assert all(marked(f"200.{n}") for n in (125, 25, 375, 5))
         await box.settle()
         assert not marked("200.")
         assert await box.read("kept") == b"file"
@@ -547,7 +553,7 @@ def test_settle_kills_daemons_and_keeps_files(backend, in_box):
 def test_close_ends_everything_and_may_be_repeated(backend, in_box):
     async def test(box: Sandbox) -> None:
         running = asyncio.create_task(box.exec("sleep 300.125"))
-        await box_is_busy("300.125")
+        await runs("300.125")
         await box.close()
         await box.close()
         assert not marked("300.")
@@ -558,11 +564,6 @@ def test_close_ends_everything_and_may_be_repeated(backend, in_box):
                 await after
 
     in_box(backend, test)
-
-
-async def box_is_busy(word: str) -> None:
-    while not marked(word):
-        await asyncio.sleep(0.01)
 
 
 def test_close_from_a_cancelled_task(backend, in_box):

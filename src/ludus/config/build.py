@@ -28,6 +28,7 @@ from ludus.config.secrets import proxy_for, read_secret
 from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.models import Model
+from ludus.models.server import ServerSettings
 from ludus.sandbox import SandboxSpec
 from ludus.skill import Skill
 
@@ -97,19 +98,23 @@ def _bare_model(model: ModelConfig) -> Model:
         case AnthropicConfig():
             from ludus.models.anthropic import AnthropicModel, AnthropicSettings
 
-            extra = {"version": model.version, "cache": model.cache}
-            return AnthropicModel(*(AnthropicSettings(**s, **extra) for s in server_settings(model)), retry=model.retry)
+            servers = [
+                AnthropicSettings(**msgspec.structs.asdict(server), version=model.version, cache=model.cache)
+                for server in server_settings(model)
+            ]
+            return AnthropicModel(*servers, retry=model.retry)
         case OpenAIConfig() | AzureConfig():
             from ludus.models.openai import ChatModel, ChatSettings
 
-            extra: dict[str, Any] = {"max_tokens_field": model.max_tokens_field, "api": "openai"}
+            dialect: dict[str, Any] = {"max_tokens_field": model.max_tokens_field}
             if isinstance(model, AzureConfig):
-                extra |= {"api": "azure", "api_version": model.api_version}
-            return ChatModel(*(ChatSettings(**s, **extra) for s in server_settings(model)), retry=model.retry)
+                dialect |= {"api": "azure", "api_version": model.api_version}
+            servers = [ChatSettings(**msgspec.structs.asdict(s), **dialect) for s in server_settings(model)]
+            return ChatModel(*servers, retry=model.retry)
 
 
-def server_settings(model: ServerConfig) -> list[dict[str, Any]]:
-    """What each of the servers is told, without what only one dialect knows."""
+def server_settings(model: ServerConfig) -> list[ServerSettings]:
+    """What each of the servers is told, without what only one dialect knows. Reads the key."""
     addresses = [address for address in (model.base_url, *model.servers) if address]
     if not addresses:
         raise ConfigError(
@@ -122,19 +127,23 @@ def server_settings(model: ServerConfig) -> list[dict[str, Any]]:
     if not model.name:
         raise ConfigError("model.name: which model? Give its name as the server knows it")
     secret = {name: read_secret(var, f"model.header_vars.{name}") for name, var in model.header_vars.items()}
-    shared = {
-        "model": model.name,
-        "api_key": read_secret(model.api_key_var, "model.api_key_var"),
-        "api_key_var": model.api_key_var,
-        "headers": {**model.headers, **secret},
-        "omit": model.omit,
-        "timeouts": model.timeouts,
-        "concurrency": model.concurrency,
-        "requests_per_minute": model.requests_per_minute,
-        "tokens_per_minute": model.tokens_per_minute,
-        "price": model.price,
-    }
-    return [{"base_url": address, "proxy": proxy_for(address, model.proxy), **shared} for address in addresses]
+    shared = ServerSettings(
+        base_url="",
+        model=model.name,
+        api_key=read_secret(model.api_key_var, "model.api_key_var"),
+        api_key_var=model.api_key_var,
+        headers={**model.headers, **secret},
+        omit=model.omit,
+        timeouts=model.timeouts,
+        concurrency=model.concurrency,
+        requests_per_minute=model.requests_per_minute,
+        tokens_per_minute=model.tokens_per_minute,
+        price=model.price,
+    )
+    return [
+        msgspec.structs.replace(shared, base_url=address, proxy=proxy_for(address, model.proxy))
+        for address in addresses
+    ]
 
 
 def _scripted(model: ScriptedConfig) -> Model:

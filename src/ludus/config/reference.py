@@ -4,7 +4,7 @@ import ast
 import inspect
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 
 import msgspec
@@ -13,7 +13,7 @@ from msgspec import inspect as kinds
 
 from ludus.config.find import load_env_class
 from ludus.config.reading import accepted_types, describe, entry_recipe
-from ludus.config.recipes import SECTIONS
+from ludus.config.recipes import SECTIONS, ModelConfig, ServerConfig
 from ludus.envs import BUILTIN
 
 
@@ -21,16 +21,33 @@ def reference() -> str:
     """Every setting as a Markdown page, from the recipes themselves."""
     parts = ["# Settings", inspect.cleandoc(_INTRODUCTION)]
     for name, kind in SECTIONS.items():
-        recipes = [o.cls for o in accepted_types(kind) if isinstance(o, kinds.StructType)]
         parts.append(f"## {name}")
-        for recipe in recipes:
-            heading = f"### model.type: {_tag(recipe)}\n\n" if len(recipes) > 1 else ""
-            parts.append(f"{heading}{inspect.cleandoc(recipe.__doc__ or '')}")
-            parts.append(_table(recipe, name))
+        if name == "model":
+            parts += _model_reference()
+        else:
+            parts += [inspect.cleandoc(kind.__doc__ or ""), _table(kind, name)]
         if name == "env":
             parts += [_env_reference(env) for env in BUILTIN]
     return "\n\n".join(part for part in parts if part) + "\n"
 
+
+def _model_reference() -> Iterator[str]:
+    """The kinds of models, with what servers of all kinds have in common told once."""
+    types = [o for o in accepted_types(ModelConfig) if isinstance(o, kinds.StructType)]
+    yield _MODEL
+    servers = ", ".join(f"`{o.tag}`" for o in types if issubclass(o.cls, ServerConfig))
+    yield f"### Servers: {servers}\n\n{inspect.cleandoc(ServerConfig.__doc__ or '')}"
+    yield _table(ServerConfig, "model")
+    for option in types:
+        recipe = option.cls
+        only = set(recipe.__annotations__) if issubclass(recipe, ServerConfig) else None
+        yield f"### `model.type: {option.tag}`\n\n{inspect.cleandoc(recipe.__doc__ or '')}"
+        yield _table(recipe, "model", only)
+
+
+_MODEL = """\
+Who acts. `model.type` says which kind of model it is. Left out, it is `embedded` if nothing is said about the model, and
+`openai` if something is."""
 
 _INTRODUCTION = """
     Defaults, then YAML files in the order given (`--config a.yaml --config b.yaml`), then dotted flags
@@ -44,19 +61,16 @@ def _env_reference(name: str) -> str:
     return f"### Of `{name}`\n\n{table}" if table else ""
 
 
-def _tag(recipe: type[Struct]) -> str:
-    info = kinds.type_info(recipe)
-    return str(info.tag) if isinstance(info, kinds.StructType) else ""
-
-
-def _table(recipe: type[Struct], prefix: str) -> str:
-    rows = list(_rows(recipe, prefix))
+def _table(recipe: type[Struct], prefix: str, only: Collection[str] | None = None) -> str:
+    rows = list(_rows(recipe, prefix, only))
     return "\n".join(["| setting | takes | default | |", "|---|---|---|---|", *rows]) if rows else ""
 
 
-def _rows(recipe: type[Struct], prefix: str) -> Iterator[str]:
+def _rows(recipe: type[Struct], prefix: str, only: Collection[str] | None = None) -> Iterator[str]:
     docs = field_docs(recipe)
     for f in msgspec.structs.fields(recipe):
+        if only is not None and f.name not in only:
+            continue
         path = f"{prefix}.{f.name}"
         accepted = accepted_types(f.type)
         nested = next((o.cls for o in accepted if isinstance(o, kinds.StructType)), None)

@@ -8,6 +8,7 @@ Every error text names the URL and the status, quotes the server's own words or 
 and says what to check. The key never appears in it, even if the server echoes it.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from time import time
@@ -65,10 +66,10 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     response_bytes: int = 64 * 1024 * 1024
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(model={self.model!r}, base_url={self.base_url.partition('?')[0]!r})"
+        return f"{type(self).__name__}(model={self.model!r}, base_url={shown_url(self.base_url)!r})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("model", self.model), ("base_url", self.base_url.partition("?")[0])]
+        return [("model", self.model), ("base_url", shown_url(self.base_url))]
 
 
 class ServerFault(ModelError):
@@ -104,6 +105,7 @@ class Server:
     ) -> None:
         self.settings = settings
         self._url = url
+        self._shown = shown_url(url)
         self._headers = merge_headers(headers, settings.headers)
         self._encode = encode
         self._parse = parse
@@ -126,7 +128,8 @@ class Server:
         except Closed as error:
             raise ServerFault(f"{self._shown}: the model was closed", retryable=False) from error
         except HttpError as error:
-            raise ServerFault(f"{error}{_hint_silence(error)}", retryable=True, down=True) from error
+            text = self._redact(str(error)) + _hint_silence(error)
+            raise ServerFault(text, retryable=True, down=True) from error
         except ValueError as error:
             raise ServerFault(f"{self._shown}: {error}", retryable=False) from None
         if not 200 <= response.status < 300:
@@ -141,10 +144,6 @@ class Server:
 
     async def close(self) -> None:
         await self._client.close()
-
-    @property
-    def _shown(self) -> str:
-        return self._url.partition("?")[0]
 
     def _status_fault(self, status: int, response: Response) -> ServerFault:
         words = self._redact(server_words(response.body))
@@ -169,10 +168,8 @@ class Server:
         return ServerFault(text, retryable=True, down=True)
 
     def _redact(self, text: str) -> str:
-        secrets = (self.settings.api_key, *self.settings.headers.values())
-        for secret in secrets:
-            if len(secret) >= 6:
-                text = text.replace(secret, "[redacted]")
+        for secret in (self.settings.api_key, *self.settings.headers.values()):
+            text = redact(text, secret)
         return text
 
 
@@ -214,7 +211,7 @@ def server_words(body: bytes) -> str:
     """The message in an error body, in any of the usual shapes; else how the body starts."""
     try:
         value: Any = msgspec.json.decode(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     for key in ("error", "message", "detail"):
         if isinstance(value, dict) and value.get(key):  # pyright: ignore[reportUnknownMemberType]
@@ -233,7 +230,7 @@ def status_hint(status: int, words: str, location: str, settings: ServerSettings
     if status == 402 or "insufficient_quota" in lower or "current quota" in lower:
         return "The account has no credit left."
     if status == 404:
-        return f"Check the model name '{settings.model}' and base_url '{settings.base_url}'."
+        return f"Check the model name '{settings.model}' and base_url '{shown_url(settings.base_url)}'."
     if 300 <= status < 400:
         return f"The server redirects to '{location.partition('?')[0]}': set base_url accordingly."
     if status == 413 or any(mark in lower for mark in _TOO_LONG):
@@ -261,6 +258,21 @@ def _hint_silence(error: HttpError) -> str:
             return ". If the model needs longer, raise its timeouts."
         case _:
             return ""
+
+
+def shown_url(url: str) -> str:
+    """A URL for error texts: without a query and a login, which may hold secrets."""
+    return re.sub(r"//[^/@]*@", "//", url.partition("?")[0])
+
+
+def redact(text: str, secret: str) -> str:
+    """The text without the secret, and without its beginning where a quotation was cut inside it."""
+    shortest = min(len(secret), 12)
+    if shortest < 6:  # not a secret, and part of many words
+        return text
+    for length in range(len(secret), shortest - 1, -1):
+        text = text.replace(secret[:length], "[redacted]")
+    return text
 
 
 def merge_headers(own: Mapping[str, str], extra: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

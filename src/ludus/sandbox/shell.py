@@ -170,13 +170,15 @@ class Shell:
         self._sequence = 0
         self._inner = 0
         """The inner shell's number within the slot; 0 while there is none."""
-        self._ready = False
         self._failed_starts = 0
         self._sweeping = False
         self._code = 0
         self._dead = ""
         self._closed = False
-        self._waiter: asyncio.Future[int | _Stop] | None = None
+        self._outcome: asyncio.Future[int | _Stop] | None = None
+        """How the running command ends, one way or another."""
+        self._rest = asyncio.Event()
+        """Set while the shell is ready, and when it is dead: it will not change by itself."""
         self._buffer = b""
         self._watching = False
         self._watch = self._loop.call_soon(int)  # the timer that will watch the output again; none yet
@@ -223,12 +225,13 @@ class Shell:
         self._discard_output()
         self._out, self._err = Kept(keep), Kept(keep)
         self._limit = max(FLOOD_BYTES, 2 * keep)
-        waiter = self._waiter = self._loop.create_future()
+        running: asyncio.Future[int | _Stop] = self._loop.create_future()
+        self._outcome = running
         spilled = self._send(command)
         self._watch = self._loop.call_later(_QUICK_SECONDS, self._watch_output)
         expire = self._loop.call_later(seconds, self._stop, _Stop.TIME)
         try:
-            outcome = await waiter
+            outcome = await running
             if isinstance(outcome, _Stop):
                 await to_the_end(self._abort())
         except asyncio.CancelledError:
@@ -237,7 +240,7 @@ class Shell:
             raise
         finally:
             expire.cancel()
-            self._waiter = None
+            self._outcome = None
             self._unwatch_output()
             if spilled is not None:
                 spilled.unlink(missing_ok=True)
@@ -246,7 +249,7 @@ class Shell:
     def _send(self, command: bytes) -> Path | None:
         """Pass a command to the inner shell; returns the file it was laid in, if it was."""
         self._sequence += 1
-        self._ready = False
+        self._rest.clear()
         if len(command) <= INLINE_BYTES:
             self._write(b"%d:%b\0" % (self._sequence, command))
             return None
@@ -278,41 +281,39 @@ class Shell:
     # ---- ending what will not end ---------------------------------------------------------------------------------
 
     def _stop(self, why: _Stop) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(why)
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(why)
 
     async def _abort(self) -> None:
         """Kill the running command, at last together with its shell, and wait until the shell is ready."""
         for pause in _KILL_PAUSES:
-            if self._ready:
-                return
-            self._raise_if_dead()
-            self._kill_command()
-            if await self._returns_within(pause):
+            if not self._rest.is_set():
+                self._kill_command()
+            if await self._rests_within(pause):
                 self._raise_if_dead()
                 return
         self._sweeping = self._sweeping or self._crowded()
-        self._stop_inner()  # so that it starts nothing while its children are killed
+        self._signal_inner(signal.SIGSTOP)  # so that it starts nothing while its children are killed
         self._kill_command()
-        self._kill_inner()
+        self._signal_inner(signal.SIGKILL)
         await self._back(_RESTART_SECONDS, "the slot's shell did not come back after its command was killed")
 
     async def _restart(self) -> None:
-        self._sweeping, self._ready, self._cwd = True, False, self._home
-        self._kill_inner()
+        self._rest.clear()
+        self._sweeping, self._cwd = True, self._home
+        self._signal_inner(signal.SIGKILL)
         await self._back(_RESTART_SECONDS, "the slot's processes could not be ended")
 
-    async def _returns_within(self, seconds: float) -> bool:
-        self._waiter = self._loop.create_future()
-        await asyncio.wait((self._waiter,), timeout=seconds)
-        return self._waiter.done()
+    async def _rests_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._rest.wait()
+        return self._rest.is_set()
 
     async def _back(self, seconds: float, otherwise: str) -> None:
-        """Wait until a new inner shell is ready, or declare the slot dead."""
-        self._raise_if_dead()
-        if not self._ready and not await self._returns_within(seconds):
+        """Wait until an inner shell is ready, or declare the slot dead."""
+        if not self._rest.is_set() and not await self._rests_within(seconds):
             self._die(otherwise)
-        self._waiter = None
         self._raise_if_dead()
 
     def _kill_command(self) -> None:
@@ -326,17 +327,14 @@ class Shell:
             signal_each(found, signal.SIGKILL)
             seen |= found
 
-    def _stop_inner(self) -> None:
-        if inner := self._inner_on_host():
-            signal_each((inner,), signal.SIGSTOP)
-
-    def _kill_inner(self) -> None:
-        if inner := self._inner_on_host():
-            signal_each((inner,), signal.SIGKILL)
+    def _signal_inner(self, number: signal.Signals) -> None:
+        """Signal the inner shell. If it cannot be told from others, all that the supervisor has: one of them is it."""
+        inner = self._inner_on_host()
+        signal_each((inner,) if inner else children(self._pid), number)
 
     def _inner_on_host(self) -> int:
         """The inner shell as the host numbers it; 0 if it is gone."""
-        return next((c for c in children(self._pid) if number_within(c) == self._inner), 0)
+        return next((c for c in children(self._pid) if self._inner and number_within(c) == self._inner), 0)
 
     def _crowded(self) -> bool:
         """So many strays that a new shell might find no room."""
@@ -363,12 +361,12 @@ class Shell:
         try:
             if kind == b"d":
                 sequence, code, cwd = rest.split(b" ", 2)
-                if int(sequence) == self._sequence and not self._ready:
+                if int(sequence) == self._sequence and not self._rest.is_set():
                     self._cwd = cwd
                     self._finish(int(code))
             elif kind == b"x":
                 self._inner_ended(int(rest))
-            elif kind == b"r":
+            elif kind == b"r" and not self._inner:
                 self._inner = int(rest)
                 self._finish(self._code)
             else:
@@ -378,28 +376,34 @@ class Shell:
 
     def _inner_ended(self, code: int) -> None:
         """The shell is gone, and with it the command: have the next one started where the last command ended."""
+        if self._inner_on_host():
+            self._forged()
+            return
         self._failed_starts = 0 if self._inner else self._failed_starts + 1
         if self._failed_starts > _FAILED_STARTS:
             self._die("the slot's shell cannot start any more")
             return
         sweep = self._sweeping or not self._inner
-        self._code, self._inner, self._ready, self._sweeping = code, 0, False, False
+        self._code, self._inner, self._sweeping = code, 0, False
+        self._rest.clear()
         if sweep and self._sweep_from_host is not None:
             self._sweep_from_host()
         # The first NUL ends a command that was on its way when the shell died.
         self._write(b"\0%b:%b\0" % (b"sweep" if sweep else b"go", self._cwd))
 
     def _finish(self, code: int) -> None:
-        self._ready, self._code = True, code
+        self._code = code
         self._drain_output()
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(code)
+        self._rest.set()
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(code)
 
     def _forged(self) -> None:
-        """Someone in the slot writes to the status pipe: take no more of it, and start over."""
+        """Someone in the slot writes to the status pipe: start over, without anyone who could."""
         self._buffer = b""
         self._sweeping = True
-        self._kill_inner()
+        self._rest.clear()
+        signal_each(children(self._pid), signal.SIGKILL)
 
     # ---- output ---------------------------------------------------------------------------------------------------
 
@@ -459,7 +463,7 @@ class Shell:
         if self._dead:
             return
         self._dead = reason
-        self._ready = False
+        self._rest.set()
         self._loop.remove_reader(self._pipes.status)
         self._unwatch_output()
         self._stop(_Stop.DEAD)

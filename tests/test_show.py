@@ -122,6 +122,18 @@ def test_an_overview_has_a_line_per_group():
     assert "Write squares" in text
 
 
+def test_an_overview_fits_a_narrow_terminal_and_many_rollouts():
+    long = msgspec.structs.replace(TASK, id="x" * 200, kind="", prompt="word " * 100)
+    out = io.StringIO()
+    groups = [Group(task=long, rollouts=(rollout(1.0),) * 64, size=64), Group(task=TASK, rollouts=(), size=2)]
+    print_groups(groups, Console(file=out, width=80))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 80
+    assert "1 1 1 1 1 1 … 64 in all" in lines[1]
+    assert "none (0 of 2)" in lines[2]
+
+
 def test_progress_in_words():
     assert (
         facts(Progress(10, 3, 2, 0.5, Usage(12_000, 345, 0, 0.01))) == "mean 0.500 · 1 failed · 12.3k tokens · $0.0100"

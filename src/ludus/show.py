@@ -146,22 +146,36 @@ def _numbers(summary: Summary) -> list[tuple[str, str]]:
 
 
 def print_groups(groups: Iterable[Group], console: "Console | None" = None) -> None:
-    """One line per group: the task, its scores, and how it begins."""
+    """One line per group: the task, its scores, and how it begins, as far as the line goes."""
     from rich.table import Table
 
     console = console or _stdout()
-    table = Table("task", "kind", "mean", "scores", "prompt", box=None, padding=(0, 2, 0, 0))
-    for column in table.columns:
-        column.no_wrap = True
-    for group in groups:
-        values = [r.score.value for r in group.scored if r.score]
-        mean = number(sum(values) / len(values)) if values else "none"
-        if group.partial:
-            mean += f" ({len(values)} of {group.size})"
-        scores = _text(" ").join(_verdict(rollout) for rollout in group.rollouts)
-        prompt = " ".join(group.task.prompt.split())
-        table.add_row(_text(group.task.id), _text(group.task.kind), mean, scores, _text(prompt, "dim"))
+    rows = [_overview(group) for group in groups]
+    names = ("task", "kind", "mean", "scores", "prompt")
+    widths = [max((row[i].cell_len for row in rows), default=0) for i in range(4)]
+    shown = [i for i in range(4) if widths[i]]
+    room = console.width - sum(max(widths[i], len(names[i])) + 2 for i in shown)
+    if room >= 12:
+        shown.append(4)
+    table = Table(*(names[i] for i in shown), box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for row in rows:
+        row[4].truncate(max(0, room), overflow="ellipsis")
+        table.add_row(*(row[i] for i in shown))
     console.print(table)
+
+
+def _overview(group: Group) -> "tuple[Text, Text, Text, Text, Text]":
+    """Task, kind, mean, scores, prompt."""
+    values = [r.score.value for r in group.scored if r.score]
+    mean = number(sum(values) / len(values)) if values else "none"
+    if group.partial:
+        mean += f" ({len(values)} of {group.size})"
+    scores = _text(" ").join(_verdict(rollout) for rollout in group.rollouts[:6])
+    if len(group.rollouts) > 6:
+        scores += _text(f" … {len(group.rollouts)} in all")
+    id = _text(" ".join(group.task.id.split()))
+    id.truncate(24, overflow="ellipsis")
+    return id, _text(group.task.kind), _text(mean), scores, _text(" ".join(group.task.prompt.split()), "dim")
 
 
 # ---- one rollout --------------------------------------------------------------------------------------------------

@@ -290,10 +290,21 @@ def test_failures_that_come_together_set_a_server_aside_once_and_later_ones_for_
         doubtful.failed(DOWN, at, retry)
         waits.append(doubtful.closed_until - at)
     assert waits == [2, 4, 5, 5, 5]
-    doubtful.worked()
+    doubtful.answered()
     assert doubtful.takes_another(at, retry)
     doubtful.failed(DOWN, at, retry)
     assert doubtful.takes_another(at, retry)
+
+
+def test_a_refusal_proves_that_the_server_is_up():
+    retry = Retry()
+    doubtful = lane()
+    for _ in range(3):
+        doubtful.failed(DOWN, 100.0, retry)
+    assert not doubtful.takes_another(100.0, retry)
+    doubtful.failed(BUSY, 100.0, retry)
+    doubtful.active = 2
+    assert doubtful.takes_another(100.0, retry)
 
 
 def test_being_busy_is_not_being_down():
@@ -304,7 +315,7 @@ def test_being_busy_is_not_being_down():
     assert busy.takes_another(100.0, retry)
     busy.failed(ServerFault("busy", retryable=True, retry_after=1e9), 100.0, retry)
     assert not busy.takes_another(100.0 + 119, retry)
-    busy.worked()  # an older request's success does not overrule what the server asked for
+    busy.answered()  # an older request's success does not overrule what the server asked for
     assert not busy.takes_another(100.0 + 119, retry)
     assert busy.takes_another(100.0 + 120, retry)
 

@@ -46,8 +46,8 @@ def _model_reference() -> Iterator[str]:
 
 
 _MODEL = """\
-Who acts. `model.type` says which kind of model it is. Left out, it is `embedded` if nothing is said about the model, and
-`openai` if something is."""
+Who acts. `model.type` says which kind of model it is. Left out, it is `embedded` if nothing is said about the model,
+and `openai` if something is."""
 
 _INTRODUCTION = """
     Defaults, then YAML files in the order given (`--config a.yaml --config b.yaml`), then dotted flags

@@ -110,7 +110,8 @@ class Lane:
             return False
         return self.failures < retry.failures or self.active == 0
 
-    def worked(self) -> None:
+    def answered(self) -> None:
+        """It is up, whatever it said."""
         if self.trips:
             self.closed_until = 0.0
         self.failures = self.trips = 0
@@ -122,6 +123,8 @@ class Lane:
             if self.failures >= retry.failures and now >= self.closed_until:
                 self.trips += 1
                 self.closed_until = now + min(retry.longest, retry.first * 2 ** (self.trips - 1))
+        else:
+            self.answered()
         if fault.retry_after is not None:
             self.closed_until = max(self.closed_until, now + min(fault.retry_after, retry.longest_asked))
 
@@ -203,7 +206,7 @@ class Servers:
                 fault = error
                 self._note_failure(lane, fault)
             else:
-                lane.worked()
+                lane.answered()
                 self._down_since = None
                 return completion
             finally:
@@ -305,6 +308,7 @@ class Servers:
         now = self._clock()
         lane.failed(fault, now, self._retry)
         if not fault.down:
+            self._down_since = None
             return
         if self._down_since is None:
             self._down_since = now

@@ -12,7 +12,6 @@ a process that clears its environment *and* leaves the slot's process tree escap
 
 import asyncio
 import os
-import signal
 import subprocess
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.base import ShellSandbox
 from ludus.sandbox.hostdir import HostDir, find_bash, remove_tree
-from ludus.sandbox.processes import Child, descendants, signal_each
+from ludus.sandbox.processes import Child, descendants, is_dead, kill_trees
 from ludus.sandbox.shell import Pipes, Shell, supervisor_arguments
 from ludus.sandbox.teardown import to_the_end
 
@@ -126,12 +125,14 @@ async def _end(child: Child, folder: Path) -> None:
 
 def _sweep(folder: Path, roots: list[int], *, spare: int) -> None:
     """Kill the slot's processes: those below its shell, and those that carry its mark, wherever they are."""
+
+    def living() -> list[int]:
+        return [pid for pid in (descendants(roots) | _marked(folder)) - {spare} if not is_dead(pid)]
+
     for _ in range(100):  # bounded: something may fork faster than it is killed
-        found = (descendants(roots) | _marked(folder)) - {spare}
-        found = {pid for pid in found if not _is_zombie(pid)}
-        if not found:
+        if not living():
             return
-        signal_each(found, signal.SIGKILL)
+        kill_trees(living)
 
 
 def _marked(folder: Path) -> set[int]:
@@ -142,11 +143,3 @@ def _marked(folder: Path) -> set[int]:
             if mark in (process / "environ").read_bytes().split(b"\0"):
                 found.add(int(process.name))
     return found
-
-
-def _is_zombie(pid: int) -> bool:
-    """Dead but not yet reaped, or gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-    except OSError:
-        return True

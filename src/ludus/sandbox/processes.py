@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,11 +43,22 @@ def descendants(pids: Iterable[int]) -> set[int]:
 
 def started_after(pid: int, moment: float) -> bool:
     """Whether a process began at or after `moment` of the boot clock, to the tick (10 ms)."""
+    fields = _stat(pid)
+    return bool(fields) and int(fields[19]) >= int(moment * _TICKS)
+
+
+def is_dead(pid: int) -> bool:
+    """Gone, or dead and not yet reaped."""
+    fields = _stat(pid)
+    return not fields or fields[0] in (b"Z", b"X")
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat from the state on; nothing if the process is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except _GONE:
-        return False
-    return int(fields[19]) >= int(moment * _TICKS)
+        return []
 
 
 def boot_clock() -> float:
@@ -71,6 +82,25 @@ def signal_each(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def kill_trees(find_roots: Callable[[], Iterable[int]]) -> None:
+    """Kill processes and all below them. They are stopped before any is killed, so that none forks and escapes.
+
+    Bounded, and not waiting for their end: something may fork faster than it is stopped.
+    """
+    stopped: set[int] = set()
+    for _ in range(50):
+        new = descendants(find_roots()) - stopped
+        signal_each(new, signal.SIGSTOP)
+        stopped |= new
+        if not new and not any(_is_running(pid) for pid in stopped):
+            break
+    signal_each(stopped, signal.SIGKILL)
+
+
+def _is_running(pid: int) -> bool:
+    return _stat(pid)[:1] in ([b"R"], [b"S"])
 
 
 class Child:

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from ludus.errors import SandboxError
 from ludus.sandbox import ExecResult
-from ludus.sandbox.processes import boot_clock, children, descendants, number_within, signal_each, started_after
+from ludus.sandbox.processes import boot_clock, children, kill_trees, number_within, signal_each, started_after
 from ludus.sandbox.teardown import to_the_end
 
 INLINE_BYTES = 512
@@ -319,13 +319,7 @@ class Shell:
     def _kill_command(self) -> None:
         """Kill what the current command started: what earlier ones left in the background stays."""
         inner = self._inner_on_host()
-        seen: set[int] = set()
-        for _ in range(20):  # bounded: the shell itself may be what keeps starting processes
-            found = descendants(c for c in children(inner) if started_after(c, self._boot)) - seen
-            if not found:
-                return
-            signal_each(found, signal.SIGKILL)
-            seen |= found
+        kill_trees(lambda: [child for child in children(inner) if started_after(child, self._boot)])
 
     def _signal_inner(self, number: signal.Signals) -> None:
         """Signal the inner shell. If it cannot be told from others, all that the supervisor has: one of them is it."""

@@ -20,7 +20,7 @@ test: lint
 lint: setup-dev
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
-	@$(BIN)/pyright
+	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: setup-dev
 	@$(BIN)/python bench/footprint.py; a=$$?; \

@@ -82,7 +82,7 @@ def echo(messages, tools, sampling):
     return say(next(m.content for m in messages if m.role == "user"), reasoning="easy")
 
 
-def batch(script=echo, env: Env = Toy(), size: int = 2, **options) -> Batch:  # noqa: B008
+def batch(script=echo, env: Env = Toy(), size: int = 2, **options) -> Batch:
     return Batch(env, load_tasks(env, "train"), Policy(ScriptedModel(script)), size, **options)
 
 

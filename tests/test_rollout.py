@@ -247,7 +247,9 @@ def test_what_a_retry_cannot_mend_is_not_retried():
 
 def test_a_wrong_answer_is_not_retried():
     script, calls = flaky(0, ModelError("unused"))
-    wrong = asyncio.run(run_retrying(Job(Task(id="t", prompt="p", answer="no"), policy(script)), Yes(), None, retries=5))
+    wrong = asyncio.run(
+        run_retrying(Job(Task(id="t", prompt="p", answer="no"), policy(script)), Yes(), None, retries=5)
+    )
     assert wrong.score == Score.of(0.0, "compared")
     assert len(calls) == 1
 

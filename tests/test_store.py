@@ -485,7 +485,7 @@ class FakePolicy:
 class FakeJob:
     """What a key is made of; `ludus.rollout.Job` has the same fields."""
 
-    task: Task = Task(id="t", prompt="p")  # noqa: RUF009
+    task: Task = Task(id="t", prompt="p")
     policy: FakePolicy = FakePolicy()
     replicate: int = 0
     seed: int = 0
@@ -501,7 +501,7 @@ class NewerToy(Toy, frozen=True):
     version = "2"
 
 
-def key(job: Any = FakeJob(), env: Any = Toy()) -> str:  # noqa: B008
+def key(job: Any = FakeJob(), env: Any = Toy()) -> str:
     return outcome_key(job, env)
 
 

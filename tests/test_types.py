@@ -55,7 +55,8 @@ def test_a_score_is_finite_wherever_the_number_stands(bad: float, place: str):
 
 
 @pytest.mark.parametrize(
-    ("value", "passed", "soft"), [(1.0, True, 1.0), (0.5, False, 0.5), (0.0, False, 0.0), (-1.0, False, 0.0), (2, True, 1)]
+    ("value", "passed", "soft"),
+    [(1.0, True, 1.0), (0.5, False, 0.5), (0.0, False, 0.0), (-1.0, False, 0.0), (2, True, 1)],
 )
 def test_score_of_a_value(value: float, passed: bool, soft: float):
     assert Score.of(value) == Score(value, passed, soft)

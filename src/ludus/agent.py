@@ -5,10 +5,10 @@
         └──── observations <── run the tools
 
 The loop yields a `Turn` as soon as it is complete and keeps nothing else, so whatever happened before a failure is
-already with the caller. Two rules decide where a mistake goes. The model's own mistakes (an unknown tool, arguments that
-are not JSON or do not fit the schema, a tool that raises or takes too long) come back to it as an observation and stay
-in the record as tool errors. The world's failures (`RolloutError`) pass through to the caller. Whoever stops the loop says
-why, on the turn: `Turn.stop`.
+already with the caller. Two rules decide where a mistake goes. The model's own mistakes (an unknown tool, arguments
+that are not JSON or do not fit the schema, a tool that raises or takes too long) come back to it as an observation and
+stay in the record as tool errors. The world's failures (`RolloutError`) pass through to the caller. Whoever stops the
+loop says why, on the turn: `Turn.stop`.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What is asked and how it is judged: the `Env` contract.
 
-An environment is a small typed recipe: its fields are its options (they appear as `--env.<field>`), its methods say what
-the tasks are, how a slot is prepared, which tools the agent has and how the result is judged. Only `tasks` and
+An environment is a small typed recipe: its fields are its options (they appear as `--env.<field>`), its methods say
+what the tasks are, how a slot is prepared, which tools the agent has and how the result is judged. Only `tasks` and
 `verify` must be written. An environment never runs a model and never decides how many rollouts there are.
 
 What it can rely on: `setup` runs in a clean slot; when `verify` runs, every process that the agent started is dead;

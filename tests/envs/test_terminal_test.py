@@ -14,9 +14,11 @@ def attempt(command: str) -> Rollout:
     env = TerminalTest()
     task = next(t for t in env.tasks("train") if t.id == "greeting.txt")
 
+    policy = Policy(ScriptedModel([call("terminal", command=command), say("done")]))
+
     async def go() -> Rollout:
         async with open_pool("bwrap") as pool:
-            return await run(Job(task, Policy(ScriptedModel([call("terminal", command=command), say("done")]))), env, pool)
+            return await run(Job(task, policy), env, pool)
 
     return asyncio.run(go())
 

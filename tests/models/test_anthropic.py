@@ -24,7 +24,7 @@ def sent(messages=USER, tools=(), sampling=PLAIN, *, cache=False, **options):
     return json.loads(request_body(messages, tools, sampling, "m", cache=cache, **options))
 
 
-def read(*content, stop="end_turn", price=Price(), **reply) -> Completion:  # noqa: B008
+def read(*content, stop="end_turn", price=Price(), **reply) -> Completion:
     body = {"type": "message", "content": list(content), "stop_reason": stop, "model": "served", **reply}
     return parse_reply(json.dumps(body).encode(), price)
 

@@ -18,7 +18,7 @@ DOWN = ServerFault("down", retryable=True, down=True)
 BUSY = ServerFault("busy", retryable=True)
 
 
-def ask(kit, *handlers, times: int = 1, retry=Retry(), **settings):  # noqa: B008
+def ask(kit, *handlers, times: int = 1, retry=Retry(), **settings):
     """One model over a server per handler, asked so many times in a row. Returns replies or errors, servers, clock."""
 
     async def main():

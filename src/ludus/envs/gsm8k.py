@@ -1,7 +1,7 @@
 """Grade-school maths in the GSM8K format: a question in words, an answer that ends in `#### <number>`.
 
-A dozen items of our own come with the package. The published set is read from a JSONL file (`--env.path train.jsonl`, rows with
-`question` and `answer`) or from the Hugging Face hub (`--env.path hub:openai/gsm8k`, extra `ludus[hub]`).
+A dozen items of our own come with the package. The published set is read from a JSONL file (`--env.path train.jsonl`,
+rows with `question` and `answer`) or from the Hugging Face hub (`--env.path hub:openai/gsm8k`, extra `ludus[hub]`).
 """
 
 import hashlib

@@ -34,7 +34,7 @@ class AnthropicSettings(ServerSettings, frozen=True, kw_only=True):
 class AnthropicModel(Servers):
     """A model behind the Messages API, at one or several servers."""
 
-    def __init__(self, *servers: AnthropicSettings, retry: Retry = Retry(), waits: Waits = Waits()) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *servers: AnthropicSettings, retry: Retry = Retry(), waits: Waits = Waits()) -> None:
         super().__init__([anthropic_server(settings) for settings in servers], retry, waits)
 
 
@@ -170,7 +170,7 @@ _FINISH = {
 }
 
 
-def parse_reply(data: bytes, price: Price = Price()) -> Completion:  # noqa: B008  (frozen)
+def parse_reply(data: bytes, price: Price = Price()) -> Completion:
     """Read a Messages reply.
 
     Raises:

@@ -154,7 +154,7 @@ class Client:
     def __init__(
         self,
         *,
-        timeouts: Timeouts = Timeouts(),  # noqa: B008  (frozen)
+        timeouts: Timeouts = Timeouts(),
         connections: int = 256,
         response_bytes: int = 64 * 1024 * 1024,
         proxy: str = "",

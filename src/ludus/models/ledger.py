@@ -106,7 +106,7 @@ class _Waiter:
 class Ledger:
     """Books calls against a budget. `spent` carries on from an earlier part of the run."""
 
-    def __init__(self, budget: Budget = Budget(), spent: Mapping[str, Totals] | None = None) -> None:  # noqa: B008
+    def __init__(self, budget: Budget = Budget(), spent: Mapping[str, Totals] | None = None) -> None:
         self.budget = budget
         self._roles = dict(spent or {})
         self._total = sum(self._roles.values(), Totals())

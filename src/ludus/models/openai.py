@@ -42,7 +42,7 @@ class ChatModel(Servers):
     >>> model = ChatModel(ChatSettings(base_url="http://127.0.0.1:8000/v1", model="qwen"))
     """
 
-    def __init__(self, *servers: ChatSettings, retry: Retry = Retry(), waits: Waits = Waits()) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *servers: ChatSettings, retry: Retry = Retry(), waits: Waits = Waits()) -> None:
         super().__init__([chat_server(settings) for settings in servers], retry, waits)
 
 
@@ -237,7 +237,7 @@ _FINISH: dict[Any, Finish] = {
 }
 
 
-def parse_reply(data: bytes, price: Price = Price()) -> Completion:  # noqa: B008  (frozen)
+def parse_reply(data: bytes, price: Price = Price()) -> Completion:
     """Read a chat completion.
 
     Raises:

@@ -164,8 +164,8 @@ class Servers:
     def __init__(
         self,
         servers: Sequence[Server],
-        retry: Retry = Retry(),  # noqa: B008  (frozen)
-        waits: Waits = Waits(),  # noqa: B008  (frozen)
+        retry: Retry = Retry(),
+        waits: Waits = Waits(),
     ) -> None:
         if not servers:
             raise ValueError("a model needs at least one server")

@@ -345,7 +345,7 @@ class Shell:
             self._die(self._last_words())
             return
         *records, self._buffer = (self._buffer + data).split(b"\0")
-        for record in records:
+        for record in filter(None, records):
             self._on_record(record)
         if len(self._buffer) > _STATUS_BYTES:
             self._forged()

@@ -3,8 +3,8 @@
 #   supervisor.sh LIB IO HOME COMMAND_FD STATUS_FD "CGROUP_FD..." ULIMIT...
 #
 # Descriptors here and in the inner shell: 3 commands in, 4 status out, 5 and 6 the commands' stdout and stderr. Status
-# records end in NUL: "x CODE" says that the inner shell is gone. The host answers with "go:DIR", or with "sweep:DIR" to
-# have every other process of the slot killed first.
+# records stand between NULs: "x CODE" says that the inner shell is gone. The host answers with "go:DIR", or with
+# "sweep:DIR" to have every other process of the slot killed first.
 
 lib=$1 io=$2 home=$3
 for door in $6; do
@@ -21,7 +21,7 @@ cd -- "$home" || exit 125
 
 while :; do
     "$BASH" --norc --noprofile -c "$inner" bash "$io"
-    printf 'x %d\0' $? >&4 || exit
+    printf '\0x %d\0' $? >&4 || exit
     while :; do
         IFS= read -r -d '' -u 3 order || exit
         case $order in go:* | sweep:*) break ;; esac # else: a command that the last shell did not get to read

@@ -162,6 +162,7 @@ def test_options_without_an_environment_are_unknown():
         ("env.limit", "-3", "env.limit: expected a whole number of at least 1 or null, got -3"),
         ("run.resume", "maybe", "run.resume: expected true or false, got 'maybe'"),
         ("budget.dollars", "0", "budget.dollars: expected a number above 0 or null, got 0"),
+        ("sampling.temperature", ".inf", "sampling.temperature: expected a number or null, got inf"),
         ("sandbox.backend", "docker", "sandbox.backend: expected one of bwrap, local, got 'docker'"),
         ("sampling.extra", "5", "sampling.extra: expected a mapping, got 5"),
         ("run", "5", "run: expected a mapping, got 5"),

@@ -53,6 +53,7 @@ _TABLES = f"""
 BEGIN;
 CREATE TABLE rollouts (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE outcomes (key TEXT PRIMARY KEY, score REAL, rollout INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE records (id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, kind TEXT NOT NULL, body BLOB NOT NULL);
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_VERSION};
 COMMIT;
@@ -205,6 +206,27 @@ class RunDir:
                 f"{self.path / STORE}: outcome {key} cannot be read ({error}). It was written by another version of "
                 "Ludus or is damaged: start again with another --out"
             ) from error
+
+    # ---- records --------------------------------------------------------------------------------------------------
+
+    def get_record(self, key: str) -> bytes | None:
+        with _explained(self.path):
+            row = self._db.execute("SELECT body FROM records WHERE key = ?", (key,)).fetchone()
+        return None if row is None else row[0]
+
+    def put_record(self, key: str, kind: str, body: bytes) -> bytes:
+        """Keep whatever else a loop must find again; committed on return. Returns what is kept: the first under a key
+        stays, and secrets are masked in it."""
+        self._writable()
+        with _explained(self.path), self._db as db:
+            row = (key, kind, self._mask(body))
+            db.execute("INSERT INTO records (key, kind, body) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", row)
+            return db.execute("SELECT body FROM records WHERE key = ?", (key,)).fetchone()[0]
+
+    def records(self, kind: str) -> Iterator[tuple[str, bytes]]:
+        """Every record of a kind with its key, in the order in which they were kept."""
+        with _explained(self.path):
+            yield from self._db.execute("SELECT key, body FROM records WHERE kind = ? ORDER BY id", (kind,))
 
     # ---- derived files --------------------------------------------------------------------------------------------
 

@@ -221,7 +221,7 @@ async def validate(
     tasks: Iterable[Task],
     pool: Pool | None,
     *,
-    limits: Limits = Limits(),  # noqa: B008  (frozen)
+    limits: Limits = Limits(),
     concurrency: int = 4,
 ) -> Report:
     """Try every task and judge the evidence. Never raises for what the environment does."""

@@ -4,6 +4,7 @@ Values are checked field by field against the recipe's types, before the recipe 
 by its dotted path and all of them are told at once, in our words. Lax about spelling ("4" for 4), strict about names.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -170,9 +171,12 @@ def fitted(value: Any, kind: Any, path: str, problems: Problems, also: type[Stru
             return {key: fitted(item, entry, f"{path}.{key}", problems) for key, item in value.items()}
     value = _without_flags(value)
     try:
-        msgspec.convert(value, kind, strict=False)
+        number = msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError:
         problems.wrong(path, kind, value)
+    else:
+        if isinstance(number, float) and not math.isfinite(number):  # JSON has no word for it
+            problems.wrong(path, kind, value)
     return value
 
 

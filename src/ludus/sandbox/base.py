@@ -1,6 +1,6 @@
 """`ShellSandbox`: the whole `Sandbox` contract on top of one persistent shell.
 
-A backend makes the place (namespaces, folders, limits), starts the supervisor in it and hands the `Shell` over; what a
+A backend makes the place (namespaces, folders, limits), starts the supervisor in it and hands its `Shell` over; what a
 slot can do is written here once. Files and background processes go through commands in the slot as well, so that a
 path means what it means to the agent, symlinks and permissions included, and nothing is ever opened on the host's side.
 Those commands run in a bash of their own (`slot/ops.sh`): a `PATH`, a function or a `set -e` that the agent left in its
@@ -11,6 +11,8 @@ import errno
 import posixpath
 from asyncio import to_thread
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
@@ -41,17 +43,32 @@ _ERRORS = {
 }
 
 
-class ShellSandbox:
-    """A slot made of a shell. Backends subclass it and say how it is closed."""
+@dataclass(frozen=True)
+class Layout:
+    """Where things lie, as the slot sees them."""
 
-    def __init__(self, spec: SandboxSpec, shell: Shell, io: Path, *, seen_io: str, lib: str, jobs: str, workspace: str):
+    workspace: str
+    io: str
+    """The folder through which long commands and standard input come in."""
+    lib: str
+    """The slot's scripts."""
+    jobs: str
+    """Where background processes keep their logs."""
+    bash: str
+
+
+class ShellSandbox:
+    """A slot made of a shell, and of whatever it takes on the host: closing `resources` gives all of it back.
+
+    `io` is the host's name of `layout.io`.
+    """
+
+    def __init__(self, spec: SandboxSpec, shell: Shell, io: Path, layout: Layout, resources: AsyncExitStack) -> None:
         self._spec = spec
         self._shell = shell
         self._io = io
-        self._seen_io = seen_io
-        """The folder `io` as the slot sees it."""
-        self._ops = f"{quote(lib)}/ops.sh {quote(jobs)}"
-        self._workspace = workspace
+        self._layout = layout
+        self._resources = resources
         self._inputs = 0
         self._jobs: dict[str, bool] = {}
         """Background processes by id: whether they may still run."""
@@ -93,7 +110,7 @@ class ShellSandbox:
                 await to_thread(lay_down, path, stdin)
             else:
                 lay_down(path, stdin)
-            text = f"( eval {quote(command)} ) <{quote(f'{self._seen_io}/{name}')}"
+            text = f"( eval {quote(command)} ) <{quote(f'{self._layout.io}/{name}')}"
             return await self._shell.run(text.encode(), seconds=seconds, keep=keep)
         finally:
             path.unlink(missing_ok=True)
@@ -106,11 +123,14 @@ class ShellSandbox:
         keep: int = 65_536,
         stdin: bytes | None = None,
     ) -> ExecResult:
-        command = f"/bin/bash -p {self._ops} {operation} {' '.join(map(quote, arguments))}"
-        result = await self._run(command, seconds=seconds, keep=keep, stdin=stdin)
+        result = await self._run(self._operation(operation, *arguments), seconds=seconds, keep=keep, stdin=stdin)
         if result.timed_out and operation != "send":
             raise SandboxError(f"the slot did not {operation} within {seconds:g} s")
         return result
+
+    def _operation(self, *words: str) -> str:
+        script = (self._layout.bash, "-p", f"{self._layout.lib}/ops.sh", self._layout.jobs)
+        return " ".join(map(quote, (*script, *words)))
 
     # ---- files ----------------------------------------------------------------------------------------------------
 
@@ -133,8 +153,8 @@ class ShellSandbox:
         if "\0" in path or not path:
             raise ValueError(f"{path!r} is not a path")
         absolute = posixpath.join(WORKSPACE, path)
-        if self._workspace != WORKSPACE and (absolute == WORKSPACE or absolute.startswith(WORKSPACE + "/")):
-            return self._workspace + absolute[len(WORKSPACE) :]
+        if self._layout.workspace != WORKSPACE and (absolute == WORKSPACE or absolute.startswith(WORKSPACE + "/")):
+            return self._layout.workspace + absolute[len(WORKSPACE) :]
         return absolute
 
     # ---- background processes -------------------------------------------------------------------------------------
@@ -142,7 +162,7 @@ class ShellSandbox:
     async def start(self, command: str, *, cwd: str | None = None) -> str:
         process = f"bg-{len(self._jobs) + 1}"
         self._jobs[process] = True
-        operation = f"/bin/bash -p {self._ops} start {process} {quote(command)}"
+        operation = self._operation("start", process, command)
         if cwd is not None:
             operation = _in_subshell(operation, {}, self._inside(cwd))
         result = await self._run(operation, seconds=_OPERATION_SECONDS, keep=65_536)
@@ -179,11 +199,7 @@ class ShellSandbox:
         self._jobs = dict.fromkeys(self._jobs, False)
 
     async def close(self) -> None:
-        await to_the_end(self._end())
-
-    async def _end(self) -> None:
-        """Kill every process, wait for their end, remove what the slot has on the host. Bounded, and repeatable."""
-        raise NotImplementedError
+        await to_the_end(self._resources.aclose())
 
 
 def _in_subshell(command: str, env: Mapping[str, str], cwd: str | None) -> str:

@@ -32,17 +32,18 @@ from typing import TypedDict
 
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import WORKSPACE, SandboxSpec
-from ludus.sandbox.base import ShellSandbox
+from ludus.sandbox.base import Layout, ShellSandbox
 from ludus.sandbox.hostdir import HostDir, remove_tree
 from ludus.sandbox.limits import SHM_MB, Cgroups, Held, describe, find_cgroups, ulimits
 from ludus.sandbox.processes import Child, children, signal_each
-from ludus.sandbox.shell import Pipes, Shell, supervisor_arguments
+from ludus.sandbox.shell import Pipes, Shell
 from ludus.sandbox.teardown import to_the_end
 
 HOME = "/home/agent"
 _LIB = "/run/ludus/lib"
 _IO = "/run/ludus/io"
-_JOBS = "/tmp/.ludus-jobs"
+_LAYOUT = Layout(WORKSPACE, _IO, _LIB, "/tmp/.ludus-jobs", f"{_LIB}/bash")
+_SUPERVISOR = (f"{_LIB}/bash", "--norc", "--noprofile", f"{_LIB}/supervisor.sh")
 _USER = 1000
 _START_SECONDS = 30.0
 _END_SECONDS = 30.0
@@ -135,15 +136,6 @@ class Bwrap:
 # ---- one slot -----------------------------------------------------------------------------------------------------
 
 
-class _BwrapSandbox(ShellSandbox):
-    def __init__(self, spec: SandboxSpec, shell: Shell, io: Path, resources: AsyncExitStack) -> None:
-        super().__init__(spec, shell, io, seen_io=_IO, lib=_LIB, jobs=_JOBS, workspace=WORKSPACE)
-        self._resources = resources
-
-    async def _end(self) -> None:
-        await self._resources.aclose()
-
-
 async def _open(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> ShellSandbox:
     """Start a slot. Whatever it takes on the host is put on `stack`, to be given back in reverse."""
     user = _new_user()
@@ -156,30 +148,24 @@ async def _open(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> Sh
     stack.callback(shell.close)
     try:
         with cgroup.doors() as doors:
-            child = _spawn(shared, spec, user, io, pipes, doors)
+            supervisor = shell.supervisor_arguments(_LIB, _IO, doors, ulimits(spec, shared.cgroups.parents))
+            child = _spawn(shared, [*_arguments(shared, spec, io), *_SUPERVISOR, *supervisor], user, pipes, doors)
     finally:
         pipes.close_slot_ends()
     stack.push_async_callback(_end, child)
     await shell.started(_START_SECONDS, lambda: _first_process(child))
-    return _BwrapSandbox(spec, shell, io, stack)
+    return ShellSandbox(spec, shell, io, _LAYOUT, stack)
 
 
-def _spawn(shared: _Shared, spec: SandboxSpec, user: int | None, io: Path, pipes: Pipes, doors: Sequence[int]) -> Child:
-    channels = (pipes.slot_command, pipes.slot_status)
+def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, doors: Sequence[int]) -> Child:
     prefix, options = _as_user(user)
-    command = [
-        *prefix,
-        *_arguments(shared, spec, io),
-        *(f"{_LIB}/bash", "--norc", "--noprofile", f"{_LIB}/supervisor.sh"),
-        *supervisor_arguments(_LIB, _IO, WORKSPACE, pipes, doors, ulimits(spec, shared.cgroups.parents)),
-    ]
     try:
         popen = subprocess.Popen(
-            command,
+            [*prefix, *command],
             stdin=subprocess.DEVNULL,
             stdout=pipes.slot_stdout,
             stderr=pipes.slot_stderr,
-            pass_fds=(*channels, *doors),
+            pass_fds=(pipes.slot_command, pipes.slot_status, *doors),
             env=_bwrap_env(shared),
             **options,
         )

@@ -1,8 +1,9 @@
 """What holds a slot within its bounds, and which of the bounds hold on this host.
 
 Memory and the number of processes are limited by control groups (version 1 or 2) where this user may make some, else by
-resource limits, which are weaker: memory is then counted per process and not per slot. Disk is limited by the size of
-the slot's own file systems, time and output by the host's side of the shell, and need nothing here.
+resource limits, which are weaker: memory is then counted per process and not per slot, and the number of files, which
+take kernel memory, is not limited. Disk is limited by the size of the slot's own file systems, time and output by the
+host's side of the shell, and need nothing here.
 
 Files in a slot lie in memory, so the memory group of a slot has room for `memory_mb` and for its full disks: an agent
 that fills its disk gets "no space left", not a killed shell.

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.base import ShellSandbox
+from ludus.sandbox.base import Layout, ShellSandbox
 from ludus.sandbox.hostdir import HostDir, find_bash, remove_tree
 from ludus.sandbox.processes import Child, descendants, is_dead, kill_trees
-from ludus.sandbox.shell import Pipes, Shell, supervisor_arguments
+from ludus.sandbox.shell import Pipes, Shell
 from ludus.sandbox.teardown import to_the_end
 
 _START_SECONDS = 30.0
@@ -50,57 +50,38 @@ class Local:
             self._host = None
 
 
-class _LocalSandbox(ShellSandbox):
-    def __init__(self, spec: SandboxSpec, shell: Shell, host: HostDir, folder: Path, resources: AsyncExitStack) -> None:
-        super().__init__(
-            spec,
-            shell,
-            folder / "io",
-            seen_io=str(folder / "io"),
-            lib=str(host.lib),
-            jobs=str(folder / "jobs"),
-            workspace=str(folder / "workspace"),
-        )
-        self._resources = resources
-
-    async def _end(self) -> None:
-        await self._resources.aclose()
-
-
 async def _open(host: HostDir, spec: SandboxSpec, stack: AsyncExitStack) -> ShellSandbox:
     """Start a slot. Whatever it takes on the host is put on `stack`, to be given back in reverse."""
     folder = host.slot()
     stack.push_async_callback(asyncio.to_thread, remove_tree, folder)
-    workspace = folder / "workspace"
-    for part in (workspace, folder / "io", folder / "jobs", folder / "tmp"):
+    io, workspace = folder / "io", folder / "workspace"
+    for part in (io, workspace, folder / "jobs", folder / "tmp"):
         part.mkdir()
     pipes = Pipes.open()
     first: list[int] = []
-    shell = Shell(pipes, folder / "io", str(workspace), sweep=lambda: _sweep(folder, first, spare=first[0]))
+    shell = Shell(pipes, io, str(workspace), sweep=lambda: _sweep(folder, first, spare=first[0]))
     stack.callback(shell.close)
     try:
-        child = _spawn(host, spec, folder, pipes)
+        supervisor = shell.supervisor_arguments(str(host.lib), str(io), (), ("-c", "0"))
+        child = _spawn([str(host.lib / "supervisor.sh"), *supervisor], spec, folder, pipes)
     finally:
         pipes.close_slot_ends()
     first.append(child.pid)
     stack.push_async_callback(_end, child, folder)
     await shell.started(_START_SECONDS, lambda: child.pid)
-    return _LocalSandbox(spec, shell, host, folder, stack)
+    layout = Layout(str(workspace), str(io), str(host.lib), str(folder / "jobs"), find_bash())
+    return ShellSandbox(spec, shell, io, layout, stack)
 
 
-def _spawn(host: HostDir, spec: SandboxSpec, folder: Path, pipes: Pipes) -> Child:
-    bash, workspace = find_bash(), str(folder / "workspace")
-    channels = (pipes.slot_command, pipes.slot_status)
+def _spawn(command: list[str], spec: SandboxSpec, folder: Path, pipes: Pipes) -> Child:
+    workspace = str(folder / "workspace")
     try:
         popen = subprocess.Popen(
-            [
-                *(bash, "--norc", "--noprofile", str(host.lib / "supervisor.sh")),
-                *supervisor_arguments(str(host.lib), str(folder / "io"), workspace, pipes, (), ("-c", "0")),
-            ],
+            [find_bash(), "--norc", "--noprofile", *command],
             stdin=subprocess.DEVNULL,
             stdout=pipes.slot_stdout,
             stderr=pipes.slot_stderr,
-            pass_fds=channels,
+            pass_fds=(pipes.slot_command, pipes.slot_status),
             cwd=workspace,
             env={
                 "PATH": os.environ.get("PATH", os.defpath),

@@ -79,9 +79,11 @@ def number_within(pid: int) -> int:
 
 
 def signal_each(pids: Iterable[int], number: signal.Signals) -> None:
+    """Signal processes that may have ended. 0 stands for one that was not found; the kernel takes it for a group."""
     for pid in pids:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+        if pid > 1:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
 
 
 def kill_trees(find_roots: Callable[[], Iterable[int]]) -> None:

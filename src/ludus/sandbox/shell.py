@@ -12,13 +12,16 @@ a background process still has them open. Output that comes between two commands
 Guarantees: one command at a time, in order of asking; a command that passes its time limit, floods its output or whose
 caller is cancelled is killed with its children, and the shell is ready again when `run` returns; whatever a command
 does to the shell (`exit`, `exec`, `set -e`, closing descriptors, defining `eval`) costs at most the shell's variables,
-never the slot. Not guaranteed: that shell code of the agent tells the truth about its own exit code.
+never the slot. Not guaranteed: that shell code of the agent tells the truth about its own exit code, for it runs in the
+shell that reports. That ends with `fresh`: everyone who could write to the pipes is dead before a new shell is named,
+and each shell is named by a number that only it and its supervisor know.
 """
 
 import array
 import asyncio
 import fcntl
 import os
+import secrets
 import signal
 import termios
 import time
@@ -45,13 +48,15 @@ _REST_SECONDS = 0.002
 _SMALL_BYTES = 16_384
 _KILL_PAUSES = (0.02, 0.05, 0.1, 0.2)
 """Waits after each round of killing a command's children, before its shell is killed as well."""
+_STRAY_SECONDS = 2.0
+"""How long a new shell may take before everything else in the slot is killed as well."""
 _RESTART_SECONDS = 30.0
 """How long a new inner shell may take. bash itself retries a failing fork for 15 seconds."""
 _STATUS_BYTES = 16_384
 """The longest believable status record."""
 _READ_BYTES = 65_536
-
-
+_JUNK_RECORDS = 100
+"""After so many status records that mean nothing, everything in the slot that could write them is killed."""
 _FAILED_STARTS = 5
 """After so many inner shells in a row that died at once, the slot is given up."""
 
@@ -107,14 +112,6 @@ class Pipes:
             os.close(fd)
 
 
-def supervisor_arguments(
-    lib: str, io: str, home: str, pipes: Pipes, doors: Sequence[int], ulimits: Sequence[str]
-) -> list[str]:
-    """The arguments of `slot/supervisor.sh`, which must inherit the pipes and the doors to its control groups."""
-    channels = (str(pipes.slot_command), str(pipes.slot_status))
-    return [lib, io, home, *channels, " ".join(map(str, doors)), *ulimits]
-
-
 class Kept:
     """The first and the last half of a stream, within a limit."""
 
@@ -168,8 +165,11 @@ class Shell:
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
         self._sequence = 0
+        self._name = secrets.token_hex(8)
+        """Of the current inner shell, or of the one that is to start."""
         self._inner = 0
-        """The inner shell's number within the slot; 0 while there is none."""
+        """The inner shell's process number within the slot; 0 while there is none."""
+        self._junk = 0
         self._failed_starts = 0
         self._sweeping = False
         self._code = 0
@@ -194,6 +194,11 @@ class Shell:
     def alive(self) -> bool:
         return not self._dead
 
+    def supervisor_arguments(self, lib: str, io: str, doors: Sequence[int], ulimits: Sequence[str]) -> list[str]:
+        """The arguments of `slot/supervisor.sh`. It must inherit the slot's ends of the pipes, and the doors."""
+        channels = (str(self._pipes.slot_command), str(self._pipes.slot_status))
+        return [lib, io, self._home.decode(), self._name, *channels, " ".join(map(str, doors)), *ulimits]
+
     async def started(self, seconds: float, supervisor: Callable[[], int]) -> None:
         """Wait for the first inner shell; `supervisor` then tells how the host numbers the slot's first process."""
         async with self._lock:
@@ -209,7 +214,7 @@ class Shell:
     async def fresh(self) -> None:
         """Kill every process of the slot but the supervisor, and start a new inner shell in its home."""
         async with self._lock:
-            self._raise_if_dead()
+            await self._back(_RESTART_SECONDS, "the slot's shell did not come back")
             await to_the_end(self._restart())
 
     def close(self) -> None:
@@ -225,9 +230,12 @@ class Shell:
         self._discard_output()
         self._out, self._err = Kept(keep), Kept(keep)
         self._limit = max(FLOOD_BYTES, 2 * keep)
+        self._junk = 0
+        spilled = self._spill(command)
         running: asyncio.Future[int | _Stop] = self._loop.create_future()
         self._outcome = running
-        spilled = self._send(command)
+        self._rest.clear()
+        self._write(b"@%d\0" % self._sequence if spilled else b"%d:%b\0" % (self._sequence, command))
         self._watch = self._loop.call_later(_QUICK_SECONDS, self._watch_output)
         expire = self._loop.call_later(seconds, self._stop, _Stop.TIME)
         try:
@@ -246,16 +254,13 @@ class Shell:
                 spilled.unlink(missing_ok=True)
         return self._result(outcome, time.monotonic() - started)
 
-    def _send(self, command: bytes) -> Path | None:
-        """Pass a command to the inner shell; returns the file it was laid in, if it was."""
+    def _spill(self, command: bytes) -> Path | None:
+        """Lay a long command into a file, to be named by its number."""
         self._sequence += 1
-        self._rest.clear()
         if len(command) <= INLINE_BYTES:
-            self._write(b"%d:%b\0" % (self._sequence, command))
             return None
         path = self._io / str(self._sequence)
         lay_down(path, command)
-        self._write(b"@%d\0" % self._sequence)
         return path
 
     def _write(self, record: bytes) -> None:
@@ -293,15 +298,20 @@ class Shell:
                 self._raise_if_dead()
                 return
         self._sweeping = self._sweeping or self._crowded()
-        self._signal_inner(signal.SIGSTOP)  # so that it starts nothing while its children are killed
+        inner = (self._inner_on_host(),)
+        signal_each(inner, signal.SIGSTOP)  # so that it starts nothing while its children are killed
         self._kill_command()
-        self._signal_inner(signal.SIGKILL)
-        await self._back(_RESTART_SECONDS, "the slot's shell did not come back after its command was killed")
+        signal_each(inner, signal.SIGKILL)
+        if not await self._rests_within(_STRAY_SECONDS):
+            await self._restart()
 
     async def _restart(self) -> None:
+        """Kill everyone in the slot but the supervisor, and have a new shell started."""
         self._rest.clear()
         self._sweeping, self._cwd = True, self._home
-        self._signal_inner(signal.SIGKILL)
+        kill_trees(lambda: children(self._pid))
+        if not self._inner:  # the order to start it may have been taken by someone who is dead now
+            self._order_shell()
         await self._back(_RESTART_SECONDS, "the slot's processes could not be ended")
 
     async def _rests_within(self, seconds: float) -> bool:
@@ -321,11 +331,6 @@ class Shell:
         inner = self._inner_on_host()
         kill_trees(lambda: [child for child in children(inner) if started_after(child, self._boot)])
 
-    def _signal_inner(self, number: signal.Signals) -> None:
-        """Signal the inner shell. If it cannot be told from others, all that the supervisor has: one of them is it."""
-        inner = self._inner_on_host()
-        signal_each((inner,) if inner else children(self._pid), number)
-
     def _inner_on_host(self) -> int:
         """The inner shell as the host numbers it; 0 if it is gone."""
         return next((c for c in children(self._pid) if self._inner and number_within(c) == self._inner), 0)
@@ -344,60 +349,58 @@ class Shell:
         if not data:
             self._die(self._last_words())
             return
-        *records, self._buffer = (self._buffer + data).split(b"\0")
+        *records, buffer = (self._buffer + data).split(b"\0")
+        self._buffer = buffer[:_STATUS_BYTES]
         for record in filter(None, records):
-            self._on_record(record)
-        if len(self._buffer) > _STATUS_BYTES:
-            self._forged()
+            if not self._take(record):
+                self._junk += 1
+        if self._junk > _JUNK_RECORDS or len(buffer) > _STATUS_BYTES:
+            self._junk, self._sweeping = 0, True
+            kill_trees(lambda: children(self._pid))
 
-    def _on_record(self, record: bytes) -> None:
-        kind, _, rest = record.partition(b" ")
+    def _take(self, record: bytes) -> bool:
+        """Act on a status record; false if it means nothing now."""
         try:
-            if kind == b"d":
-                sequence, code, cwd = rest.split(b" ", 2)
-                if int(sequence) == self._sequence and not self._rest.is_set():
-                    self._cwd = cwd
-                    self._finish(int(code))
-            elif kind == b"x":
-                self._inner_ended(int(rest))
-            elif kind == b"r" and not self._inner:
-                self._inner = int(rest)
+            kind, first, second, *rest = record.split(b" ", 3)
+            if kind == b"d" and self._outcome is not None and int(first) == self._sequence:
+                self._cwd = b" ".join(rest)
+                self._finish(int(second))
+            elif kind == b"x" and first.decode() == self._name and not self._inner_on_host():
+                self._inner_ended(int(second))
+            elif kind == b"r" and first.decode() == self._name and not self._inner:
+                self._inner = int(second)
                 self._finish(self._code)
             else:
-                self._forged()
+                return False
         except ValueError:
-            self._forged()
+            return False
+        return True
 
     def _inner_ended(self, code: int) -> None:
         """The shell is gone, and with it the command: have the next one started where the last command ended."""
-        if self._inner_on_host():
-            self._forged()
-            return
         self._failed_starts = 0 if self._inner else self._failed_starts + 1
         if self._failed_starts > _FAILED_STARTS:
             self._die("the slot's shell cannot start any more")
             return
-        sweep = self._sweeping or not self._inner
-        self._code, self._inner, self._sweeping = code, 0, False
+        self._sweeping = self._sweeping or not self._inner
+        self._code, self._inner, self._name = code, 0, secrets.token_hex(8)
         self._rest.clear()
-        if sweep and self._sweep_from_host is not None:
+        self._order_shell()
+
+    def _order_shell(self) -> None:
+        """Have the supervisor start an inner shell, which ignores the order if it comes twice."""
+        if self._sweeping and self._sweep_from_host is not None:
             self._sweep_from_host()
+        order = b"sweep" if self._sweeping else b"go"
         # The first NUL ends a command that was on its way when the shell died.
-        self._write(b"\0%b:%b\0" % (b"sweep" if sweep else b"go", self._cwd))
+        self._write(b"\0%b:%b:%b\0" % (order, self._name.encode(), self._cwd))
 
     def _finish(self, code: int) -> None:
-        self._code = code
+        self._code, self._sweeping = code, False
         self._drain_output()
         self._rest.set()
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_result(code)
-
-    def _forged(self) -> None:
-        """Someone in the slot writes to the status pipe: start over, without anyone who could."""
-        self._buffer = b""
-        self._sweeping = True
-        self._rest.clear()
-        signal_each(children(self._pid), signal.SIGKILL)
 
     # ---- output ---------------------------------------------------------------------------------------------------
 
@@ -451,7 +454,8 @@ class Shell:
         """What the slot wrote before it died."""
         self._drain_output()
         words = self._err.result().decode(errors="replace").strip()
-        return f"the slot ended: {words[-500:]}" if words else "the slot ended"
+        # Once commands run, what is on stderr is theirs, and an error is no place for it.
+        return "the slot ended" if self._pid or not words else f"the slot ended: {words[-500:]}"
 
     def _die(self, reason: str) -> None:
         if self._dead:

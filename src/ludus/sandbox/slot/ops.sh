@@ -36,10 +36,10 @@ write) # PATH, content on stdin
     ;;
 start) # ID COMMAND
     mkdir -p -m 700 -- "$jobs/$1" && mkfifo -m 600 -- "$jobs/$1/in" || exit
-    setsid bash -c '
+    setsid "$BASH" -c '
         trap : TERM INT HUP # outlive the command, to tell its exit code
         printf "%d" "$$" >"$1/pid"
-        bash -c "$2" <>"$1/in" >"$1/log" 2>&1
+        "$BASH" -c "$2" <>"$1/in" >"$1/log" 2>&1
         printf "%d" $? >"$1/exit.new" && mv -f -- "$1/exit.new" "$1/exit"
     ' bash "$jobs/$1" "$2" </dev/null >/dev/null 2>&1 &
     until [[ -s $jobs/$1/pid ]]; do

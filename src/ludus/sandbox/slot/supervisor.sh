@@ -1,17 +1,17 @@
 # The first process of a slot: keeps one inner shell alive and starts the next when it ends.
 #
-#   supervisor.sh LIB IO HOME COMMAND_FD STATUS_FD "CGROUP_FD..." ULIMIT...
+#   supervisor.sh LIB IO HOME NAME COMMAND_FD STATUS_FD "CGROUP_FD..." ULIMIT...
 #
 # Descriptors here and in the inner shell: 3 commands in, 4 status out, 5 and 6 the commands' stdout and stderr. Status
-# records stand between NULs: "x CODE" says that the inner shell is gone. The host answers with "go:DIR", or with
-# "sweep:DIR" to have every other process of the slot killed first.
+# records stand between NULs: "x NAME CODE" says that the inner shell of that name is gone. The host answers with
+# "go:NAME:DIR" for the next, or with "sweep:NAME:DIR" to have every other process of the slot killed first.
 
-lib=$1 io=$2 home=$3
-for door in $6; do
+lib=$1 io=$2 home=$3 name=$4
+for door in $7; do
     eval "echo 0 >&$door && exec $door>&-" || exit 125
 done
-ulimit "${@:7}" || exit 125
-eval "exec 3<&$4 $4<&- 4>&$5 $5>&- 5>&1 6>&2 </dev/null >/dev/null 2>&1"
+ulimit "${@:8}" || exit 125
+eval "exec 3<&$5 $5<&- 4>&$6 $6>&- 5>&1 6>&2 </dev/null >/dev/null 2>&1"
 
 # A handler, not '': an ignored signal would stay ignored in every command, and as pid 1 we must not die of any.
 trap : HUP INT QUIT ILL TRAP ABRT BUS FPE USR1 SEGV USR2 PIPE ALRM TERM XCPU XFSZ VTALRM SYS
@@ -20,8 +20,8 @@ IFS= read -r -d '' inner <"$lib/inner.line"
 cd -- "$home" || exit 125
 
 while :; do
-    "$BASH" --norc --noprofile -c "$inner" bash "$io"
-    printf '\0x %d\0' $? >&4 || exit
+    "$BASH" --norc --noprofile -c "$inner" bash "$io" "$name"
+    printf '\0x %s %d\0' "$name" $? >&4 || exit
     while :; do
         IFS= read -r -d '' -u 3 order || exit
         case $order in go:* | sweep:*) break ;; esac # else: a command that the last shell did not get to read
@@ -32,5 +32,7 @@ while :; do
             read -r -t 0.001 -u 3
         done
     fi
+    order=${order#*:}
+    name=${order%%:*}
     cd -- "${order#*:}" || cd -- "$home"
 done

@@ -1,0 +1,211 @@
+"""How long `echo hi` takes in a bwrap slot through the public API, beside other ways to run a command.
+
+Example:
+    python bench/exec.py                 our slots, a plain subprocess and one bubblewrap per call
+    python bench/exec.py --peers         also SWE-ReX, installed on first use into a folder of its own
+    python bench/exec.py --calls 5000
+
+Everything is measured in one run on one machine, one call after the other, and the exit code is 1 when a target is
+missed: exec p50 0.3 ms and p99 5 ms, slot creation p50 30 ms, lease from a warm pool p50 1 ms.
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import CACHE, Check, CommandFailed, machine, make_venv, ready_venv, table, verdict
+
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.bwrap import find_bwrap
+from ludus.sandbox.pool import Pool, open_pool
+
+COMMAND = "echo hi"
+PEER = ("swe-rex==1.4.0",)
+PEER_PROGRAM = """
+import asyncio, json, sys, time
+from swerex.runtime.abstract import BashAction, CreateBashSessionRequest
+from swerex.runtime.local import LocalRuntime
+
+async def main():
+    runtime = LocalRuntime()
+    await runtime.create_session(CreateBashSessionRequest())
+    times = []
+    for _ in range(int(sys.argv[1])):
+        before = time.perf_counter()
+        answer = await runtime.run_in_session(BashAction(command="echo hi"))
+        times.append(1000 * (time.perf_counter() - before))
+        assert answer.output.strip() == "hi"
+    await runtime.close()
+    print(json.dumps(times))
+
+asyncio.run(main())
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one way of running a command took, in milliseconds."""
+
+    way: str
+    calls: int
+    p50: float
+    p99: float
+    cpu: float | None
+    """CPU time of the driver per call, without the command's own."""
+
+
+def quantile(times: list[float], share: float) -> float:
+    return sorted(times)[min(len(times) - 1, int(share * len(times)))]
+
+
+def row(way: str, times: list[float], cpu: float | None = None) -> Row:
+    return Row(way, len(times), quantile(times, 0.5), quantile(times, 0.99), cpu)
+
+
+async def timed(way: str, call: Callable[[], Awaitable[object]], calls: int, warm_up: int = 0) -> Row:
+    for _ in range(warm_up):
+        await call()
+    times: list[float] = []
+    cpu = time.process_time()
+    for _ in range(calls):
+        before = time.perf_counter()
+        await call()
+        times.append(1000 * (time.perf_counter() - before))
+    return row(way, times, 1000 * (time.process_time() - cpu) / calls)
+
+
+# ---- ours ---------------------------------------------------------------------------------------------------------
+
+
+async def bench_exec(pool: Pool, spec: SandboxSpec, calls: int) -> Row:
+    async with pool.lease(spec) as box:
+
+        async def call() -> None:
+            assert (await box.exec(COMMAND)).stdout == b"hi\n"
+
+        return await timed("ludus: exec in a slot", call, calls, warm_up=100)
+
+
+async def bench_create(pool: Pool, spec: SandboxSpec, slots: int) -> Row:
+    """From asking a cold pool to a slot that is ready, one at a time and all kept."""
+    async with AsyncExitStack() as leases:
+        return await timed("ludus: create a slot", lambda: leases.enter_async_context(pool.lease(spec)), slots)
+
+
+async def bench_warm_lease(spec: SandboxSpec, leases: int) -> Row:
+    times: list[float] = []
+    async with open_pool("bwrap", max_slots=8, warm=2) as pool:
+        async with pool.lease(spec):
+            pass
+        for _ in range(leases):
+            while pool.metrics().warm < 2:  # noqa: ASYNC110  # waiting for the refill is not what is measured
+                await asyncio.sleep(0.005)
+            before = time.perf_counter()
+            async with pool.lease(spec):
+                times.append(1000 * (time.perf_counter() - before))
+    return row("ludus: lease from a warm pool", times)
+
+
+# ---- others -------------------------------------------------------------------------------------------------------
+
+
+async def bench_subprocess(calls: int) -> Row:
+    async def call() -> None:
+        done = subprocess.run(["bash", "-c", COMMAND], capture_output=True, check=True)  # noqa: ASYNC221
+        assert done.stdout == b"hi\n"
+
+    return await timed("a subprocess per call", call, calls)
+
+
+async def bench_bwrap_per_call(calls: int) -> Row:
+    command = [
+        *(str(find_bwrap()), "--unshare-all", "--die-with-parent", "--ro-bind", "/usr", "/usr", *system_folders()),
+        *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "bash", "-c", COMMAND),
+    ]
+
+    async def call() -> None:
+        assert subprocess.run(command, capture_output=True, check=True).stdout == b"hi\n"  # noqa: ASYNC221
+
+    return await timed("a bubblewrap per call", call, calls)
+
+
+def system_folders() -> list[str]:
+    words: list[str] = []
+    for path in (Path("/bin"), Path("/lib"), Path("/lib64")):
+        words += (
+            ("--symlink", str(path.readlink()), str(path)) if path.is_symlink() else ("--ro-bind", *[str(path)] * 2)
+        )
+    return words
+
+
+def bench_swerex(calls: int, install: bool) -> Row | str:
+    """The figures, or why there are none."""
+    home = CACHE / "swerex"
+    try:
+        python = make_venv(home, PEER) if install else ready_venv(home, PEER)
+    except CommandFailed as error:
+        return f"skipped: {error}"
+    if python is None:
+        return "skipped: not installed; --peers installs it"
+    done = subprocess.run([python, "-c", PEER_PROGRAM, str(calls)], capture_output=True, text=True)
+    if done.returncode != 0:
+        return f"skipped: it failed with {done.stderr.strip().splitlines()[-1:]}"
+    return row("SWE-ReX: a local session", json.loads(done.stdout.splitlines()[-1]))
+
+
+# ---- report -------------------------------------------------------------------------------------------------------
+
+
+async def measure(calls: int, slots: int) -> list[Row]:
+    spec = SandboxSpec()
+    async with open_pool("bwrap", max_slots=slots + 1) as pool:
+        ours = [await bench_exec(pool, spec, calls), await bench_create(pool, spec, slots)]
+    ours.append(await bench_warm_lease(spec, slots))
+    return [*ours, await bench_subprocess(200), await bench_bwrap_per_call(100)]
+
+
+def show(rows: list[Row]) -> None:
+    print(machine())
+    figures = [(r.way, r.calls, r.p50, r.p99, "" if r.cpu is None else r.cpu) for r in rows]
+    print(table([(f"`{COMMAND}`", "calls", "p50 ms", "p99 ms", "driver CPU ms"), *figures]))
+
+
+def judge(rows: list[Row]) -> int:
+    run, create, lease, *others = rows
+    checks = [
+        Check("exec p50", run.p50, 0.3, "ms"),
+        Check("exec p99", run.p99, 5, "ms"),
+        Check("create p50", create.p50, 30, "ms"),
+        Check("warm lease p50", lease.p50, 1, "ms"),
+    ]
+    return verdict("exec", checks, notes=[f"{other.p50 / run.p50:.0f} times {other.way}" for other in others])
+
+
+def main() -> int:
+    lines = (__doc__ or "").split("\n", 2)
+    parser = argparse.ArgumentParser(
+        description=lines[0], epilog=lines[2], formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--calls", type=int, default=2000, help="calls of exec to measure (default 2000)")
+    parser.add_argument("--slots", type=int, default=50, help="slots to create, and warm leases to take (default 50)")
+    parser.add_argument(
+        "--peers", action="store_true", help="install SWE-ReX if it is not there, to be measured as well"
+    )
+    arguments = parser.parse_args()
+    rows = asyncio.run(measure(arguments.calls, arguments.slots))
+    peer = bench_swerex(30, arguments.peers)
+    show(rows if isinstance(peer, str) else [*rows, peer])
+    if isinstance(peer, str):
+        print(f"SWE-ReX: {peer}")
+    return judge(rows if isinstance(peer, str) else [*rows, peer])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,328 @@
+"""Values in a text, read from a position: JSON, Python literals, and the braces of Gemma.
+
+Every reader returns a value and where it ends, or raises `Bad` or `Cut`; none guesses where a value might end from a
+closing tag, so a tag inside a string ends nothing. JSON is read by the standard library's decoder, with raw newlines
+in strings allowed. Python literals have their own reader, because `ast` warns, recurses and cannot say whether a text
+is wrong or merely unfinished.
+
+Nesting is limited to `MAX_DEPTH`, so that no input can exhaust the stack; every reader takes time in proportion to the
+text it reads.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar, cast
+
+MAX_DEPTH = 100
+
+
+class Bad(Exception):
+    """The text at `at` is not what was expected, whatever follows."""
+
+    def __init__(self, at: int, why: str) -> None:
+        super().__init__(why)
+        self.at = at
+
+
+class Cut(Exception):
+    """The text ends before it can be told what this is."""
+
+    def __init__(self, why: str = "the text ends inside a call") -> None:
+        super().__init__(why)
+
+
+# ---- JSON ---------------------------------------------------------------------------------------------------------
+
+_DECODER = json.JSONDecoder(strict=False)
+_BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[][{}]', re.DOTALL)
+_UNFINISHED = re.compile(r"-|\.|[eE][+-]?|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|n(?:u(?:ll?)?)?|-?I\w{0,7}|N\w?|")
+
+
+def json_value(text: str, at: int) -> tuple[Any, int]:
+    """The JSON value at `at` and its end."""
+    size = 1024
+    while True:
+        # The decoder counts lines on errors, from the beginning of what it was given: give it little.
+        piece = text[at : at + size]
+        try:
+            value, end = _decode(piece)
+            return value, at + end
+        except Bad as error:
+            raise Bad(at + error.at, str(error)) from None
+        except Cut:
+            if at + size >= len(text):
+                raise
+            size *= 8
+
+
+def _decode(piece: str) -> tuple[Any, int]:
+    limit = _too_deep(piece)
+    piece = piece[:limit]
+    try:
+        return _DECODER.raw_decode(piece)
+    except json.JSONDecodeError as error:
+        rest = piece[error.pos :].strip()
+        begun = error.msg.startswith("Unterminated") or ("uXXXX" in error.msg and len(rest) < 8)
+        if not begun and not _UNFINISHED.fullmatch(rest):
+            raise Bad(error.pos, f"bad JSON: {error.msg}") from None
+        if limit is None:
+            raise Cut from None
+        raise Bad(limit, f"bad JSON: nested deeper than {MAX_DEPTH}") from None
+    except ValueError as error:
+        raise Bad(0, f"bad JSON: {error}") from None
+
+
+def _too_deep(piece: str) -> int | None:
+    """Where the nesting passes the limit."""
+    if piece.count("{") + piece.count("[") <= MAX_DEPTH:
+        return None
+    depth = 0
+    for found in _BRACKETS.finditer(piece):
+        char = found.group()
+        depth += (char in "[{") - (char in "]}")
+        if depth > MAX_DEPTH:
+            return found.start()
+    return None
+
+
+def loads(text: str) -> Any:
+    """A whole text as JSON; ValueError if it is not."""
+    try:
+        value, end = json_value(text, 0)
+    except (Bad, Cut) as error:
+        raise ValueError(str(error)) from None
+    if text[end:].strip():
+        raise ValueError("bad JSON: text after the value")
+    return value
+
+
+def dumps(value: Any) -> str:
+    """JSON as arguments are recorded: Python's separators, letters as they are; ValueError for NaN and infinities."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    # Half a surrogate pair is legal in a JSON escape and nowhere else.
+    return text if text.isascii() or _encodable(text) else json.dumps(value, allow_nan=False)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# ---- literals -----------------------------------------------------------------------------------------------------
+
+_SKIP = re.compile(r"\s*+")
+_PAIRS = {"[": "]", "(": ")", "{": "}"}
+
+
+def skip(text: str, at: int) -> int:
+    found = _SKIP.match(text, at)
+    return found.end() if found else at
+
+
+class Literals:
+    """Lists and dictionaries of scalars; what a scalar and a key look like is up to the notation."""
+
+    def value(self, text: str, at: int, depth: int = 0) -> tuple[Any, int]:
+        if depth > MAX_DEPTH:
+            raise Bad(at, f"nested deeper than {MAX_DEPTH}")
+        at = skip(text, at)
+        if at == len(text):
+            raise Cut
+        if text[at] in _PAIRS:
+            return self._container(text, at, depth)
+        return self.scalar(text, at, depth)
+
+    def scalar(self, text: str, at: int, depth: int) -> tuple[Any, int]:
+        raise NotImplementedError
+
+    def key(self, text: str, at: int, depth: int) -> tuple[Any, int]:
+        return self.value(text, at, depth)
+
+    def loads(self, text: str) -> Any:
+        """A whole text as one value; ValueError if it is not."""
+        try:
+            value, end = self.value(text + " ", 0)  # a value that ends with the text might go on
+        except (Bad, Cut) as error:
+            raise ValueError(str(error)) from None
+        if text[end:].strip():
+            raise ValueError("text after the value")
+        return value
+
+    def _container(self, text: str, at: int, depth: int) -> tuple[Any, int]:
+        opened, closing = text[at], _PAIRS[text[at]]
+        items: list[Any] = []
+        pairs: dict[str, Any] = {}
+        at = skip(text, at + 1)
+        while not text.startswith(closing, at):
+            if opened == "{":
+                item, at = self.key(text, at, depth + 1)
+                at = skip(text, at)
+            else:
+                item, at = self.value(text, at, depth + 1)
+            if opened == "{" and text.startswith(":", at):
+                pairs[item if isinstance(item, str) else dumps(item)], at = self.value(text, at + 1, depth + 1)
+            else:
+                items.append(item)
+            at = separated(text, at, closing)
+        if opened == "{":
+            return pairs if pairs or not items else items, at + 1
+        return items[0] if opened == "(" and len(items) == 1 and text[at - 1] != "," else items, at + 1
+
+
+def separated(text: str, at: int, closing: str) -> int:
+    """The position after a comma, or of the closing bracket."""
+    at = skip(text, at)
+    if text.startswith(",", at):
+        return skip(text, at + 1)
+    if at == len(text):
+        raise Cut
+    if not text.startswith(closing, at):
+        raise Bad(at, f"expected ',' or {closing!r}")
+    return at
+
+
+class Python(Literals):
+    """Python literals, and JSON's words; a newline may stand in any string, a zero before any number."""
+
+    WORDS: ClassVar = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
+    _WORD = re.compile(r"[^\W\d]\w*+")
+    _NUMBER = re.compile(r"[+-]?(?:0[xX][\da-fA-F_]*+|(?:\d[\d_]*+(?:\.[\d_]*+)?|\.\d[\d_]*+)(?:[eE][+-]?\d*+)?)")
+    _QUOTE = re.compile(r"""([rRbBuUfF]{0,2})('''|\"{3}|'|")""")
+    _BODY: ClassVar = {
+        quote: re.compile(rf"((?:[^\\{quote[0]}]++|\\.|{quote[0]}(?!{quote[1:]}))*+){quote}", re.DOTALL)
+        for quote in ('"""', "'''", '"', "'")
+    }
+    _ESCAPE = re.compile(r"\\(\n|[0-7]{1,3}|x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8}|.)", re.DOTALL)
+    _ESCAPED: ClassVar = {
+        "\n": "", "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a",
+        "\\": "\\", "'": "'", '"': '"',
+    }  # fmt: skip
+
+    def scalar(self, text: str, at: int, depth: int) -> tuple[Any, int]:
+        if found := self._QUOTE.match(text, at):
+            value, end = self._string(text, found, depth)
+            if end == len(text):  # an empty string may be half of three quotes
+                raise Cut
+            return value, end
+        found = self._NUMBER.match(text, at) or self._WORD.match(text, at)
+        if text[at:] in "+-." or (found and found.end() == len(text)):
+            raise Cut
+        if found is None:
+            raise Bad(at, f"unexpected {text[at]!r}")
+        if found.group() in self.WORDS:
+            return self.WORDS[found.group()], found.end()
+        return self._number(found), found.end()
+
+    @staticmethod
+    def _number(found: re.Match[str]) -> int | float:
+        digits = found.group().replace("_", "")
+        try:
+            if digits.lower().lstrip("+-").startswith("0x"):
+                return int(digits, 16)
+            number = float(digits) if re.search(r"[.eE]", digits) else int(digits)
+            if math.isfinite(number):
+                return number
+        except (ValueError, OverflowError):
+            pass
+        raise Bad(found.start(), f"unexpected {found.group()[:40]!r}")
+
+    def _string(self, text: str, found: re.Match[str], depth: int) -> tuple[str, int]:
+        """A string, and those that follow it directly."""
+        parts: list[str] = []
+        while True:
+            raw, quote = found.groups()
+            body, at = self.body(text, found.end(), quote, depth)
+            parts.append(body if raw.lower() in {"r", "br", "rb"} else self._ESCAPE.sub(self._unescape, body))
+            after = self._QUOTE.match(text, skip(text, at))
+            if after is None:
+                return "".join(parts), at
+            found = after
+
+    def body(self, text: str, at: int, quote: str, depth: int) -> tuple[str, int]:
+        """The inside of a string and the position after its closing quote."""
+        found = self._BODY[quote].match(text, at)
+        if found is None:
+            raise Cut
+        return found.group(1), found.end()
+
+    def _unescape(self, found: re.Match[str]) -> str:
+        code = found.group(1)
+        if code in self._ESCAPED:
+            return self._ESCAPED[code]
+        if code[0] in "xuU" and len(code) > 1:
+            number = int(code[1:], 16)
+            return chr(number) if number < 0x110000 else found.group()
+        return chr(int(code, 8)) if code.isdigit() and code.isascii() else found.group()
+
+
+class Loose(Python):
+    """Python as templates write it that put quotes around a string without escaping it: a quote ends a string only
+    where an argument or an item can end. To be used on a region whose end is known."""
+
+    _ENDS = re.compile(r"\s*+(?:,\s*+[^\W\d]\w*+\s*+=|\)\s*+(?:[],;\n]|\Z))")
+    _INNER_ENDS = re.compile(r"\s*+[],:})]")
+
+    def body(self, text: str, at: int, quote: str, depth: int) -> tuple[str, int]:
+        ends = self._INNER_ENDS if depth else self._ENDS
+        close = text.find(quote, at)
+        while close >= 0:
+            if ends.match(text, close + len(quote)):
+                return text[at:close], close + len(quote)
+            close = text.find(quote, close + 1)
+        raise Cut
+
+
+class Gemma(Literals):
+    """`{key:value,…}` with strings between two equal marks, keys bare, nothing escaped."""
+
+    _BARE = re.compile(r"[^,\]}]*+")
+    _KEY = re.compile(r"[^:,{}\[\]]*+")
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def scalar(self, text: str, at: int, depth: int) -> tuple[Any, int]:
+        return self._scalar(text, at, self._BARE, self._plain)
+
+    def key(self, text: str, at: int, depth: int) -> tuple[Any, int]:
+        return self._scalar(text, at, self._KEY, str)
+
+    def _scalar(self, text: str, at: int, bare: re.Pattern[str], plain: Callable[[str], Any]) -> tuple[Any, int]:
+        if text.startswith(self.mark, at):
+            begin = at + len(self.mark)
+            end = text.find(self.mark, begin)
+            if end < 0:
+                raise Cut
+            return text[begin:end], end + len(self.mark)
+        found = bare.match(text, at)
+        if found is None or found.end() == len(text):
+            raise Cut
+        if not found.group():
+            raise Bad(at, f"unexpected {text[at]!r}")
+        return plain(found.group().strip()), found.end()
+
+    @staticmethod
+    def _plain(text: str) -> Any:
+        try:
+            return loads(text)
+        except ValueError:
+            return Python.WORDS.get(text, text)
+
+    def write(self, value: Any) -> str:
+        if isinstance(value, str):
+            return f"{self.mark}{value}{self.mark}"
+        if isinstance(value, dict):
+            pairs = cast(dict[str, Any], value).items()
+            return f"{{{','.join(f'{key}:{self.write(item)}' for key, item in pairs)}}}"
+        if isinstance(value, list):
+            return f"[{','.join(map(self.write, cast(list[Any], value)))}]"
+        return dumps(value)
+
+
+PYTHON = Python()
+LOOSE = Loose()

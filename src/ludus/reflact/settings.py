@@ -1,0 +1,126 @@
+"""What a training run is told: everything that decides what comes out of it, and nothing about how fast.
+
+Names follow deep learning where the likeness is real: epochs, batches, accumulation, a budget of changes that falls like
+a learning rate. `checked` turns a mistake into a `ConfigError` before anything is run.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ludus.errors import ConfigError
+from ludus.reflact.gate import Gate
+from ludus.reflact.schedule import Schedule
+
+UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
+Control = Literal["scheduled", "autonomous", "none"]
+PairPolicy = Literal["mixed", "changed", "unchanged"]
+
+Positive = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+
+
+class SlowUpdate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """From the second epoch's end on: compare the skill with what it was an epoch ago, and keep lasting guidance."""
+
+    enabled: bool = True
+    samples: Positive = 20
+    """How many train tasks both skills are run on."""
+    gated: bool = True
+    """Whether guidance has to pass the gate. If not, it is always kept, and its text is measured before the next
+    decision: no score is carried over to it."""
+    pairs: PairPolicy = "mixed"
+    """Which tasks the comparison shows: all; those that went differently, with more tasks run until there are `samples`
+    of them; those that went alike."""
+
+
+class Appendix(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Skill-aware reflection: a rule that is wrong or missing is edited; a right rule that was not followed becomes a
+    note in the document's appendix."""
+
+    enabled: bool = False
+    sources: Literal["both", "failure_only"] = "both"
+    """Which analysts may write notes."""
+    consolidate_above: Natural = 0
+    """Have the notes merged and shortened when there are more than this; 0 is never."""
+
+
+class TrainSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How a skill is trained."""
+
+    epochs: Positive = 4
+    """How often every train task is seen."""
+    batch_size: Positive = 40
+    """Train tasks per batch."""
+    accumulation: Positive = 1
+    """Batches per step: their reflections are merged into one update."""
+    seed: int = 42
+
+    minibatch_size: Positive = 8
+    """Rollouts that one analyst reads together."""
+    merge_batch_size: Annotated[int, Meta(ge=2)] = 8
+    """Proposals that are merged in one go."""
+    failure_only: bool = False
+    """Learn from failures alone."""
+    success_at: float | None = None
+    """Partial credit (`soft`) from which a rollout counts as a success for analysts and comparisons; None leaves it to
+    the environment's own `passed`."""
+    show_reference: bool = True
+    """Let the analysts see what the verifier knows (`Task.answer`) of the train tasks. The agent never does."""
+    trajectory_tokens: Positive = 48_000
+    """What the transcripts in one prompt may add up to; longer ones are shortened in the middle."""
+
+    update_mode: UpdateMode = "patch"
+    """`patch`: edits of the document. `rewrite_from_suggestions`: suggestions, then one rewrite.
+    `full_rewrite_minibatch`: each analyst writes a whole document, and these are merged."""
+    edit_budget: Natural = 4
+    """The most changes a step may make, at the beginning; also what one analyst may propose."""
+    min_edit_budget: Natural = 2
+    """What the budget falls to."""
+    schedule: Schedule = "cosine"
+    """How the budget falls over the steps."""
+    control: Control = "scheduled"
+    """`scheduled`: by the schedule. `autonomous`: the optimizer decides and gives its reasons. `none`: no limit."""
+    lenient_edits: bool = False
+    """SkillOpt's matching: the first of several matches is taken, and what has no place goes to the end."""
+
+    slow: SlowUpdate = SlowUpdate()
+    memory: bool = True
+    """Optimizer memory: from the second epoch's end on, the optimizer writes down for itself which changes help."""
+    appendix: Appendix = Appendix()
+
+    gate: Gate = Gate()
+    selection_size: Natural = 0
+    """Use only the first so many selection tasks; 0 is all."""
+    selection_replicates: Positive = 1
+    """Rollouts per selection task: more of them, less noise."""
+    test: bool = True
+    """At the end, run the initial, the best and the final skill on the sealed test split."""
+    test_size: Natural = 0
+    """Use only the first so many test tasks; 0 is all."""
+    test_replicates: Positive = 1
+    max_failed: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.5
+    """The run stops, to be resumed, when the world broke more than this share of a measurement's rollouts, and at least
+    three: then it is an outage, and not about the skill."""
+
+    optimizer_tries: Positive = 3
+    """How often the optimizer is asked before a reply that stays unusable is given up."""
+    reply_tokens: Positive = 16_384
+    """The longest reply of the optimizer."""
+    rewrite_tokens: Positive = 64_000
+    """The longest reply where it holds a whole document."""
+
+
+def checked(settings: TrainSettings) -> TrainSettings:
+    """The settings, with every value tried against its type: Python does not do that by itself."""
+    try:
+        settings = msgspec.convert(msgspec.to_builtins(settings), TrainSettings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"train: {error}") from None
+    if settings.min_edit_budget > settings.edit_budget:
+        raise ConfigError(
+            f"train.min_edit_budget is {settings.min_edit_budget}, more than edit_budget ({settings.edit_budget}): "
+            "the budget falls from the one to the other"
+        )
+    return settings

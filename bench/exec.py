@@ -185,7 +185,7 @@ def judge(rows: list[Row]) -> int:
         Check("create p50", create.p50, 30, "ms"),
         Check("warm lease p50", lease.p50, 1, "ms"),
     ]
-    return verdict("exec", checks, notes=[f"{other.p50 / run.p50:.0f} times {other.way}" for other in others])
+    return verdict("exec", checks, notes=[f"{other.p50 / run.p50:.0f} x faster than {other.way}" for other in others])
 
 
 def main() -> int:

@@ -196,3 +196,17 @@ def test_pass_at_k_grows_with_k(passed: int, scored: int):
     passed = min(passed, scored)
     values = [pass_at(k, scored, passed) for k in range(1, scored + 1)]
     assert values == sorted(values)
+
+
+def test_the_most_frequent_failures_are_named():
+    def broken(message: str) -> Rollout:
+        return Rollout(
+            task=Task(id="t", prompt="p"),
+            provenance=Provenance(policy="p", model="m"),
+            stop=StopReason.FAILED,
+            failure=Failure("model", message),
+        )
+
+    rollouts = [broken(m) for m in ("b", "a", "a", "d", "c", "b", "a")]
+    group = Group(task=rollouts[0].task, rollouts=tuple(rollouts), size=7)
+    assert summarize([group]).reasons == ("a", "b", "c")

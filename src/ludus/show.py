@@ -134,6 +134,7 @@ def _numbers(summary: Summary) -> list[tuple[str, str]]:
         *((f"pass@{p.k}", number(p.value)) for p in overall.pass_at),
         ("tasks", f"{overall.tasks}" + (f", {summary.partial} partial" if summary.partial else "")),
         ("rollouts", f"{overall.rollouts}" + (f", {failed} without a score ({boundaries})" if failed else "")),
+        *(("failed with", printable(reason)) for reason in summary.reasons),
         ("ended as", ", ".join(f"{stop} {count}" for stop, count in summary.stops.items())),
         ("tool calls", f"{sum(use.calls for use in summary.tools)}, {summary.tool_errors} errors"),
         ("errors by tool", errors),

@@ -74,6 +74,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     """Groups with fewer scored rollouts than were asked for."""
     failed: Mapping[str, int]
     """Rollouts without a score, by the boundary that broke."""
+    reasons: tuple[str, ...]
+    """What the most frequent failures said, at most three of them."""
     stops: Mapping[str, int]
     tools: tuple[ToolUse, ...]
     tool_errors: int
@@ -95,6 +97,7 @@ def summarize(groups: Iterable[Group]) -> Summary:
         kinds={kind: _marks(by_kind[kind]) for kind in sorted(by_kind)} if len(by_kind) > 1 else {},
         partial=sum(len(t.values) < t.size for t in tallies),
         failed=_merged(t.failures for t in tallies),
+        reasons=_commonest(_merged(t.reasons for t in tallies), 3),
         stops=_merged(t.stops for t in tallies),
         tools=tuple(ToolUse(tool, count, errors.get(tool, 0)) for tool, count in calls.items()),
         tool_errors=sum(errors.values()),
@@ -154,6 +157,7 @@ class _Tally:
     values: tuple[float, ...]
     passed: int
     failures: Counter[str]
+    reasons: Counter[str]
     stops: Counter[str]
     calls: Counter[str]
     errors: Counter[str]
@@ -171,6 +175,7 @@ def _tally(group: Group) -> _Tally:
         values=tuple(score.value for score in scores),
         passed=sum(score.passed for score in scores),
         failures=Counter(r.failure.boundary if r.failure else "unscored" for r in group.rollouts if r.score is None),
+        reasons=Counter(r.failure.message for r in group.rollouts if r.failure),
         stops=Counter(r.stop.value for r in group.rollouts),
         calls=Counter(r.call.name for r in results),
         errors=Counter(r.call.name for r in results if r.error),
@@ -221,3 +226,8 @@ def _merged(counters: Iterable[Counter[str]]) -> dict[str, int]:
     for counter in counters:
         merged.update(counter)
     return dict(sorted(merged.items()))
+
+
+def _commonest(counts: dict[str, int], most: int) -> tuple[str, ...]:
+    """Names by falling count; those of equal count by name, so that the order is the same in every run."""
+    return tuple(sorted(counts, key=lambda name: (-counts[name], name))[:most])

@@ -57,7 +57,7 @@ class Reasoning(Struct, frozen=True, omit_defaults=True):
     """The provider's own structure (signatures, encrypted parts) where text alone would lose it."""
 
 
-class Message(Struct, frozen=True, omit_defaults=True):
+class Message(Struct, frozen=True, omit_defaults=True, weakref=True):
     """One message of a conversation, in no provider's dialect."""
 
     role: Role
@@ -130,6 +130,14 @@ class Tokens(Struct, frozen=True):
         return len(self.ids)
 
 
+class Joint(Struct, frozen=True):
+    """Where a completion's tokens join on, if not at the end of the completion before it: behind the first `kept` ids
+    of the sequence that ended with completion `turn`, counted from 0 within the rollout."""
+
+    turn: int
+    kept: int
+
+
 class Finish(StrEnum):
     """Why the model stopped writing, as its server tells it."""
 
@@ -149,7 +157,10 @@ class Completion(Struct, frozen=True, omit_defaults=True):
     model: str = ""
     """The model that the server says it used."""
     tokens: Tokens | None = None
-    """The exact ids; None in chat mode, where no engine reports them."""
+    """The exact ids that this reply added to its sequence: what was given since the reply before it, then what was
+    drawn. None in chat mode, where no engine reports them."""
+    joint: Joint | None = None
+    """Where `tokens` go, when history was rewritten or branched; None: behind the completion before it."""
 
 
 # ---- what happens -------------------------------------------------------------------------------------------------

@@ -230,16 +230,41 @@ def test_a_doubtful_server_is_probed_by_one_request_alone(kit):
     asyncio.run(main())
 
 
+def test_servers_that_never_answered_are_given_up_soon_and_for_good(kit):
+    """A wrong address must not keep a whole run waiting."""
+
+    async def main():
+        time = kit.FakeTime()
+        async with kit.Loopback(kit.sequence(None)) as server:
+            model = ChatModel(
+                ChatSettings(base_url=server.url, model="m", concurrency=10), retry=Retry(), waits=time.waits
+            )
+            many = (model.complete(USER, [], PLAIN) for _ in range(1000))
+            results = await asyncio.gather(*many, return_exceptions=True)
+            before = len(server.requests)
+            with pytest.raises(ModelError, match="no server has answered for") as late:
+                await model.complete(USER, [], PLAIN)
+            assert len(server.requests) == before, "nobody knocks again"
+            assert not late.value.retryable
+            await model.close()
+        return results, before
+
+    results, requests = asyncio.run(main())
+    assert all(isinstance(r, ModelError) for r in results)
+    assert requests < 100
+
+
 def test_when_nothing_answers_for_long_the_waiting_are_told(kit):
     """1000 requests do not take their seven attempts one after the other."""
     retry = Retry(patience=60)
 
     async def main():
         time = kit.FakeTime()
-        async with kit.Loopback(kit.sequence(None)) as server:
+        async with kit.Loopback(kit.sequence(kit.chat_reply("ok"), None)) as server:
             model = ChatModel(
                 ChatSettings(base_url=server.url, model="m", concurrency=10), retry=retry, waits=time.waits
             )
+            await model.complete(USER, [], PLAIN)
             results = await asyncio.gather(
                 *(model.complete(USER, [], PLAIN) for _ in range(1000)), return_exceptions=True
             )
@@ -247,7 +272,7 @@ def test_when_nothing_answers_for_long_the_waiting_are_told(kit):
         return results, len(server.requests)
 
     results, requests = asyncio.run(main())
-    assert all(isinstance(r, ModelError) and r.retryable for r in results)
+    assert all(isinstance(r, ModelError) for r in results)
     told = [r for r in results if "no server has answered for" in str(r)]
     assert len(told) > 900
     assert requests < 200

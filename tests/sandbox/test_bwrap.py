@@ -410,9 +410,22 @@ def test_a_bubblewrap_that_cannot_is_refused_with_its_reason(monkeypatch, tmp_pa
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(bwrap_module, "find_bwrap", lambda: fake)
+    monkeypatch.setattr(bwrap_module, "find_bwraps", lambda: [fake])
     with pytest.raises(ConfigError, match=r"No permissions.*sysctl"):
         open_pool("bwrap", require_sandbox=True)
+
+
+def test_of_two_bubblewraps_the_one_that_works_is_used(bwrap, in_box, monkeypatch, tmp_path):
+    fake = tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    fake.chmod(0o755)
+    real = find_bwrap()
+    monkeypatch.setattr(bwrap_module, "find_bwraps", lambda: [fake, real])
+
+    async def test(box: Sandbox) -> None:
+        assert (await box.exec("echo on")).stdout == b"on\n"
+
+    in_box(bwrap, test)
 
 
 def test_a_slot_that_does_not_start_tells_why(bwrap, monkeypatch):

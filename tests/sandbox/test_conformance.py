@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ludus.errors import SandboxError
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
 from ludus.sandbox.pool import open_pool
+from ludus.sandbox.processes import children, descendants
 
 
 def out(result: ExecResult) -> bytes:
@@ -353,6 +354,18 @@ def test_files_are_written_with_their_folders_and_read_back(backend, in_box):
     in_box(backend, test)
 
 
+def test_tmp_is_the_slots_own(backend, in_box):
+    name = f"/tmp/ludus-test-{os.getpid()}/f"
+
+    async def test(box: Sandbox) -> None:
+        await box.write(name, b"x")
+        assert await box.read(name) == b"x"
+        assert not Path(name).exists()  # noqa: ASYNC240
+        assert out(await box.exec(f"cat ${{TMPDIR:-/tmp}}/{name.removeprefix('/tmp/')}")) == b"x"
+
+    in_box(backend, test)
+
+
 def test_a_file_of_10_mb(backend, in_box):
     async def test(box: Sandbox) -> None:
         data = os.urandom(10_000_000)
@@ -599,6 +612,15 @@ def test_close_from_a_cancelled_task(backend, in_box):
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not marked("300.25")
+
+    in_box(backend, test)
+
+
+def test_a_ctrl_c_for_the_driver_does_not_reach_the_slot(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("sleep 300.375 >/dev/null 2>&1 &")
+        ours = os.getpgid(0)
+        assert {os.getpgid(pid) == ours for pid in descendants(children(os.getpid()))} == {False}
 
     in_box(backend, test)
 

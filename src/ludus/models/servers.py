@@ -7,7 +7,8 @@
 Retried are 408, 429, 5xx, connection errors, time-outs and replies that make no sense, with exponential backoff, full
 jitter and the server's own `Retry-After`. Everything else is the request's fault and raised at once. A server that
 fails several times in a row is set aside for a growing time and then tried by one request alone. When no server has
-answered for `patience`, whoever waits for one is told so instead of queueing for an attempt of its own.
+answered for `patience`, whoever waits for one is told so instead of queueing for an attempt of its own. Servers that
+have never answered at all get only `first_patience`: most likely an address is wrong, which only the user can mend.
 
 Nothing polls: a request waits for a turn that another one gives up, or sleeps until a known time. Turns are given in
 order of arrival. Every wait can be cancelled, and gives back what it held.
@@ -45,6 +46,8 @@ class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
     """Failures in a row after which a server is set aside."""
     patience: float = 120.0
     """How long all servers may be down before waiting requests give up."""
+    first_patience: float = 20.0
+    """The same before any server has answered for the first time; from then on every request fails at once."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,9 @@ class Servers:
         self._queue: deque[_Waiter] = deque()
         self._turns = 0
         self._down_since: float | None = None
+        self._answered = False
+        """Whether any server ever did, be it with an error."""
+        self._hopeless: ModelError | None = None
         self._name = "|".join(dict.fromkeys(server.settings.model for server in servers))
 
     @property
@@ -199,6 +205,8 @@ class Servers:
     ) -> Completion:
         attempt, avoid = 1, None
         while True:
+            if self._hopeless is not None:
+                raise self._hopeless
             lane = await self._lease(avoid)
             try:
                 completion = await self._attempt(lane, messages, tools, sampling)
@@ -207,7 +215,7 @@ class Servers:
                 self._note_failure(lane, fault)
             else:
                 lane.answered()
-                self._down_since = None
+                self._note_answer()
                 return completion
             finally:
                 self._release(lane)
@@ -308,16 +316,25 @@ class Servers:
         now = self._clock()
         lane.failed(fault, now, self._retry)
         if not fault.down:
-            self._down_since = None
+            self._note_answer()
             return
         if self._down_since is None:
             self._down_since = now
-        if now - self._down_since > self._retry.patience and all(lane.trips for lane in self._lanes):
-            self._give_up(now - self._down_since, fault)
+        down = now - self._down_since
+        patience = self._retry.patience if self._answered else self._retry.first_patience
+        if down > patience and all(lane.trips for lane in self._lanes):
+            self._give_up(ModelError(f"no server has answered for {down:.0f} s; the last fault: {fault}"))
 
-    def _give_up(self, seconds: float, fault: ServerFault) -> None:
-        """Tell everyone who waits that no server answers."""
+    def _note_answer(self) -> None:
+        self._answered = True
+        self._down_since = self._hopeless = None
+
+    def _give_up(self, error: ModelError) -> None:
+        """Tell everyone who waits that no server answers; and, if none ever did, everyone who is still to come."""
+        if not self._answered:
+            error.retryable = False
+            self._hopeless = error
         while self._queue:
             turn = self._queue.popleft().turn
             if not turn.done():
-                turn.set_exception(ModelError(f"no server has answered for {seconds:.0f} s; the last fault: {fault}"))
+                turn.set_exception(error)

@@ -1,9 +1,10 @@
 """One JSON value out of what a model wrote. Pure.
 
-Models wrap their JSON in a fence, in prose, or both, leave a comma too many, and put fences inside its strings. The text is
-read from left to right, a value is taken whole wherever one starts (so what is inside its strings is never mistaken for
-another one), and there must be exactly one: bare, or in a fence among other things. Nothing is guessed beyond trailing
-commas and raw line breaks in strings; a `ValueError` says what is wrong in words that can be sent back to the model.
+Models wrap their JSON in a fence, in prose, or both, leave a comma too many, and put fences inside its strings. The
+text is read from left to right, a value is taken whole wherever one starts (so what is inside its strings is never
+mistaken for another one), and there must be exactly one: bare, or in a fence among other things. Nothing is guessed
+beyond trailing commas and raw line breaks in strings; a `ValueError` says what is wrong in words that can be sent back
+to the model.
 """
 
 import json
@@ -12,6 +13,8 @@ from typing import Any
 
 _FENCE = re.compile(r"```(?:json|JSON)\s*")
 _DECODER = json.JSONDecoder(strict=False)
+_ATTEMPTS = 200
+"""How many brackets that start nothing are looked at: a text full of them is not worth quadratic time."""
 
 
 def extract_json(text: str) -> Any:
@@ -42,8 +45,8 @@ def _scan(text: str) -> tuple[list[Any], list[Any], str]:
     found: list[Any] = []
     fenced: list[Any] = []
     broken = ""
-    at = 0
-    while at < len(text):
+    at = failed = 0
+    while at < len(text) and failed < _ATTEMPTS:
         fence = _FENCE.match(text, at)
         start = fence.end() if fence else at
         if not text.startswith(("{", "[") if fence else "{", start):
@@ -55,6 +58,7 @@ def _scan(text: str) -> tuple[list[Any], list[Any], str]:
             if fence:
                 fenced.append(value)
         else:
+            failed += 1
             broken = broken or problem
     return found, fenced, broken
 

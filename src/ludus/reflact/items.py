@@ -1,12 +1,12 @@
 """What can be proposed, in the three update modes: an edit, a suggestion in words, or a whole document.
 
-An item knows where it comes from: the kind of rollouts, their tasks, and how many they are. These are filled in from the
-minibatches that were really read; whatever a model claims about them is overwritten.
+An item knows where it comes from: the kind of rollouts, their tasks, and how many they are. These are filled in from
+the minibatches that were really read; whatever a model claims about them is overwritten.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -42,7 +42,6 @@ class Document(Struct, frozen=True, omit_defaults=True, tag="document", tag_fiel
 
 
 Item = Edit | Suggestion | Document
-I = TypeVar("I", Edit, Suggestion, Document)  # noqa: E741
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,8 @@ def credited(item: Item, source: Source, evidence: Iterable[str], level: int = 0
 
 def merged_credit(item: Item, parents: Sequence[Item], level: int) -> Item:
     """An item that was made of others: their evidence together."""
-    kinds = {parent.source for parent in parents}
-    source: Source = kinds.pop() if len(kinds) == 1 else "mixed"
+    first: Source = parents[0].source
+    source: Source = first if all(parent.source == first for parent in parents) else "mixed"
     return credited(item, source, (task for parent in parents for task in parent.evidence), level)
 
 

@@ -1,7 +1,7 @@
 """What a training run is told: everything that decides what comes out of it, and nothing about how fast.
 
-Names follow deep learning where the likeness is real: epochs, batches, accumulation, a budget of changes that falls like
-a learning rate. `checked` turns a mistake into a `ConfigError` before anything is run.
+Names follow deep learning where the likeness is real: epochs, batches, accumulation, a budget of changes that falls
+like a learning rate. `checked` turns a mistake into a `ConfigError` before anything is run.
 """
 
 from typing import Annotated, Literal

@@ -1,9 +1,9 @@
 """Prompts: files in plain words, rendered strictly.
 
-A prompt is a Markdown file in `prompts/`. A line `<!-- message -->` divides what the optimizer is told it is (the system
-text) from what it is asked this time. `{{name}}` is a field. Rendering with a field missing or left over is an error,
-and values are never read as templates. A folder given by the user overrides prompts by file name; each must use the same
-fields as ours, so that nothing is silently no longer said. The hash of every prompt goes into the record.
+A prompt is a Markdown file in `prompts/`. A line `<!-- message -->` divides what the optimizer is told it is (the
+system text) from what it is asked this time. `{{name}}` is a field. Rendering with a field missing or left over is an
+error, and values are never read as templates. A folder given by the user overrides prompts by file name; each must use
+the same fields as ours, so that nothing is silently no longer said. The hash of every prompt goes into the record.
 """
 
 import hashlib

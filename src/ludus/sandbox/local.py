@@ -5,9 +5,10 @@ the user can, use the network, and see and signal the user's processes. What it 
 environment without the host's variables, limits on time and output (not on memory, processes or disk), and an end at
 which its processes are killed and its folder is removed. Use it for tests and for code that you wrote.
 
-`/workspace` is the temporary folder: `read`, `write` and `cwd` translate the path. A command's own text is not
-translated, so commands should use relative paths. Background processes are found by a variable in their environment;
-a process that clears its environment *and* leaves the slot's process tree escapes `settle` and `close`.
+`/workspace` and `/tmp` are folders of the slot: `read`, `write` and `cwd` translate the path. A command's own text is
+not translated, so commands should use relative paths and `$TMPDIR`. Background processes are found by a variable in
+their environment; a process that clears its environment *and* leaves the slot's process tree escapes `settle` and
+`close`.
 """
 
 import asyncio
@@ -54,22 +55,20 @@ async def _open(host: HostDir, spec: SandboxSpec, stack: AsyncExitStack) -> Shel
     """Start a slot. Whatever it takes on the host is put on `stack`, to be given back in reverse."""
     folder = host.slot()
     stack.push_async_callback(asyncio.to_thread, remove_tree, folder)
-    io, workspace = folder / "io", folder / "workspace"
-    for part in (io, workspace, folder / "jobs", folder / "tmp"):
+    io, workspace, tmp, jobs = (folder / name for name in ("io", "workspace", "tmp", "jobs"))
+    for part in (io, workspace, tmp, jobs):
         part.mkdir()
     pipes = Pipes.open()
-    first: list[int] = []
-    shell = Shell(pipes, io, str(workspace), sweep=lambda: _sweep(folder, first, spare=first[0]))
+    shell = Shell(pipes, io, str(workspace), sweep=lambda: _sweep(folder, child, spare=child.pid))
     stack.callback(shell.close)
     try:
         supervisor = shell.supervisor_arguments(str(host.lib), str(io), (), ("-c", "0"))
         child = _spawn([str(host.lib / "supervisor.sh"), *supervisor], spec, folder, pipes)
     finally:
         pipes.close_slot_ends()
-    first.append(child.pid)
     stack.push_async_callback(_end, child, folder)
     await shell.started(_START_SECONDS, lambda: child.pid)
-    layout = Layout(str(workspace), str(io), str(host.lib), str(folder / "jobs"), find_bash())
+    layout = Layout(str(workspace), str(tmp), str(io), str(host.lib), str(jobs), find_bash())
     return ShellSandbox(spec, shell, io, layout, stack)
 
 
@@ -100,15 +99,15 @@ def _spawn(command: list[str], spec: SandboxSpec, folder: Path, pipes: Pipes) ->
 
 
 async def _end(child: Child, folder: Path) -> None:
-    _sweep(folder, [child.pid], spare=0)
+    _sweep(folder, child, spare=0)
     await child.wait()
 
 
-def _sweep(folder: Path, roots: list[int], *, spare: int) -> None:
+def _sweep(folder: Path, child: Child, *, spare: int) -> None:
     """Kill the slot's processes: those below its shell, and those that carry its mark, wherever they are."""
 
     def living() -> list[int]:
-        return [pid for pid in (descendants(roots) | _marked(folder)) - {spare} if not is_dead(pid)]
+        return [pid for pid in (descendants([child.pid]) | _marked(folder)) - {spare} if not is_dead(pid)]
 
     for _ in range(100):  # bounded: something may fork faster than it is killed
         if not living():

@@ -117,12 +117,13 @@ class Child:
 
     @property
     def pid(self) -> int:
-        return self._popen.pid
+        """Its number, or 0 once it has ended and the number may be another's."""
+        return 0 if self._ended.done() else self._popen.pid
 
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._ended.set_result(self._popen.wait())
+        self._ended.set_result(self._popen.wait())  # not before: until now the number is its own
 
     def kill(self) -> None:
         if not self._ended.done():

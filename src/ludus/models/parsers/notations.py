@@ -9,14 +9,14 @@ Json and Braces carry their types and end by themselves. Tags and Nested are tex
 and a value cannot contain its own closing tag.
 """
 
-import html
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, cast
 
-from ludus.models.parsers.source import Field, Source, Spelling
-from ludus.models.parsers.tools import typed
+from ludus.models.parsers.source import Source, Spelling, unescape
+from ludus.models.parsers.tools import mapping, typed
 from ludus.models.parsers.values import MAX_DEPTH, Bad, Cut, Gemma, dumps, json_value
 from ludus.types import JsonObject
 
@@ -89,7 +89,7 @@ class Tags:
         while not source.text.startswith(stop, at):
             fields, tag, at = self._open(source, at, stop)
             text, at = self._value(source, at, tag, stop)
-            key = html.unescape(fields["key"].strip())
+            key = fields["key"].strip()
             arguments[key] = self._typed(source, tool, key, text, fields)
             at = source.space(at)
         return arguments, at
@@ -100,7 +100,8 @@ class Tags:
         wrong: Bad | None = None
         for tag in self._spellings:
             try:
-                return *tag.before.read(source, at)[:1], tag, tag.before.read(source, at)[1]
+                fields, end = tag.before.read(source, at)
+                return fields, tag, end
             except Bad as error:
                 wrong = wrong or error
         raise wrong or Bad(at, "expected an argument")
@@ -127,7 +128,7 @@ class Tags:
     def _trimmed(self, text: str, tag: "_Tag") -> str:
         if tag.own_line:
             text = text.removeprefix("\n").removesuffix("\n")
-        return html.unescape(text) if self.xml else text
+        return unescape(text) if self.xml else text
 
     def _typed(self, source: Source, tool: str, key: str, text: str, fields: dict[str, str]) -> Any:
         hint = fields.get("type", fields.get("string", ""))
@@ -153,25 +154,16 @@ class _Tag:
         text = value if isinstance(value, str) else dumps(value)
         if xml and re.search(r"[<&>]|^\s|\s$", text):
             text = f"<![CDATA[{text}]]>"
-        quoted = any(isinstance(part, Field) and part.name == "key" and part.quoted for part in self.before.parts)
-        return self.spelled.write(
-            key=quote(key) if quoted else key,
-            value=text,
-            string="true" if isinstance(value, str) else "false",
-            type=_type_of(value),
-        )
-
-
-def quote(text: str) -> str:
-    """Text for an attribute in double quotes."""
-    return text.replace("&", "&amp;").replace('"', "&quot;")
+        string = "true" if isinstance(value, str) else "false"
+        return self.spelled.write(key=key, value=text, string=string, type=_type_of(value))
 
 
 def _type_of(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else "boolean"
-    kinds = {str: "string", int: "number", float: "number", list: "array"}
-    return kinds.get(type(value), "object")
+    if isinstance(value, str | int | float):
+        return "string" if isinstance(value, str) else "number"
+    return "array" if isinstance(value, list) else "object"
 
 
 @dataclass(frozen=True)
@@ -182,12 +174,12 @@ class Nested:
     closed = False
 
     def read(self, source: Source, at: int, tool: str, stop: str) -> tuple[JsonObject, int]:
-        schema = {"type": "object", "properties": source.tools.properties(source.tools.resolve(tool))}
+        schema = source.tools.schema(source.tools.resolve(tool))
         children, at = self._children(source, at, schema, schema, 0)
         return dict(children), at
 
     def _children(
-        self, source: Source, at: int, schema: JsonObject, root: JsonObject, depth: int
+        self, source: Source, at: int, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
     ) -> tuple[list[tuple[str, Any]], int]:
         if depth > MAX_DEPTH:
             raise Bad(at, f"nested deeper than {MAX_DEPTH}")
@@ -195,8 +187,8 @@ class Nested:
         at = source.space(at)
         while not source.text.startswith(f"{self.prefix}</", at):
             key, at = self._open(source, at)
-            inner = schema.get("items") if key == "item" else (schema.get("properties") or {}).get(key)
-            value, at = self._element(source, at, key, inner if isinstance(inner, dict) else {}, root, depth)
+            inner = schema.get("items") if key == "item" else mapping(schema.get("properties")).get(key)
+            value, at = self._element(source, at, key, mapping(inner), root, depth)
             children.append((key, value))
             at = source.space(at)
         return children, at
@@ -208,7 +200,7 @@ class Nested:
         return fields["key"], at
 
     def _element(
-        self, source: Source, at: int, key: str, schema: JsonObject, root: JsonObject, depth: int
+        self, source: Source, at: int, key: str, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
     ) -> tuple[Any, int]:
         end = source.text.find(self.prefix, at)
         if end < 0 or source.undecided(f"{self.prefix}</", end):
@@ -219,7 +211,7 @@ class Nested:
         if source.text[at:end].strip():
             raise Bad(at, "text beside tags")
         children, end = self._children(source, end, schema, root, depth + 1)
-        listed = all(name == "item" for name, _ in children)
+        listed = schema.get("type") == "array" or all(name == "item" for name, _ in children)
         return [value for _, value in children] if listed else dict(children), source.expect(closing, end)
 
     def write(self, arguments: JsonObject) -> str:

@@ -20,6 +20,7 @@ from ludus.models.parsers.values import Bad, Cut
 MAX_FIELD = 256
 """The longest name or key. It bounds how much text a false start can hold back."""
 
+_FIELD = re.compile(r"\{(\w+)\}")
 # Some models write the newline of their template as two characters, or a byte-level token as it is.
 _SPACE = re.compile(r"(?:\s|\\n|[ĠĊ])*+")
 
@@ -74,15 +75,17 @@ class Source:
 class Field(NamedTuple):
     name: str
     pattern: re.Pattern[str]
+    quoted: bool = False
+    """It stands between double quotes, and those inside it are written as entities."""
 
     def read(self, source: Source, at: int) -> tuple[str, int]:
         found = self.pattern.match(source.text, at)
         end = found.end() if found else at
         if end == len(source.text) and end - at < MAX_FIELD:
             raise Cut
-        if not found or end == at:
+        if not found:
             raise Bad(at, f"expected a {self.name}")
-        return found.group(), end
+        return unescape(found.group()) if self.quoted else found.group(), end
 
 
 SPACE = None
@@ -95,17 +98,18 @@ class Spelling:
 
     @cached_property
     def parts(self) -> tuple[str | Field | None, ...]:
-        # Whitespace is free where the template has some, between two tags, and around a field that is not quoted.
-        pieces = [p for p in re.split(r"(\{\w+\}|\s+|(?<=>)(?=<))", self.spelled) if p]
+        # Whitespace is free where the template has some, between two tags, and around a field that is not quoted; not
+        # at the end, because how much of it there is would depend on how much text has come.
+        pieces = [p for p in re.split(r"(\{\w+\}|\s+|(?<=[>`])(?=<))", self.spelled.strip()) if p]
         parts: list[str | Field | None] = []
         for number, piece in enumerate(pieces):
             after = pieces[number + 1] if number + 1 < len(pieces) else ""
             if piece.isspace():
                 parts.append(SPACE)
-            elif field := re.fullmatch(r"\{(\w+)\}", piece):
+            elif field := _FIELD.fullmatch(piece):
                 parts += _field(field[1], after)
             else:
-                tags = number > 0 and pieces[number - 1].endswith(">") and piece.startswith("<")
+                tags = number > 0 and pieces[number - 1].endswith((">", "`")) and piece.startswith("<")
                 parts += [SPACE, piece] if tags else [piece]
         return tuple(parts)
 
@@ -122,12 +126,12 @@ class Spelling:
         """The fields and the position after the markup."""
         fields: dict[str, str] = {}
         for part in self.parts:
-            if part is SPACE:
-                at = source.space(at)
-            elif isinstance(part, str):
+            if isinstance(part, str):
                 at = source.expect(part, at)
-            else:
+            elif isinstance(part, Field):
                 fields[part.name], at = part.read(source, at)
+            else:
+                at = source.space(at)
         return fields, at
 
     def close(self, source: Source, at: int) -> int:
@@ -142,18 +146,30 @@ class Spelling:
         return at
 
     def write(self, **fields: str) -> str:
-        return re.sub(r"\{(\w+)\}", lambda field: fields[field[1]], self.spelled)
+        quoted = {part.name for part in self.parts if isinstance(part, Field) and part.quoted}
+        return _FIELD.sub(lambda f: escape(fields[f[1]]) if f[1] in quoted else fields[f[1]], self.spelled)
+
+
+def escape(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;")
+
+
+def unescape(text: str) -> str:
+    if "&" in text:
+        for entity, char in (("quot", '"'), ("apos", "'"), ("lt", "<"), ("gt", ">"), ("amp", "&")):
+            text = text.replace(f"&{entity};", char)
+    return text
 
 
 def _field(name: str, after: str) -> list[str | Field | None]:
     """A field and the whitespace that may surround it, by what follows it in the spelling."""
     if after.startswith('"'):
-        return [Field(name, re.compile(rf'[^"\n]{{1,{MAX_FIELD}}}'))]
+        return [Field(name, re.compile(rf'[^"\n]{{1,{MAX_FIELD}}}'), quoted=True)]
     end = re.escape(after[0]) if after and not after.isspace() else ""
     if name == "index":
         kind = r"\d"
     elif name == "key":
         kind = rf"[^\n<{end}]"
     else:
-        kind = rf"[^\s<>{{}}\\\"'{end}]"
+        kind = rf"[^\s<>{{}}\[\]\\\"'{end}]"
     return [SPACE, Field(name, re.compile(rf"{kind}{{1,{MAX_FIELD}}}")), SPACE]

@@ -31,17 +31,19 @@ class Tools:
         last = name.rpartition(".")[2]
         return last if name not in self and last in self else name
 
+    def schema(self, tool: str) -> JsonObject:
+        return self._schemas.get(tool, {})
+
     def properties(self, tool: str) -> Mapping[str, Any]:
-        return _mapping(self._schemas.get(tool, {}).get("properties"))
+        return mapping(self.schema(tool).get("properties"))
 
     def required(self, tool: str) -> set[str]:
-        names = self._schemas.get(tool, {}).get("required")
+        names = self.schema(tool).get("required")
         return {str(name) for name in cast(list[Any], names)} if isinstance(names, list) else set()
 
     def typed(self, tool: str, key: str, text: str) -> Any:
         """The value that `text` stands for as the argument `key` of a tool."""
-        schema = self._schemas.get(tool, {})
-        return typed(text, _mapping(self.properties(tool).get(key)), schema)
+        return typed(text, mapping(self.properties(tool).get(key)), self.schema(tool))
 
     def fitting(self, name: str, arguments: JsonObject) -> tuple[str, JsonObject] | None:
         """The only tool that can have been meant by a name that does not exist, and its arguments.
@@ -139,7 +141,7 @@ def _kinds(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -
     if isinstance(schema.get("$ref"), str):
         return _kinds(_referred(schema["$ref"], root), root, depth + 1)
     parts = [part for word in ("anyOf", "oneOf", "allOf") for part in _list(schema.get(word))]
-    return {kind for part in parts for kind in _kinds(_mapping(part), root, depth + 1)}
+    return {kind for part in parts for kind in _kinds(mapping(part), root, depth + 1)}
 
 
 def _kind(value: Any) -> str:
@@ -154,11 +156,12 @@ def _kind(value: Any) -> str:
 def _referred(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
     found = root
     for word in reference.removeprefix("#/").split("/"):
-        found = _mapping(found.get(word))
+        found = mapping(found.get(word))
     return found
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: Any) -> Mapping[str, Any]:
+    """A value as a mapping; empty if it is none."""
     return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else {}
 
 

@@ -1,0 +1,146 @@
+"""The tokenizer inside a GGUF file: only its metadata is read, never the weights.
+
+llama.cpp's file format begins with a list of typed key-value pairs; the vocabulary, the merges and the chat template
+are among them. `read_metadata` reads that list. `build_tokenizer` makes a Rust tokenizer of it for byte-pair
+vocabularies, whose rules for splitting text are known by name; other kinds are refused with the way out, because a
+tokenizer that is nearly right is the error that this package exists to prevent. What is built here is compared with the
+engine's own tokenizer when a model starts.
+"""
+
+import mmap
+import struct
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from ludus.errors import ConfigError
+
+Metadata = dict[str, Any]
+
+_FIXED = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_CONTROL, _USER_DEFINED = 3, 4
+
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_SPLITS = {
+    "qwen2": _WORDS + r"\p{N}" + _REST,
+    "llama-bpe": _WORDS + r"\p{N}{1,3}" + _REST,
+}
+_ALIASES = {
+    "llama3": "llama-bpe",
+    "llama-v3": "llama-bpe",
+    "deepseek-r1-qwen": "qwen2",
+    "default": "gpt-2",
+    "starcoder": "smollm",
+    "refact": "smollm",
+}
+
+
+def read_metadata(path: Path) -> Metadata:
+    """The key-value pairs at the head of a GGUF file.
+
+    Raises:
+        ConfigError: it is not a GGUF file, or damaged.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Reader(data).pairs()
+    except (OSError, ValueError, struct.error, IndexError, KeyError, UnicodeDecodeError) as error:
+        raise ConfigError(f"'{path}' cannot be read as a GGUF file: {error}") from error
+
+
+class _Reader:
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._at = 0
+
+    def pairs(self) -> Metadata:
+        if self._data[:4] != b"GGUF":
+            raise ValueError("it does not begin with 'GGUF'")
+        self._at = 4
+        version = self._number("I")
+        if version not in (2, 3):
+            raise ValueError(f"version {version} is not known")
+        self._number("Q")  # how many tensors
+        return dict(self._pair() for _ in range(self._number("Q")))
+
+    def _pair(self) -> tuple[str, Any]:
+        key = self._string()
+        return key, self._value(self._number("I"))
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._string()
+        if kind == _ARRAY:
+            kind, count = self._number("I"), self._number("Q")
+            if kind == _STRING:
+                return [self._string() for _ in range(count)]
+            if kind == _ARRAY:
+                return [self._value(_ARRAY) for _ in range(count)]
+            return list(self._numbers(_FIXED[kind], count))
+        return self._number(_FIXED[kind])
+
+    def _string(self) -> str:
+        start = self._at + 8
+        (length,) = struct.unpack_from("<Q", self._data, self._at)
+        self._at = start + length
+        if self._at > len(self._data):
+            raise ValueError("it ends in the middle of a text")
+        return self._data[start : self._at].decode()
+
+    def _number(self, kind: str) -> Any:
+        return self._numbers(kind, 1)[0]
+
+    def _numbers(self, kind: str, count: int) -> tuple[Any, ...]:
+        numbers = struct.unpack_from(f"<{count}{kind}", self._data, self._at)
+        self._at += struct.calcsize(f"<{count}{kind}")
+        return numbers
+
+
+def build_tokenizer(metadata: Metadata) -> Tokenizer:
+    """A tokenizer from the metadata.
+
+    Raises:
+        ConfigError: it is of a kind whose rules are not known here.
+    """
+    model = metadata.get("tokenizer.ggml.model")
+    name = str(metadata.get("tokenizer.ggml.pre", "default"))
+    rules = _ALIASES.get(name, name)
+    if model != "gpt2" or rules not in (*_SPLITS, "smollm", "gpt-2"):
+        raise ConfigError(
+            f"the tokenizer in the GGUF file is of the kind '{model}' with the rules '{name}', which are not known. "
+            "Give the tokenizer.json of the same model instead: a file, a folder or a name on the hub."
+        )
+    texts: list[str] = metadata["tokenizer.ggml.tokens"]
+    merges = [_pair(line) for line in metadata["tokenizer.ggml.merges"]]
+    vocabulary = {text: number for number, text in enumerate(texts)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=rules == "llama-bpe"))
+    tokenizer.pre_tokenizer = _pre_tokenizer(rules)
+    tokenizer.decoder = decoders.ByteLevel()
+    _add_special(tokenizer, texts, metadata.get("tokenizer.ggml.token_type", []))
+    return tokenizer
+
+
+def _pair(line: str) -> tuple[str, str]:
+    first, _, second = line.partition(" ")
+    return first, second
+
+
+def _pre_tokenizer(rules: str) -> Any:
+    if rules == "gpt-2":
+        return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    if rules == "smollm":
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    split = pre_tokenizers.Split(Regex(_SPLITS[rules]), behavior="isolated", invert=False)
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def _add_special(tokenizer: Tokenizer, texts: list[str], kinds: list[int]) -> None:
+    def chosen(kind: int) -> list[str]:
+        return [text for text, own in zip(texts, kinds, strict=False) if own == kind]
+
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in chosen(_CONTROL)])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in chosen(_USER_DEFINED)])

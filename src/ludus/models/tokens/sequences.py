@@ -1,0 +1,101 @@
+"""From completions to rows: which ids form one sequence, and which of them are trained on.
+
+A record keeps, for each completion, only the ids that it added and, where it does not simply follow the one before, a
+`Joint` that says where it goes. Unfolded, every completion ends one sequence; those that another one goes on from are part
+of it. The *maximal* ones are the rows. Every sampled id is marked as sampled in exactly one row, the first that holds
+its whole reply; in further rows that share it, it is context.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from ludus.types import Joint, Tokens
+
+
+class Step(NamedTuple):
+    """What one completion added, and where."""
+
+    tokens: Tokens
+    joint: Joint | None = None
+
+
+class TokenSequence(Struct, frozen=True):
+    """A row: whole, linear, and ready to train on."""
+
+    tokens: Tokens
+    steps: tuple[int, ...]
+    """The completions whose sampled ids are marked here, counted from 0."""
+    shared: int = 0
+    """How many of the first ids an earlier row of the same record holds too."""
+
+
+class _Piece(NamedTuple):
+    step: int
+    length: int
+    """How many of the step's own ids: all of them, or its first ones."""
+
+
+def sequences(steps: Sequence[Step]) -> list[TokenSequence]:
+    """The maximal linear sequences, in the order of their last completion.
+
+    Raises:
+        ValueError: a joint points to what does not come before it.
+    """
+    bases = _bases(steps)
+    ends = [(base.kept if base else 0) + len(step.tokens) for base, step in zip(bases, steps, strict=True)]
+    inner = {base.turn for base in bases if base is not None and base.kept == ends[base.turn]}
+    emitted: set[int] = set()
+    return [_row(steps, _pieces(leaf, bases, ends), emitted) for leaf in range(len(steps)) if leaf not in inner]
+
+
+def _bases(steps: Sequence[Step]) -> list[Joint | None]:
+    """What each step goes on from; None for one that begins a sequence of its own."""
+    bases: list[Joint | None] = []
+    ends: list[int] = []
+    for index, step in enumerate(steps):
+        base = step.joint
+        if base is None and index:
+            base = Joint(index - 1, ends[index - 1])
+        if base is not None and not 0 <= base.turn < index:
+            raise ValueError(f"completion {index} joins on completion {base.turn}, which does not come before it")
+        if base is not None and not 0 <= base.kept <= ends[base.turn]:
+            raise ValueError(f"completion {index} keeps {base.kept} of the {ends[base.turn]} ids before it")
+        bases.append(base)
+        ends.append((base.kept if base else 0) + len(step.tokens))
+    return bases
+
+
+def _pieces(leaf: int, bases: Sequence[Joint | None], ends: Sequence[int]) -> list[_Piece]:
+    """The stretches of which the sequence that ends with `leaf` consists, from the front."""
+    pieces: list[_Piece] = []
+    step, end = leaf, ends[leaf]
+    while True:
+        base = bases[step]
+        start = base.kept if base else 0
+        if end > start:
+            pieces.append(_Piece(step, end - start))
+        if base is None:
+            return pieces[::-1]
+        step, end = base.turn, min(end, start)
+
+
+def _row(steps: Sequence[Step], pieces: Sequence[_Piece], emitted: set[int]) -> TokenSequence:
+    ids: list[int] = []
+    sampled: list[bool] = []
+    logprobs: list[float | None] = []
+    trained: list[int] = []
+    shared = sum(piece.length for piece in pieces if piece.step in emitted)
+    for step, length in pieces:
+        own = steps[step].tokens
+        ids += own.ids[:length]
+        if length == len(own) and step not in emitted:
+            sampled += own.sampled
+            logprobs += own.logprobs
+            trained.append(step)
+        else:
+            sampled += [False] * length
+            logprobs += [None] * length
+    emitted.update(trained)
+    return TokenSequence(Tokens(tuple(ids), tuple(sampled), tuple(logprobs)), tuple(trained), shared)

@@ -1,0 +1,132 @@
+"""A chat template, run as the model's authors wrote it: in Jinja, in a sandbox, with the helpers they count on.
+
+A template turns messages and tools into the text that a model is shown. This file only runs it; what a template does
+with a conversation is found out in `probe` and acted on in `render`. The date that a template may ask for is fixed when
+the template is made, so that midnight does not rewrite a conversation.
+
+Not guaranteed: that a template is any good. One that raises becomes a `TemplateFault` that quotes it.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import ConfigError
+
+try:
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+except ModuleNotFoundError as missing:
+    raise ConfigError("exact tokens need the extra 'tokens': pip install 'ludus[tokens]'") from missing
+
+View = dict[str, Any]
+"""A message as templates see it."""
+
+
+class TemplateFault(ConfigError):
+    """The template cannot be run, or refuses the conversation."""
+
+
+class Template:
+    """Renders conversations. `variables` are what users pass to switch a template (`enable_thinking`, …)."""
+
+    def __init__(
+        self,
+        sources: str | Mapping[str, str],
+        *,
+        tokens: Mapping[str, str] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        named = {"default": sources} if isinstance(sources, str) else dict(sources)
+        if not named:
+            raise TemplateFault(
+                "template: the tokenizer comes without a chat template. Give one: a file, or 'chatml' for models of "
+                "that format."
+            )
+        self._variables = {**(tokens or {}), **(variables or {})}
+        environment = _environment(now or datetime.now())
+        self._plain = _compiled(environment, named.get("default") or next(iter(named.values())))
+        self._with_tools = _compiled(environment, named["tool_use"]) if "tool_use" in named else self._plain
+        self.renders = 0
+        """How often it was run, and over how many messages: the cost that must stay linear in turns."""
+        self.rendered_messages = 0
+
+    def render(self, messages: Sequence[View], tools: Sequence[View] | None = None, *, generate: bool = True) -> str:
+        """The text of a conversation; with `generate`, up to where the model's reply begins.
+
+        Raises:
+            TemplateFault: the template raised.
+        """
+        self.renders += 1
+        self.rendered_messages += len(messages)
+        template = self._with_tools if tools else self._plain
+        try:
+            return template(
+                messages=messages, tools=tools or None, documents=None, add_generation_prompt=generate, **self._variables
+            )
+        except TemplateError as error:
+            raise TemplateFault(f"the chat template refused the conversation: {error}") from error
+        except Exception as error:  # a template is foreign code and may stumble over anything
+            raise TemplateFault(f"the chat template failed with {type(error).__name__}: {error}") from error
+
+
+def named_template(name: str) -> str:
+    """The source of a template that comes with Ludus, or of a template file.
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    shipped = Path(__file__).parent / "templates" / f"{name}.jinja"
+    path = shipped if name.isidentifier() and shipped.exists() else Path(name)
+    try:
+        return path.read_text()
+    except OSError as error:
+        known = ", ".join(sorted(p.stem for p in shipped.parent.glob("*.jinja")))
+        raise ConfigError(f"template: '{name}' is no template file, and none of those that come along ({known})") from error
+
+
+def _compiled(environment: ImmutableSandboxedEnvironment, source: str) -> Callable[..., str]:
+    try:
+        return environment.from_string(source).render
+    except TemplateError as error:
+        raise TemplateFault(f"the chat template is not valid Jinja: {error}") from error
+
+
+def _environment(now: datetime) -> ImmutableSandboxedEnvironment:
+    """Jinja with the settings and helpers that chat templates are written for."""
+    extensions = [_Generation, "jinja2.ext.loopcontrols"]
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = now.strftime
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML and sorts keys, which no model was trained on."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _refuse(message: str) -> str:
+    raise TemplateError(message)
+
+
+class _Generation(Extension):
+    """The tag `{% generation %}` marks what a model wrote, for others' training scripts; it prints nothing."""
+
+    tags = {"generation"}  # noqa: RUF012  (as the base class has it)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)

@@ -1,0 +1,164 @@
+"""Running skills on tasks: the one way from a skill to rollouts, and from rollouts to a measure.
+
+Every rollout goes through the rollout engine and the store, under the content address of what decides it: environment,
+task, replicate, seed, and the policy with the skill in it. What was run once, for whatever reason, is found; a score
+can only be found for the very text it was measured at. A rollout that the world broke is retried, then left out of the
+measure and counted; it is never a zero. When most of them break it is an outage, and `Outage` stops the run: everything
+finished is kept, and resuming tries again.
+"""
+
+import asyncio
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ludus.agent import Policy
+from ludus.env import Env
+from ludus.errors import LudusError
+from ludus.reflact.gate import Mark, Measure, mean
+from ludus.reflact.journal import Journal, Store, one_error
+from ludus.rollout import Job, derive_seed, run_many
+from ludus.sandbox.pool import Pool
+from ludus.skill import Skill
+from ludus.store import outcome_key
+from ludus.types import Rollout, Task
+
+Landed = Callable[[int, Rollout], None]
+
+FEW = 3
+"""Fewer failures than this are never an outage."""
+
+
+class Outage(LudusError):
+    """The world broke most of a measurement: mend it, then resume."""
+
+
+class Stopped(LudusError):
+    """The run was asked to stop, and has finished what was under way."""
+
+
+class Trial(NamedTuple):
+    """One rollout of a skill on a task. Equal seeds make a fair comparison of two skills."""
+
+    skill: Skill
+    task: Task
+    seed: int
+    replicate: int = 0
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Everything that it takes to try a skill."""
+
+    env: Env
+    policy: Policy
+    pool: Pool | None
+    store: Store
+    journal: Journal
+    concurrency: int = 16
+    retries: int = 2
+    max_failed: float = 0.5
+    stop: asyncio.Event | None = None
+
+    async def roll(self, trials: Sequence[Trial], stage: str, landed: Landed | None = None) -> list[Rollout]:
+        """The rollouts of the trials, in their order. `landed` hears of each as soon as it is there."""
+        policies = {trial.skill: dataclasses.replace(self.policy, skill=trial.skill) for trial in trials}
+        jobs = [_job(trial, policies[trial.skill]) for trial in trials]
+        keys = [outcome_key(job, self.env) for job in jobs]
+        places: dict[str, list[int]] = {}
+        for index, key in enumerate(keys):
+            places.setdefault(key, []).append(index)
+        done: dict[str, Rollout] = {}
+
+        def arrived(key: str, rollout: Rollout) -> None:
+            done[key] = rollout
+            self.journal.book_outcome(key, stage, rollout.usage)
+            for index in places[key]:
+                if landed is not None:
+                    landed(index, rollout)
+            self.journal.progress(stage, len(done), len(places))
+
+        missing: list[tuple[str, Job]] = []
+        for key in places:
+            found = self.store.get(key)
+            if found is not None and found.score is not None:
+                arrived(key, found)
+            else:
+                missing.append((key, jobs[places[key][0]]))
+        await self._run(missing, arrived)
+        if len(done) < len(places):
+            raise Stopped("the run was asked to stop")
+        _check_outage(list(done.values()), stage, self.max_failed)
+        return [done[key] for key in keys]
+
+    async def _run(self, missing: Sequence[tuple[str, Job]], arrived: Callable[[str, Rollout], None]) -> None:
+        key_of = {_identity(job): key for key, job in missing}
+
+        def record(rollout: Rollout) -> None:
+            at = rollout.provenance
+            key = key_of[rollout.task.id, at.replicate, at.seed, at.policy]
+            self.store.put(key, rollout)
+            # What is kept, not what was made: the optimizer must see the same text now and after a resume.
+            arrived(key, self.store.get(key) or rollout)
+
+        if not missing or (self.stop is not None and self.stop.is_set()):
+            return
+        with one_error():
+            await run_many(
+                [job for _, job in missing],
+                self.env,
+                self.pool,
+                record=record,
+                concurrency=min(self.concurrency, len(missing)),
+                retries=self.retries,
+                stop=self.stop,
+            )
+
+    async def measure(
+        self, skills: Sequence[Skill], tasks: Sequence[Task], stage: str, *, seed: int, replicates: int = 1
+    ) -> list[Measure]:
+        """What the tasks say of each of the skills, which are run side by side."""
+        trials = [Trial(skill, task, seed, r) for skill in skills for task in tasks for r in range(replicates)]
+        rollouts = await self.roll(trials, stage)
+        size = len(tasks) * replicates
+        return [measured(skill, rollouts[number * size : (number + 1) * size]) for number, skill in enumerate(skills)]
+
+
+def measured(skill: Skill, rollouts: Sequence[Rollout]) -> Measure:
+    """What rollouts say of a skill: one mark per task that has a judged rollout."""
+    by_task: dict[str, list[Mark]] = {}
+    for rollout in rollouts:
+        if rollout.score is not None:
+            by_task.setdefault(rollout.task.id, []).append(Mark(float(rollout.score.passed), rollout.score.soft))
+    marks = {
+        task: Mark(mean([m.hard for m in marks]) or 0.0, mean([m.soft for m in marks]) or 0.0)
+        for task, marks in sorted(by_task.items())
+    }
+    return Measure(skill.hash, marks, sum(rollout.score is None for rollout in rollouts))
+
+
+def succeeded(rollout: Rollout, success_at: float | None) -> bool:
+    """Whether analysts and comparisons take a judged rollout for a success."""
+    score = rollout.score
+    return score is not None and (score.passed if success_at is None else score.soft >= success_at)
+
+
+def _job(trial: Trial, policy: Policy) -> Job:
+    return Job(trial.task, policy, trial.replicate, derive_seed(trial.seed, trial.task.id, trial.replicate))
+
+
+def _identity(job: Job) -> tuple[str, int, int, str]:
+    return job.task.id, job.replicate, job.seed, job.policy.fingerprint
+
+
+def _check_outage(rollouts: Sequence[Rollout], stage: str, max_failed: float) -> None:
+    failures = [rollout.failure for rollout in rollouts if rollout.failure is not None]
+    if len(failures) < FEW or len(failures) <= max_failed * len(rollouts):
+        return
+    (why, times), *_ = Counter(f"{failure.boundary}: {failure.message}" for failure in failures).most_common(1)
+    raise Outage(
+        f"{stage}: {len(failures)} of {len(rollouts)} rollouts could not be run, so they say nothing about the skill. "
+        f"Most often ({times} times): {why}. Mend this and resume; what was finished is kept"
+    )

@@ -1,0 +1,349 @@
+"""The nouns of a training run: its state, and what is recorded of each part of it.
+
+`RunState` is everything that one part of a run hands to the next, as one frozen value. A skill is `Held` with the
+measure that was taken of its own text, or with none: a score cannot be inherited by a text that was not measured,
+because there is no place to put it. A run yields records: a `Baseline`, a `Step` per step, an `EpochEnd` per epoch and
+at the end a `Summary`; each carries the state that it led to.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from ludus.reflact.gate import Decision, Measure, Verdict, mean
+from ludus.reflact.items import Item
+from ludus.skill import Skill, Source
+from ludus.stats import Interval
+from ludus.types import Rollout, Usage
+
+
+class Held(Struct, frozen=True, omit_defaults=True):
+    """A skill, where it comes from, and what was measured of it."""
+
+    skill: Skill
+    origin: str
+    """`initial_skill`, `step_0003`, `slow_update_epoch_02`, …"""
+    step: int = 0
+    measure: Measure | None = None
+    """On the selection split; None if this very text was not measured yet."""
+
+    def __post_init__(self) -> None:
+        if self.measure is not None and self.measure.skill != self.skill.hash:
+            raise ValueError(f"Held: {self.origin} has the measure of another text")
+
+
+class Spent(Struct, frozen=True):
+    """What one role took in one stage. Work that was found in the store counts where it was first needed."""
+
+    role: str
+    """`agent` or `optimizer`."""
+    stage: str
+    calls: int
+    """Rollouts of the agent, replies of the optimizer."""
+    usage: Usage
+
+
+def total(*parts: Iterable[Spent]) -> tuple[Spent, ...]:
+    """Added up by role and stage, in order of their names."""
+    sums: dict[tuple[str, str], Spent] = {}
+    for entry in (entry for part in parts for entry in part):
+        key = (entry.role, entry.stage)
+        before = sums.get(key, Spent(*key, 0, Usage()))
+        sums[key] = Spent(*key, before.calls + entry.calls, before.usage + entry.usage)
+    return tuple(sums[key] for key in sorted(sums))
+
+
+class Unusable(Struct, frozen=True):
+    """The optimizer was asked, again and again, and never gave a reply that could be used."""
+
+    stage: str
+    place: str
+    problem: str
+    """What was wrong with the last reply."""
+    tries: int
+    consequence: str = ""
+    """What was done without it."""
+
+
+class Pattern(Struct, frozen=True):
+    """Something that several rollouts have in common."""
+
+    name: str
+    description: str
+    tasks: tuple[str, ...]
+
+
+class Reflection(Struct, frozen=True, omit_defaults=True):
+    """What one analyst made of one minibatch."""
+
+    source: Source
+    tasks: tuple[str, ...]
+    """The minibatch."""
+    items: tuple[Item, ...] = ()
+    patterns: tuple[Pattern, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Reminders for the appendix."""
+    reasoning: str = ""
+    cut: int = 0
+    """Items over what one analyst may propose, which were dropped."""
+
+
+class BudgetDecision(Struct, frozen=True, omit_defaults=True):
+    """How many items the step may apply, and who said so."""
+
+    control: str
+    value: int | None
+    """None: no limit."""
+    available: int
+    asked: int | None = None
+    """What the optimizer said, before it was cut to what is available."""
+    reasoning: str = ""
+    confidence: str = ""
+    risks: tuple[str, ...] = ()
+
+
+class Fate(Struct, frozen=True):
+    """What became of a proposed item within its step: `not_selected`, `used`, or an edit's status."""
+
+    item: Item
+    status: str
+
+
+class Digest(Struct, frozen=True, omit_defaults=True):
+    """What a step leaves behind for the next ones of its epoch."""
+
+    step: int
+    decision: str
+    tasks: int
+    failed: int
+    patterns: tuple[Pattern, ...] = ()
+    before: float | None = None
+    after: float | None = None
+    tried: tuple[str, ...] = ()
+    """The items that were tried and rejected."""
+    misplaced: tuple[str, ...] = ()
+    """Edits that could not be made, and why."""
+
+
+class Decided(Struct, frozen=True):
+    """A line of the run's history."""
+
+    step: int
+    epoch: int
+    action: str
+    """A decision of the gate, or `skip_no_updates`, `skip_none_selected`, `skip_no_rewrite`."""
+    current: float | None
+    best: float | None
+
+
+class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a run is."""
+
+    epoch: int = 0
+    step: int = 0
+    """The last step that was finished."""
+    selections: int = 0
+    """How often items were selected under a scheduled budget: what the schedule goes by."""
+    initial: Held
+    current: Held
+    """What the next rollouts use."""
+    best: Held
+    """The highest score on the selection split so far."""
+    previous: Skill | None = None
+    """The current skill as the last epoch ended."""
+    memory: str = ""
+    """What the optimizer wrote down for itself."""
+    buffer: tuple[Digest, ...] = ()
+    """What was tried in this epoch."""
+    history: tuple[Decided, ...] = ()
+    spent: tuple[Spent, ...] = ()
+
+
+# ---- what a run yields --------------------------------------------------------------------------------------------
+
+
+class Baseline(Struct, frozen=True, kw_only=True, tag="baseline", tag_field="record"):
+    """The initial skill on the selection split."""
+
+    measure: Measure
+    spent: tuple[Spent, ...]
+    seconds: Mapping[str, float]
+    state: RunState
+
+
+class BatchReport(Struct, frozen=True):
+    """How the rollouts of one batch went. Means are over those that were scored."""
+
+    seed: int
+    tasks: int
+    failed: int
+    hard: float | None
+    soft: float | None
+
+    @classmethod
+    def of(cls, seed: int, rollouts: Sequence[Rollout]) -> "BatchReport":
+        scores = [rollout.score for rollout in rollouts if rollout.score is not None]
+        hard, soft = mean([float(s.passed) for s in scores]), mean([s.soft for s in scores])
+        return cls(seed, len(rollouts), len(rollouts) - len(scores), hard, soft)
+
+
+def pooled(batches: Sequence[BatchReport]) -> tuple[int, float | None, float | None]:
+    """How many rollouts of several batches were scored, and their mean hard and soft: every rollout weighs the same."""
+    parts = [(b.tasks - b.failed, b.hard, b.soft) for b in batches if b.hard is not None and b.soft is not None]
+    scored = sum(count for count, _, _ in parts)
+    if not scored:
+        return 0, None, None
+    hard = math.fsum(count * hard for count, hard, _ in parts) / scored
+    return scored, hard, math.fsum(count * soft for count, _, soft in parts) / scored
+
+
+class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step", tag_field="record"):
+    """Everything one step learned."""
+
+    number: int
+    epoch: int
+    place: int
+    """Within its epoch, from 1."""
+    batches: tuple[BatchReport, ...]
+    reflections: tuple[Reflection, ...] = ()
+    budget: BudgetDecision | None = None
+    """None where no budget applies, or nothing was there to select from."""
+    fates: tuple[Fate, ...] = ()
+    """Every merged item and what became of it."""
+    changes: tuple[str, ...] = ()
+    """What the rewriter says it changed."""
+    candidate: Skill | None = None
+    measure: Measure | None = None
+    """Of the candidate."""
+    verdict: Verdict | None = None
+    action: str
+    notes_added: int = 0
+    notes: int = 0
+    """In the appendix, after this step."""
+    consolidated: bool = False
+    events: tuple[Unusable, ...] = ()
+    spent: tuple[Spent, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    """By stage. `reflect` is what it took beyond the rollouts, which it runs beside."""
+    state: RunState
+
+
+class SlowReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The slow update of an epoch."""
+
+    action: str
+    """A decision of the gate, or `skip_first_epoch`, `no_content`, `off`."""
+    categories: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many tasks improved, regressed, failed both times and succeeded both times, among those shown."""
+    previous_hard: float | None = None
+    current_hard: float | None = None
+    reasoning: str = ""
+    guidance: str = ""
+    candidate: Skill | None = None
+    measure: Measure | None = None
+    verdict: Verdict | None = None
+
+
+class EpochEnd(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="epoch", tag_field="record"):
+    """What happened at an epoch's end."""
+
+    epoch: int
+    slow: SlowReport
+    memory: str = ""
+    """What the optimizer now remembers."""
+    memory_action: str = "off"
+    """`write`, `skip_first_epoch`, `no_content` (what there was is kept), `off`."""
+    events: tuple[Unusable, ...] = ()
+    spent: tuple[Spent, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    state: RunState
+
+
+class Bucket(Struct, frozen=True):
+    """How a set of test tasks went."""
+
+    tasks: int
+    scored: int
+    """Tasks with at least one judged rollout; means are over these."""
+    hard: float | None
+    soft: float | None
+    interval: Interval | None
+    """Of `hard`: 95 %, with the task as the unit."""
+
+
+class Tested(Struct, frozen=True):
+    """A skill on the test split."""
+
+    overall: Bucket
+    kinds: Mapping[str, Bucket]
+    """By task type; empty when there is one type only."""
+    failed: int
+
+
+class Product(Struct, frozen=True):
+    """One of the skills that a run ends with."""
+
+    skill: Skill
+    origin: str
+    step: int
+    selection: float | None
+    """Its score as the gate has it, on the selection split. The best one was chosen for being high: believe `test`."""
+    hard: float | None
+    soft: float | None
+    test: Tested | None
+
+
+class EpochStats(Struct, frozen=True):
+    epoch: int
+    steps: int
+    accepted: int
+    rejected: int
+    undecided: int
+    skipped: int
+    current: float | None
+    best: float | None
+
+
+class Summary(Struct, frozen=True, kw_only=True, tag="summary", tag_field="record"):
+    """What a run came to."""
+
+    schema: int = 1
+    steps: int
+    accepted: int
+    rejected: int
+    undecided: int
+    skipped: int
+    epochs: tuple[EpochStats, ...]
+    promoted: bool
+    """The final skill turned out better than the best one, and took its place."""
+    initial: Product
+    best: Product
+    final: Product
+    events: tuple[Unusable, ...] = ()
+    spent: tuple[Spent, ...]
+    """By stage and role, over the whole run."""
+    seconds: Mapping[str, float]
+    state: RunState
+
+
+Record = Baseline | Step | EpochEnd | Summary
+
+
+def stats(history: Iterable[Decided]) -> tuple[EpochStats, ...]:
+    """The history, epoch by epoch."""
+    epochs: dict[int, list[Decided]] = {}
+    for line in history:
+        epochs.setdefault(line.epoch, []).append(line)
+    return tuple(_stats(epoch, lines) for epoch, lines in epochs.items())
+
+
+def _stats(epoch: int, lines: list[Decided]) -> EpochStats:
+    accepted = sum(line.action in _ACCEPTED for line in lines)
+    rejected = sum(line.action == Decision.REJECT for line in lines)
+    undecided = sum(line.action == Decision.UNDECIDED for line in lines)
+    skipped = len(lines) - accepted - rejected - undecided
+    return EpochStats(epoch, len(lines), accepted, rejected, undecided, skipped, lines[-1].current, lines[-1].best)
+
+
+_ACCEPTED = {decision.value for decision in Decision if decision.accepted}

@@ -1,0 +1,196 @@
+"""Slots on the other side of a link, and the servers (containers, hosts) that they live on.
+
+`RemoteSandbox` has the same contract as every slot: files and background processes are commands, built in `sandbox.base`; the
+command itself is run by slotd. A `Server` is one slotd with room for some slots.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import fields
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct
+
+from ludus.errors import SandboxError
+from ludus.sandbox import ExecResult, SandboxSpec
+from ludus.sandbox.base import Layout, ShellSandbox
+from ludus.sandbox.limits import Held
+from ludus.sandbox.link import Link
+from ludus.sandbox.shell import Shell
+from ludus.sandbox.slotd.wire import Message
+from ludus.sandbox.teardown import to_the_end
+
+MARGIN_SECONDS = 60.0
+"""How much longer than a command's own time limit we wait for slotd, which enforces it."""
+_OPEN_SECONDS = 90.0
+_CLOSE_SECONDS = 60.0
+
+
+class About(Struct, frozen=True):
+    """What a slotd says of itself."""
+
+    version: int
+    python: str
+    isolation: str
+    """`namespaces`, `user` or `none`: see `slotd/enter.py`."""
+    why: str = ""
+    """Why it is not better."""
+
+
+class _RemoteShell:
+    """The part of `Shell` that `ShellSandbox` uses, at a distance."""
+
+    def __init__(self, link: Link, slot: str) -> None:
+        self._link = link
+        self._slot = slot
+        self._turn = asyncio.Lock()
+        self._closed = False
+        self._executions = count(1)
+        self._series = secrets.token_hex(4)
+
+    @property
+    def alive(self) -> bool:
+        return self._link.alive and not self._closed
+
+    async def run(self, command: bytes, *, seconds: float, keep: int, stdin: bytes | None = None) -> ExecResult:
+        head = {"op": "run", "command": len(command), "seconds": seconds, "keep": keep, "stdin": stdin is not None}
+        execution = f"{self._series}-{next(self._executions)}"
+        async with self._turn:
+            try:
+                body = command + (stdin or b"")
+                reply = await self._call({**head, "execution": execution}, body, seconds=seconds + MARGIN_SECONDS)
+            except asyncio.CancelledError:
+                with suppress(SandboxError):  # found by the next command; this caller has gone
+                    await to_the_end(self._call({"op": "cancel", "execution": execution}, seconds=MARGIN_SECONDS))
+                raise
+        return _result(reply)
+
+    async def fresh(self) -> None:
+        async with self._turn:
+            await to_the_end(self._call({"op": "fresh"}, seconds=MARGIN_SECONDS))
+
+    async def reset(self) -> None:
+        async with self._turn:
+            await to_the_end(self._call({"op": "reset"}, seconds=_OPEN_SECONDS))
+
+    async def close(self) -> None:
+        """End the slot. A command under way is told, and does not have to end first."""
+        if not self._closed:
+            closing = self._call({"op": "close"}, seconds=_CLOSE_SECONDS)
+            self._closed = True
+            with suppress(SandboxError):  # the server is gone, and the slot with it
+                await closing
+
+    def _call(self, head: dict[str, Any], body: bytes = b"", *, seconds: float) -> Awaitable[Message]:
+        if self._closed:
+            raise SandboxError("the slot is closed")
+        return self._link.call({**head, "slot": self._slot}, body, seconds=seconds)
+
+
+def _result(reply: Message) -> ExecResult:
+    head, out = reply.head, int(reply.head["out"])
+    return ExecResult(
+        reply.body[:out], reply.body[out:], head["code"], head["timed_out"], head["truncated"], head["seconds"]
+    )
+
+
+class RemoteSandbox(ShellSandbox):
+    """A slot of a `Server`."""
+
+    def __init__(self, spec: SandboxSpec, shell: _RemoteShell, layout: Layout, resources: AsyncExitStack) -> None:
+        # `ShellSandbox` uses no more of a shell than this one has; the folder for input is on slotd's side.
+        super().__init__(spec, cast(Shell, shell), Path("/"), layout, resources)
+        self._remote = shell
+
+    async def _run(self, command: str, *, seconds: float, keep: int, stdin: bytes | None = None) -> ExecResult:
+        if "\0" in command:
+            raise ValueError("a command cannot contain a NUL character")
+        return await self._remote.run(command.encode(), seconds=seconds, keep=keep, stdin=stdin)
+
+    async def reset(self) -> None:
+        """Make the slot as it was when it was opened: its processes, files and shared memory are gone."""
+        await self._remote.reset()
+        self._jobs = {}
+
+
+class Server:
+    """One slotd, and the container or host it runs in. Made by a backend, used by a `Fleet`."""
+
+    def __init__(
+        self,
+        link: Link,
+        about: About,
+        *,
+        places: int,
+        end: Callable[[], Awaitable[None]],
+        memory_held: bool = False,
+    ) -> None:
+        self.about = about
+        self.places = places
+        """Slots that it can hold at once."""
+        self._link = link
+        self._end = end
+        self._memory_held = memory_held
+        self._names = count(1)
+
+    @property
+    def alive(self) -> bool:
+        return self._link.alive
+
+    @property
+    def reusable(self) -> bool:
+        """Whether a new slot finds nothing of those before it. Without namespaces, something might have stayed."""
+        return self.about.isolation == "namespaces"
+
+    async def open(self, spec: SandboxSpec, given_back: Callable[[], Awaitable[None]]) -> RemoteSandbox:
+        name = f"s{next(self._names)}_{secrets.token_hex(3)}"
+        wanted = {
+            "network": spec.network,
+            "disk_mb": spec.disk_mb,
+            "processes": spec.processes,
+            "memory_mb": 0 if self._memory_held else spec.memory_mb,
+            "env": dict(spec.env),
+        }
+        call = self._link.call({"op": "open", "slot": name, "spec": wanted}, seconds=_OPEN_SECONDS)
+        try:
+            reply = await call
+        except asyncio.CancelledError:
+            with suppress(SandboxError):
+                await to_the_end(self._link.call({"op": "close", "slot": name}, seconds=_CLOSE_SECONDS))
+            raise
+        shell, resources = _RemoteShell(self._link, name), AsyncExitStack()
+        resources.push_async_callback(given_back)
+        resources.push_async_callback(shell.close)
+        paths = reply.head["paths"]
+        layout = Layout(**{field.name: paths[field.name] for field in fields(Layout)})
+        return RemoteSandbox(spec, shell, layout, resources)
+
+    async def close(self) -> None:
+        await to_the_end(self._close())
+
+    async def _close(self) -> None:
+        try:
+            await self._link.close()
+        finally:
+            await self._end()
+
+
+def limits_held(about: About, *, container: Sequence[str]) -> tuple[Held, ...]:
+    """Which limits hold for the slots of a server; `container` names those that its container enforces for all."""
+    inside = about.isolation == "namespaces"
+    memory = Held("memory", "resource limit: per process, not per slot", False)
+    if "memory" in container:
+        memory = Held("memory", "the container's control group", True)
+    processes = Held("processes", "resource limit of the slot's own user", True)
+    if about.isolation == "none":
+        strong = "processes" in container
+        processes = Held("processes", "the container's control group" if strong else "nothing", strong)
+    disk = Held("disk", "size of the slot's own file systems", True)
+    if not inside:
+        strong = "disk" in container
+        disk = Held("disk", "size of the container's own file systems" if strong else "nothing", strong)
+    return memory, processes, disk, Held("time and output", "slotd", True)

@@ -1,0 +1,288 @@
+"""How a slot's first process comes to be, and what keeps slots apart. Three ways, best first:
+
+`namespaces`  Mount, pid, ipc, uts and (unless the network is allowed) net namespaces, a view of its own, no capability,
+              no new privileges. Made in a user namespace where that is allowed, else with slotd's own CAP_SYS_ADMIN.
+              When slotd is root, each slot has a user number that nobody else has.
+`user`        slotd is root but may not make namespaces, as in a container with default rights: a user number of its own
+              per slot, so that it can neither signal nor read slotd or other slots. Files that everyone may read,
+              and the network, are shared with the rest of the container.
+`none`        slotd is an ordinary user, or the slot has to be root: order, not safety, as with the backend `local`.
+
+The first process is the slot's supervisor (`slot/supervisor.sh`). The agent cannot kill it: it is pid 1 of the namespace,
+or belongs to root (only the shell it starts is the slot's user). With `none`, it can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import traceback
+from typing import Callable, NamedTuple, NoReturn
+
+from ludus.sandbox.processes import descendants, is_dead, kill_trees
+from ludus.sandbox.slotd import linux, view
+
+NAMESPACES, USER, NONE = "namespaces", "user", "none"
+_INNER_USER = 1000
+"""The slot's user as it sees itself in a user namespace."""
+_HIGH_USERS, _LOW_USERS = (0x7000_0000, 0x0FFF_0000), (20_000, 40_000)
+"""Where user numbers are drawn from: far from those that systems give out, or, where a container has only 65,536, low."""
+
+
+class Way(NamedTuple):
+    """How slots are made here."""
+
+    isolation: str
+    in_user_namespace: bool = False
+    why: str = ""
+    """Why not better."""
+
+
+class Place(NamedTuple):
+    """What the first process of one slot is told."""
+
+    user: int
+    """The slot's user, as slotd numbers it; slotd's own where the slot has none of its own."""
+    network: bool
+    sight: view.Sight
+    stdin: int
+    stdout: int
+    stderr: int
+    passed: tuple[int, ...]
+    """Descriptors that it keeps."""
+
+
+class Entrance:
+    """Starts first processes the way it is done here."""
+
+    def __init__(self, libc: linux.Libc | None, way: Way) -> None:
+        self._libc = libc
+        self._way = way
+
+    @property
+    def way(self) -> Way:
+        return self._way
+
+    @property
+    def own_users(self) -> bool:
+        """Whether each slot has a user number of its own."""
+        return os.geteuid() == 0 and self._way.isolation != NONE
+
+    def inner_user(self, user: int) -> int:
+        """How a slot's user is numbered for itself."""
+        return _INNER_USER if self._way.in_user_namespace else user
+
+    def start(self, place: Place, program: str, arguments: list[str], environment: dict[str, str]) -> int:
+        """Start a slot's first process; its number here. If it fails, it says why on its stderr and ends."""
+
+        def become() -> NoReturn:
+            os.execve(program, arguments, environment)
+
+        if self._way.isolation == NAMESPACES:
+            assert self._libc is not None
+            return _spawn_inside(self._libc, self._way, place, become)
+        return _spawn_beside(self._libc, place, become)
+
+    def sweep(self, user: int, first: int, *, spare_first: bool) -> None:
+        """Kill a slot's processes, with or without its first one. Needed only where there is no pid namespace."""
+        for _ in range(100):  # bounded: something may fork faster than it is killed
+            left = [pid for pid in descendants([first]) if not is_dead(pid) and not (spare_first and pid == first)]
+            if self.own_users:
+                left += _processes_of(user)
+            if not left:
+                return
+            if self.own_users:
+                _kill_all_of(user)
+            kill_trees(lambda left=left: left)
+
+
+def new_user() -> int:
+    """A user number that nobody has. Only root may give one."""
+    start, size = _HIGH_USERS
+    user = start + secrets.randbelow(size)
+    fd = os.memfd_create("probe")
+    try:
+        os.fchown(fd, user, user)
+    except OSError:
+        start, size = _LOW_USERS
+        return start + secrets.randbelow(size)
+    finally:
+        os.close(fd)
+    return user
+
+
+# ---- finding the way ----------------------------------------------------------------------------------------------
+
+
+def find_entrance(*, as_root: bool, probe: Callable[[Entrance], str]) -> Entrance:
+    """The best way that works here. `probe` starts a slot for a moment and returns what went wrong, if anything."""
+    try:
+        libc = linux.Libc()
+        libc.adopt_orphans()
+    except (ImportError, OSError, AttributeError) as error:
+        return Entrance(None, Way(NONE, why=f"no system calls through ctypes: {error}"))
+    if as_root:
+        return Entrance(libc, Way(NONE, why="slots run as root"))
+    problems: list[str] = []
+    for way in (Way(NAMESPACES, in_user_namespace=True), Way(NAMESPACES)):
+        if way.in_user_namespace or os.geteuid() == 0:
+            problem = probe(Entrance(libc, way))
+            if not problem:
+                return Entrance(libc, way)
+            problems.append(problem)
+    why = f"namespaces are not allowed here ({'; '.join(dict.fromkeys(problems))})"
+    if os.geteuid() == 0:
+        entrance = Entrance(libc, Way(USER, why=why))
+        problem = probe(entrance)
+        if not problem:
+            return entrance
+        why += f"; users cannot be changed ({problem})"
+    return Entrance(libc, Way(NONE, why=why))
+
+
+# ---- in namespaces ------------------------------------------------------------------------------------------------
+
+
+def _spawn_inside(libc: linux.Libc, way: Way, place: Place, become: Callable[[], NoReturn]) -> int:
+    """A process that makes the namespaces and leaves the first process of them to us, its adopted child."""
+    told, tell = os.pipe()
+    try:
+        parent = os.fork()
+        if parent == 0:
+            _in_child(place, lambda: _make_namespaces(libc, way, place, tell, become))
+        os.close(tell)
+        tell = -1
+        number = os.read(told, 32)
+        os.waitpid(parent, 0)
+        return int(number or b"0")
+    finally:
+        os.close(told)
+        if tell >= 0:
+            os.close(tell)
+
+
+def _make_namespaces(libc: linux.Libc, way: Way, place: Place, tell: int, become: Callable[[], NoReturn]) -> None:
+    own_user = os.geteuid() == 0
+    if way.in_user_namespace and own_user:
+        _change_user(place.user)
+        libc.own_proc_files()
+    user, group = os.geteuid(), os.getegid()
+    kinds = linux.NEWNS | linux.NEWPID | linux.NEWIPC | linux.NEWUTS
+    kinds |= linux.NEWUSER if way.in_user_namespace else 0
+    kinds |= 0 if place.network else linux.NEWNET
+    libc.unshare(kinds)
+    if way.in_user_namespace:
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{_INNER_USER} {user} 1")
+        _write("/proc/self/gid_map", f"{_INNER_USER} {group} 1")
+    waiting, gone = os.pipe()
+    first = os.fork()
+    if first:
+        os.write(tell, b"%d" % first)
+        return
+    os.close(gone)
+    os.close(tell)
+    os.read(waiting, 1)  # until our parent is gone: a death signal set before would kill us with it
+    os.close(waiting)
+    _furnish(libc, way, place)
+    if not way.in_user_namespace:
+        _change_user(place.user)
+    libc.die_with_parent()
+    become()
+
+
+def _furnish(libc: linux.Libc, way: Way, place: Place) -> None:
+    view.build(libc, place.sight)
+    libc.sethostname("ludus")
+    if not place.network:
+        with contextlib.suppress(OSError):  # without CAP_NET_ADMIN there is no loopback either
+            linux.loopback_up()
+    if way.in_user_namespace:
+        with contextlib.suppress(OSError):
+            _write("/proc/sys/user/max_user_namespaces", "0")
+    libc.drop_bounding_set()
+    libc.no_new_privileges()
+
+
+# ---- without namespaces -------------------------------------------------------------------------------------------
+
+
+def _spawn_beside(libc: linux.Libc | None, place: Place, become: Callable[[], NoReturn]) -> int:
+    first = os.fork()
+    if first:
+        return first
+
+    def go() -> None:
+        if libc is not None:
+            libc.adopt_orphans()
+            libc.no_new_privileges()
+            libc.die_with_parent()
+        become()
+
+    _in_child(place, go)
+
+
+def _processes_of(user: int) -> list[int]:
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{name}").st_uid == user and not is_dead(int(name)):
+                    found.append(int(name))
+    return found
+
+
+def _kill_all_of(user: int) -> None:
+    """Kill every process of a user at once, so that none can fork away."""
+    child = os.fork()
+    if child == 0:
+        try:
+            _change_user(user)
+            os.kill(-1, signal.SIGKILL)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+# ---- both ---------------------------------------------------------------------------------------------------------
+
+
+def _in_child(place: Place, work: Callable[[], None]) -> NoReturn:
+    """Run `work` in a forked process and end it. An error is told on the slot's stderr."""
+    code = 125
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        os.umask(0o022)
+        for target, fd in enumerate((place.stdin, place.stdout, place.stderr)):
+            os.dup2(fd, target)
+        for fd in place.passed:
+            os.set_inheritable(fd, True)
+        with contextlib.suppress(OSError):
+            _write("/proc/self/oom_score_adj", "500")
+        work()
+        code = 0
+    except OSError as error:
+        os.write(2, f"{error}\n".encode(errors="replace"))
+    except BaseException:  # a forked process must never return into its parent's code
+        os.write(2, traceback.format_exc().encode(errors="replace"))
+    finally:
+        os._exit(code)
+
+
+def _change_user(user: int) -> None:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

@@ -1,0 +1,109 @@
+"""The system calls that Python has no names for, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import struct
+from typing import Any
+
+NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
+    0x00020000,
+    0x04000000,
+    0x08000000,
+    0x10000000,
+    0x20000000,
+    0x40000000,
+)
+RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, NOATIME, NODIRATIME = 1, 2, 4, 8, 32, 1024, 2048
+BIND, MOVE, REC, PRIVATE, RELATIME = 4096, 8192, 16384, 1 << 18, 1 << 21
+_DETACH = 2
+_PDEATHSIG, _DUMPABLE, _CAPBSET_DROP, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 24, 36, 38
+_LAST_CAP = 63
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+
+
+class Libc:
+    """The C library of this process."""
+
+    def __init__(self) -> None:
+        self._lib = ctypes.CDLL(None, use_errno=True)
+
+    def unshare(self, flags: int) -> None:
+        self._call("unshare", flags)
+
+    def mount(self, source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+        text = [os.fsencode(part) or None for part in (source, target, kind, options)]
+        self._call("mount", text[0], text[1], text[2], ctypes.c_ulong(flags), text[3], what=target)
+
+    def detach(self, target: str) -> None:
+        self._call("umount2", os.fsencode(target), _DETACH, what=target)
+
+    def sethostname(self, name: str) -> None:
+        self._call("sethostname", name.encode(), ctypes.c_size_t(len(name)))
+
+    def die_with_parent(self) -> None:
+        """SIGKILL when the parent is gone. Changing the user undoes it, so call it after that."""
+        self._prctl(_PDEATHSIG, 9)
+
+    def adopt_orphans(self) -> None:
+        """Become the parent of descendants whose own parent is gone."""
+        self._prctl(_SUBREAPER, 1)
+
+    def own_proc_files(self) -> None:
+        """After a change of user, let this process write to its own files in /proc again."""
+        self._prctl(_DUMPABLE, 1)
+
+    def no_new_privileges(self) -> None:
+        self._prctl(_NO_NEW_PRIVS, 1)
+
+    def drop_bounding_set(self) -> None:
+        """No program can bring back a capability. Needs CAP_SETPCAP; the other barriers hold without it."""
+        for capability in range(_LAST_CAP + 1):
+            try:
+                self._prctl(_CAPBSET_DROP, capability)
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # past the last one
+                    return
+                if error.errno != errno.EPERM:
+                    raise
+
+    def _prctl(self, option: int, value: int) -> None:
+        zero = ctypes.c_ulong(0)
+        self._call("prctl", option, ctypes.c_ulong(value), zero, zero, zero)
+
+    def _call(self, name: str, *arguments: Any, what: str = "") -> None:
+        if getattr(self._lib, name)(*arguments) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"{name}: {os.strerror(number)}", what or None)
+
+
+def loopback_up() -> None:
+    """Start the loopback device of a new network namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        request = struct.pack("16sh14x", b"lo", 0)
+        flags = struct.unpack_from("16sh", fcntl.ioctl(control, _SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))
+
+
+def mounts_below(folder: str) -> list[tuple[str, int]]:
+    """Mount points in `folder` (itself not included) with the flags that they have, outermost first."""
+    known = {"ro": RDONLY, "nosuid": NOSUID, "nodev": NODEV, "noexec": NOEXEC}
+    known.update(noatime=NOATIME, nodiratime=NODIRATIME, relatime=RELATIME)
+    found: list[tuple[str, int]] = []
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            fields = line.split(" ")
+            point = _unescape(fields[4])
+            if point.startswith(folder + "/"):
+                found.append((point, sum(known.get(option, 0) for option in fields[5].split(","))))
+    return found
+
+
+def _unescape(text: str) -> str:
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, character)
+    return text

@@ -1,0 +1,369 @@
+"""The slots of one slotd: made, used, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+from collections import OrderedDict
+from pathlib import Path
+from shlex import quote
+from typing import Callable, NamedTuple
+
+from ludus.sandbox.shell import Pipes, Shell, lay_down
+from ludus.sandbox.slotd import base as disk
+from ludus.sandbox.slotd import enter, view
+from ludus.errors import SandboxError
+from ludus.sandbox import ExecResult
+
+_START_SECONDS = 30.0
+_END_SECONDS = 30.0
+_OPEN_FILES = 4096
+_REMEMBERED = 32
+"""Executions of a slot whose results are kept, in case the driver asks again."""
+_REMEMBERED_BYTES = 32 << 20
+_NOT_FOR_SLOTS = ("LUDUS_", "NOMAD_", "MODAL_", "APPTAINER", "SINGULARITY")
+
+
+class Settings(NamedTuple):
+    """What the driver says once, at the start."""
+
+    view: str = "image"
+    as_root: bool = False
+    """Slots run as root of the container, and are not kept from slotd."""
+    exclusive: bool = False
+    """There is one slot at a time, so it may have the container's own /workspace if it cannot have a private one."""
+    lapse: float = 30.0
+    """Seconds of silence after which the driver counts as dead."""
+
+
+class Spec(NamedTuple):
+    """What one slot must be like."""
+
+    network: bool
+    disk_mb: int
+    processes: int
+    memory_mb: int
+    """Of one process; 0 where the container holds the memory."""
+    env: dict[str, str]
+
+
+class Paths(NamedTuple):
+    """Where things are, as the slot sees them."""
+
+    workspace: str
+    tmp: str
+    home: str
+    io: str
+    lib: str
+    jobs: str
+    bash: str
+
+
+_PATHS_INSIDE = Paths(
+    view.WORKSPACE, "/tmp", view.HOME, view.IO, view.LIB, "/tmp/.ludus-jobs", view.LIB + "/bash"
+)
+
+
+class Slot:
+    """One slot. Use `Slots` to make and end it."""
+
+    def __init__(
+        self, name: str, spec: Spec, folder: str, user: int, paths: Paths, sweep: Callable[[Slot], None] | None
+    ) -> None:
+        self.name = name
+        self.spec = spec
+        self.folder = folder
+        self.user = user
+        self.paths = paths
+        self.pipes = Pipes.open()
+        self.shell = Shell(
+            self.pipes, Path(folder, "io"), paths.workspace, sweep=(lambda: sweep(self)) if sweep else None
+        )
+        self.first = 0
+        self._inputs = 0
+        self._executions: OrderedDict[str, asyncio.Task[ExecResult]] = OrderedDict()
+
+    def execute(
+        self, execution: str, command: bytes, stdin: bytes | None, seconds: float, keep: int
+    ) -> asyncio.Task[ExecResult]:
+        """Run a command, unless this execution is known: then it is the same run."""
+        task = self._executions.get(execution)
+        if task is None:
+            task = asyncio.ensure_future(self._run(command, stdin, seconds, keep))
+            task.add_done_callback(_seen)
+            self._executions[execution] = task
+            self._forget()
+        return task
+
+    def execution(self, execution: str) -> asyncio.Task[ExecResult] | None:
+        return self._executions.get(execution)
+
+    async def _run(self, command: bytes, stdin: bytes | None, seconds: float, keep: int) -> ExecResult:
+        if stdin is None:
+            return await self.shell.run(command, seconds=seconds, keep=keep)
+        self._inputs += 1
+        name = f"in-{self._inputs}"
+        path = Path(self.folder, "io", name)
+        try:
+            lay_down(path, stdin)
+            text = f"( eval {quote(os.fsdecode(command))} ) <{quote(f'{self.paths.io}/{name}')}"
+            return await self.shell.run(os.fsencode(text), seconds=seconds, keep=keep)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+    def _forget(self) -> None:
+        """Drop old results, but never one that is still to come."""
+        done = [name for name, task in self._executions.items() if task.done()]
+        size = sum(_size(self._executions[name]) for name in done)
+        for name in done:
+            if len(self._executions) <= _REMEMBERED and size <= _REMEMBERED_BYTES:
+                return
+            size -= _size(self._executions.pop(name))
+
+    async def abandon(self) -> None:
+        """End every execution under way."""
+        tasks = [task for task in self._executions.values() if not task.done()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _seen(task: asyncio.Task[ExecResult]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _size(task: asyncio.Task[ExecResult]) -> int:
+    if task.cancelled() or task.exception() is not None:
+        return 0
+    return len(task.result().stdout) + len(task.result().stderr)
+
+
+class Slots:
+    """All slots of this slotd."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._base = disk.make_base()
+        self._null = os.open("/dev/null", os.O_RDONLY)
+        self._slots: dict[str, Slot] = {}
+        self._opening: dict[str, asyncio.Future[Slot]] = {}
+        self._ended: dict[int, asyncio.Future[None]] = {}
+        self._entrance = enter.find_entrance(as_root=settings.as_root, probe=self._probe)
+
+    @property
+    def way(self) -> enter.Way:
+        return self._entrance.way
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def get(self, name: str) -> Slot:
+        slot = self._slots.get(name)
+        if slot is None:
+            raise SandboxError(f"there is no slot {name} here")
+        return slot
+
+    # ---- making ---------------------------------------------------------------------------------------------------
+
+    async def open(self, name: str, spec: Spec) -> Slot:
+        """A slot of that name: a new one, or the one that was opened for an earlier try of the same request."""
+        if name in self._slots:
+            return self._slots[name]
+        if name not in self._opening:
+            self._opening[name] = asyncio.ensure_future(self._open(name, spec))
+        try:
+            return await asyncio.shield(self._opening[name])
+        finally:
+            self._opening.pop(name, None)
+
+    async def _open(self, name: str, spec: Spec) -> Slot:
+        slot = self._prepare(name, spec)
+        try:
+            slot.first = self._start(slot)
+            if slot.first:
+                self._ended[slot.first] = asyncio.get_running_loop().create_future()
+            await slot.shell.started(_START_SECONDS, lambda: slot.first)
+        except BaseException:
+            await self._end(slot)
+            raise
+        self._slots[name] = slot
+        return slot
+
+    def _prepare(self, name: str, spec: Spec) -> Slot:
+        if not name.isidentifier() or not name.isascii():
+            raise SandboxError(f"{name!r} is no name for a slot", retryable=False)
+        user = enter.new_user() if self._entrance.own_users else os.geteuid()
+        folder = self._base.slot(name)
+        if self.way.isolation == enter.NAMESPACES:
+            disk.name_user(folder + "/etc", self._entrance.inner_user(user))
+            return Slot(name, spec, folder, user, _PATHS_INSIDE, None)
+        return Slot(name, spec, folder, user, self._shared_paths(folder, user), self._sweep)
+
+    def _shared_paths(self, folder: str, user: int) -> Paths:
+        """Folders for a slot without a view of its own."""
+        own = {part: f"{folder}/{part}" for part in ("workspace", "home", "jobs", "tmp")}
+        if self._settings.exclusive:
+            for part, path in (("workspace", view.WORKSPACE), ("home", view.HOME)):
+                with contextlib.suppress(OSError):
+                    os.makedirs(path, exist_ok=True)
+                    os.chown(path, user, user)
+                    own[part] = path
+            own["tmp"] = "/tmp"
+        for part, path in own.items():
+            if path != "/tmp":
+                os.makedirs(path, exist_ok=True)
+                os.chmod(path, 0o755 if part == "workspace" else 0o700)
+                os.chown(path, user, user)
+        if self._entrance.own_users:
+            disk.lay_demotion(folder + "/demote", user, self._base.bash)
+        places = (own["workspace"], own["tmp"], own["home"], folder + "/io", self._base.lib, own["jobs"])
+        return Paths(*places, self._base.bash)
+
+    def _start(self, slot: Slot) -> int:
+        pipes = slot.pipes
+        try:
+            limits = _ulimits(slot.spec, own_users=self.way.isolation != enter.NONE)
+            supervisor = slot.shell.supervisor_arguments(slot.paths.lib, slot.paths.io, (), limits)
+            place = self._place(slot, pipes.slot_stdout, pipes.slot_stderr, (pipes.slot_command, pipes.slot_status))
+            script = f"{slot.paths.lib}/supervisor.sh"
+            return self._launch(slot, place, [script, *supervisor])
+        finally:
+            pipes.close_slot_ends()
+
+    def _launch(self, slot: Slot, place: enter.Place, arguments: list[str]) -> int:
+        # bash starts the inner shells by its own name, argv[0]: root's supervisor starts them as the slot's user.
+        inside = self.way.isolation == enter.NAMESPACES
+        program = view.LIB + "/bash" if inside else self._base.bash
+        name = slot.folder + "/demote" if self.way.isolation == enter.USER else program
+        environment = self._environment(slot)
+        return self._entrance.start(place, program, [name, "--norc", "--noprofile", *arguments], environment)
+
+    def _place(self, slot: Slot, stdout: int, stderr: int, passed: tuple[int, ...]) -> enter.Place:
+        folder, owner = slot.folder, self._entrance.inner_user(slot.user)
+        sight = view.Sight(
+            folder + "/root",
+            self._settings.view,
+            self._base.lib,
+            folder + "/io",
+            folder + "/etc",
+            owner,
+            slot.spec.disk_mb,
+        )
+        return enter.Place(slot.user, slot.spec.network, sight, self._null, stdout, stderr, passed)
+
+    def _environment(self, slot: Slot) -> dict[str, str]:
+        """A container's own variables, as `docker exec` would pass them; of a host, only the PATH."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_SLOTS)}
+        if self._settings.view == "system":
+            own = {"PATH": os.environ.get("PATH", os.defpath)}
+        own.setdefault("LANG", "C.UTF-8")
+        own.update(HOME=slot.paths.home, USER="agent", LOGNAME="agent", SHELL="/bin/bash", TERM="dumb")
+        own.update(PWD=slot.paths.workspace)
+        if self.way.isolation != enter.NAMESPACES and not self._settings.exclusive:
+            own["TMPDIR"] = slot.paths.tmp
+        own.update(slot.spec.env)
+        return own
+
+    def _probe(self, entrance: enter.Entrance) -> str:
+        """What goes wrong when a slot is started that way; nothing if it works."""
+        self._entrance = entrance
+        slot = self._prepare("probe", Spec(False, 1, 0, 0, {}))
+        told, tell = os.pipe()
+        try:
+            first = self._launch(slot, self._place(slot, tell, tell, ()), ["-c", '"$BASH" -c "exit 7"'])
+            os.close(tell)
+            tell = -1
+            words = os.read(told, 1000).decode(errors="replace").strip()
+            code = os.waitpid(first, 0)[1] >> 8 if first else 125
+            return "" if code == 7 else words or f"exit code {code}"
+        finally:
+            os.close(told)
+            if tell >= 0:
+                os.close(tell)
+            slot.shell.close()
+            slot.pipes.close_slot_ends()
+            disk.remove_tree(slot.folder)
+
+    # ---- ending ---------------------------------------------------------------------------------------------------
+
+    async def close(self, name: str) -> None:
+        if name in self._opening:
+            with contextlib.suppress(SandboxError):
+                await asyncio.shield(self._opening[name])
+        slot = self._slots.pop(name, None)
+        if slot is not None:
+            await self._end(slot)
+
+    async def reset(self, name: str) -> Slot:
+        """The slot as it was when it was opened: everything in it is ended and removed."""
+        spec = self.get(name).spec
+        await self.close(name)
+        return await self.open(name, spec)
+
+    async def close_all(self) -> None:
+        await asyncio.gather(*(self.close(name) for name in [*self._slots, *self._opening]), return_exceptions=True)
+        os.close(self._null)
+        self._base.remove()
+
+    async def _end(self, slot: Slot) -> None:
+        slot.shell.close()
+        await slot.abandon()
+        if slot.first:
+            self._kill(slot)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._ended[slot.first]), _END_SECONDS)
+            if self._entrance.own_users and self.way.isolation == enter.USER:
+                self._entrance.sweep(slot.user, slot.first, spare_first=False)
+            self._ended.pop(slot.first, None)
+        disk.remove_tree(slot.folder)
+        if self.way.isolation != enter.NAMESPACES:
+            self._wipe(slot)
+
+    def _sweep(self, slot: Slot) -> None:
+        self._entrance.sweep(slot.user, slot.first, spare_first=True)
+
+    def _kill(self, slot: Slot) -> None:
+        if self.way.isolation == enter.NAMESPACES:  # all others in the namespace die with its first process
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(slot.first, signal.SIGKILL)
+        else:
+            self._entrance.sweep(slot.user, slot.first, spare_first=False)
+
+    def _wipe(self, slot: Slot) -> None:
+        for path in (slot.paths.workspace, slot.paths.home):
+            if path in (view.WORKSPACE, view.HOME):
+                disk.empty(path)
+        if self._entrance.own_users:
+            disk.remove_files_of(slot.user)
+
+    def reap(self) -> None:
+        """Take note of processes that have ended, adopted ones included."""
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            ended = self._ended.get(pid)
+            if ended is not None and not ended.done():
+                ended.set_result(None)
+
+
+def _ulimits(spec: Spec, *, own_users: bool) -> tuple[str, ...]:
+    """Arguments of bash's `ulimit`. The number of processes is counted per user, so it is exact where slots have their
+    own, and would count everyone else's where they have not."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    limits = ["-c", "0", "-n", str(files)]
+    if spec.processes and own_users:
+        limits += ["-u", str(spec.processes)]
+    if spec.memory_mb:
+        limits += ["-v", str(spec.memory_mb * 1024)]
+    return tuple(limits)

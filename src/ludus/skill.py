@@ -45,7 +45,7 @@ class Skill(Struct, frozen=True):
     @property
     def body(self) -> str:
         """The document without its front matter."""
-        return self.text[_front_end(self.text) :]
+        return self.text[_front_end(self.text) :].lstrip("\r\n")
 
 
 class Edit(Struct, frozen=True, omit_defaults=True, tag="edit", tag_field="form"):
@@ -100,7 +100,7 @@ class FrontMatter(
     allowed_tools: str = ""
 
 
-_FRONT = re.compile(r"\A---[ \t]*\r?\n((?=[A-Za-z][\w-]*[ \t]*:).*?\n)---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+_FRONT = re.compile(r"\A---[ \t]*\r?\n((?=[A-Za-z][\w-]*[ \t]*:).*?\n)---[ \t]*(?=\r?\n|\Z)", re.DOTALL)
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
@@ -186,14 +186,14 @@ def protect(old: Skill, text: str) -> Skill:
     are put back: front matter first, regions last.
     """
     front, *regions = protected_parts(old.text)
-    text = text.rstrip() + "\n"
-    if protected_parts(text) == (front, *regions) and without_markers(_unprotected(text)) == _unprotected(text):
+    text = f"{text.rstrip()}\n" if text.strip() else ""
+    if protected_parts(text) == (front, *regions) and _without_strays(text) == text:
         return Skill(text)
-    body = without_regions(text)
-    body = body[_front_end(body) :].strip()
-    blocks = [block for block in (body, *regions) if block]
-    gap = "\n" if front and blocks else ""
-    return Skill(front + gap + "\n\n".join(blocks) + ("\n" if blocks else ""))
+    body = without_regions(text).strip()
+    while end := _front_end(body):
+        body = body[end:].strip()
+    blocks = [block for block in (front, body, *regions) if block]
+    return Skill("\n\n".join(blocks) + "\n" if blocks else "")
 
 
 def _spans(text: str) -> list[tuple[int, int]]:
@@ -215,10 +215,14 @@ def _start_of(text: str, region: Region, at: int) -> int:
     return start if start >= 0 and text.find(region.end, start) >= 0 else -1
 
 
-def _unprotected(text: str) -> str:
-    for start, end in reversed(_spans(text)):
-        text = text[:start] + text[end:]
-    return text
+def _without_strays(text: str) -> str:
+    """The text without markers outside of regions: one of them could pair with a marker that is added later."""
+    pieces: list[str] = []
+    last = 0
+    for start, end in _spans(text):
+        pieces += [without_markers(text[last:start]), text[start:end]]
+        last = end
+    return "".join([*pieces, without_markers(text[last:])])
 
 
 def _joined(before: str, after: str) -> str:
@@ -285,6 +289,7 @@ def _inner(text: str, region: Region) -> str:
 def _with_region(text: str, region: Region, inner: str) -> str:
     """The text with one such region: where the first one was, or at the end."""
     block = f"{region.start}\n{inner}\n{region.end}"
+    text = _without_strays(text)
     spans = [span for span in _spans(text) if text.startswith(region.start, span[0])]
     for start, end in reversed(spans[1:]):
         text = _joined(text[:start], text[end:])

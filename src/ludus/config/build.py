@@ -94,7 +94,10 @@ def _bare_model(model: ModelConfig) -> Model:
         case ScriptedConfig():
             return _scripted(model)
         case EmbeddedConfig():
-            return _embedded(model)
+            raise ConfigError(
+                "model.type: the embedded model is not built in yet. Name a server: "
+                "--model.base_url http://127.0.0.1:8000/v1 --model.name NAME"
+            )
         case AnthropicConfig():
             from ludus.models.anthropic import AnthropicModel, AnthropicSettings
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -23,6 +23,7 @@ from ludus.types import Completion, Message, Sampling, ToolSpec, Usage
 
 Encode = Callable[[Sequence[Message], Sequence[ToolSpec], Sampling], bytes]
 Parse = Callable[[bytes], Completion]
+T = TypeVar("T")
 
 
 class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -122,7 +123,14 @@ class Server:
         Raises:
             ServerFault: no completion came.
         """
-        body = self._encode(messages, tools, sampling)
+        return await self.exchange(self._encode(messages, tools, sampling), self._parse)
+
+    async def exchange(self, body: bytes, parse: Callable[[bytes], T]) -> T:
+        """Send a body once, and read what comes back.
+
+        Raises:
+            ServerFault: nothing came that `parse` could read.
+        """
         try:
             response = await self._client.request("POST", self._url, self._headers, body)
         except Closed as error:
@@ -135,7 +143,7 @@ class Server:
         if not 200 <= response.status < 300:
             raise self._status_fault(response.status, response)
         try:
-            return self._parse(response.body)
+            return parse(response.body)
         except (ValueError, RecursionError) as error:  # msgspec's errors and bad UTF-8 are ValueErrors too
             raise self._reply_fault(error, response) from None
 

@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -28,6 +29,7 @@ from ludus.models.estimate import prompt_tokens, reply_tokens
 from ludus.models.server import Price, Server, ServerFault
 from ludus.types import Completion, Message, Sampling, ToolSpec
 
+T = TypeVar("T")
 OnRetry = Callable[[ServerFault], None]
 """Told of every failed attempt that is followed by another."""
 
@@ -235,18 +237,6 @@ class Servers:
             await lane.server.close()
 
     # ---- one attempt ----------------------------------------------------------------------------------------------
-
-    async def _attempt(
-        self, lane: Lane, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling
-    ) -> Completion:
-        expected = 0
-        if lane.tokens is not None:
-            expected = prompt_tokens(messages, tools) + reply_tokens(sampling)
-        await self._pace(lane, expected)
-        completion = await lane.server.attempt(messages, tools, sampling)
-        if lane.tokens is not None and completion.usage.tokens:
-            lane.tokens.give_back(expected - completion.usage.tokens)
-        return completion
 
     async def _pace(self, lane: Lane, tokens: int) -> None:
         """Wait until the server is open and within its rates."""

@@ -87,11 +87,18 @@ class Lab:
                 arrived(key, found)
             else:
                 missing.append((key, jobs[places[key][0]]))
-        await self._run(missing, arrived)
+        if missing:
+            self.check_stop()
+            await self._run(missing, arrived)
         if len(done) < len(places):
             raise Stopped("the run was asked to stop")
         _check_outage(list(done.values()), stage, self.max_failed)
         return [done[key] for key in keys]
+
+    def check_stop(self) -> None:
+        """Raises `Stopped` if the run was asked to."""
+        if self.stop is not None and self.stop.is_set():
+            raise Stopped("the run was asked to stop")
 
     async def _run(self, missing: Sequence[tuple[str, Job]], arrived: Callable[[str, Rollout], None]) -> None:
         key_of = {_identity(job): key for key, job in missing}
@@ -103,8 +110,6 @@ class Lab:
             # What is kept, not what was made: the optimizer must see the same text now and after a resume.
             arrived(key, self.store.get(key) or rollout)
 
-        if not missing or (self.stop is not None and self.stop.is_set()):
-            return
         with one_error():
             await run_many(
                 [job for _, job in missing],

@@ -112,6 +112,7 @@ class Run:
         key = hashlib.sha256(canonical((self.identity, kind.__name__, state))).hexdigest()[:32]
         body = self.store.get_record(key)
         if body is None:
+            self.lab.check_stop()
             record = await work(self, state, *args, **kwargs)
             body = self.store.put_record(key, RECORDS, to_json(_Kept(record, self.journal.close())))
         kept = _KEPT.decode(body)

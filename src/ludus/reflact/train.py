@@ -96,6 +96,7 @@ async def train(
         prompts=prompts,
         engine=engine,
     )
+    settings = run.settings
     start = Held(initial_skill(policy), "initial_skill")
     state = RunState(initial=start, current=start, best=start)
     plan = {"batch_size": settings.batch_size, "accumulation": settings.accumulation, "seed": settings.seed}

@@ -17,6 +17,7 @@ from ludus.models.parsers import Parser, Problem
 from ludus.models.tokens.render import History, Renderer
 from ludus.models.tokens.template import Template, named_template
 from ludus.models.tokens.tokenizer import Tokenizer, load
+from ludus.models.tokens.views import RenderCalls
 from ludus.types import Call, Finish, Message, Reasoning, ToolSpec
 
 
@@ -79,7 +80,7 @@ def finish_of(finish: Finish, message: Message) -> Finish:
     return Finish.CALLS if message.calls and finish in (Finish.STOP, Finish.OTHER) else finish
 
 
-def _rendering(parser: Parser):
+def _rendering(parser: Parser) -> RenderCalls:
     def render(content: str, calls: Sequence[Call]) -> str:
         return parser.render(calls, content)
 

@@ -52,6 +52,8 @@ class Situation:
     system: bool
     answered: bool
     """Whether a tool has answered already."""
+    follows_answer: bool
+    """Whether the last reply came right behind the answer of a tool."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,9 @@ class Renderer:
         """The first prompt of a conversation."""
         return self.template.render(self._views(messages, messages), tool_views(tools))
 
-    def extend(self, leaf: Node, new: Sequence[Message], tools: Sequence[ToolSpec], *, audit: bool = False) -> Extension:
+    def extend(
+        self, leaf: Node, new: Sequence[Message], tools: Sequence[ToolSpec], *, audit: bool = False
+    ) -> Extension:
         """How the conversation that ends in `leaf` goes on with `new`.
 
         With `audit` it is rendered whole, whatever is known about the template.
@@ -106,7 +110,7 @@ class Renderer:
         if self.history == "append":
             return self.short(leaf, new, tools) or self.whole(leaf, new, tools)
         kind = kind_of(new)
-        facts = self.facts(Situation(bool(tools), leaf.system, leaf.answered))
+        facts = self.facts(Situation(bool(tools), leaf.system, leaf.answered, leaf.follows_answer))
         if audit or kind not in facts.local:
             return self.whole(leaf, new, tools)
         if not leaf.thinks or kind in facts.keeps_thinking:
@@ -367,7 +371,8 @@ def _walks(
         steps += _walk(renderer, _WITH_TOOLS, tools, situation.system, thinks)
     except TemplateFault as error:
         fault = str(error)
-    return [step for step in steps if step.leaf.answered == situation.answered], fault
+    wanted = (situation.answered, situation.follows_answer)
+    return [step for step in steps if (step.leaf.answered, step.leaf.follows_answer) == wanted], fault
 
 
 def _kinds(steps: Sequence[_Step], good: Callable[[_Step], bool]) -> frozenset[Kind]:

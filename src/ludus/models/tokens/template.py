@@ -67,7 +67,11 @@ class Template:
         template = self._with_tools if tools else self._plain
         try:
             return template(
-                messages=messages, tools=tools or None, documents=None, add_generation_prompt=generate, **self._variables
+                messages=messages,
+                tools=tools or None,
+                documents=None,
+                add_generation_prompt=generate,
+                **self._variables,
             )
         except TemplateError as error:
             raise TemplateFault(f"the chat template refused the conversation: {error}") from error
@@ -87,7 +91,9 @@ def named_template(name: str) -> str:
         return path.read_text()
     except OSError as error:
         known = ", ".join(sorted(p.stem for p in shipped.parent.glob("*.jinja")))
-        raise ConfigError(f"template: '{name}' is no template file, and none of those that come along ({known})") from error
+        raise ConfigError(
+            f"template: '{name}' is no template file, and none of those that come along ({known})"
+        ) from error
 
 
 def _compiled(environment: ImmutableSandboxedEnvironment, source: str) -> Callable[..., str]:

@@ -60,11 +60,12 @@ class Tokenizer:
         self._rust = rust
         self.bos = bos
         self.eos = eos
-        added = {token.content: number for number, token in rust.get_added_tokens_decoder().items()}
-        self.size = max(rust.get_vocab_size(with_added_tokens=True), max(added.values(), default=-1) + 1)
+        added = rust.get_added_tokens_decoder()
+        numbers = {token.content: number for number, token in added.items()}
+        self.size = max(rust.get_vocab_size(with_added_tokens=True), max(added, default=-1) + 1)
         """Ids are below this."""
-        named = (*ends, eos, *_USUAL_ENDS)
-        self.ends: dict[int, str] = {added[text]: text for text in named if text in added}
+        usual = (text for text in _USUAL_ENDS if text in numbers and added[numbers[text]].special)
+        self.ends: dict[int, str] = {numbers[text]: text for text in (*ends, eos, *usual) if text in numbers}
         """Tokens that end a turn, by id."""
         self._anchor = next(iter(self.ends), None)
         self._cut = re.compile("(?<=" + ")|(?<=".join(map(re.escape, self.ends.values())) + ")") if self.ends else None
@@ -170,7 +171,8 @@ def _from_folder(folder: Path, name: str = "tokenizer.json") -> Shipped:
     settings = _json(folder / "tokenizer_config.json")
     tokens = {key: _token_text(value) for key, value in settings.items() if key.endswith("_token")}
     tokens = {key: text for key, text in tokens.items() if text}
-    ends = [*_end_texts(rust, _json(folder / "generation_config.json")), *_end_texts(rust, _json(folder / "config.json"))]
+    named = (_json(folder / name) for name in ("generation_config.json", "config.json"))
+    ends = [text for found in named for text in _end_texts(rust, found)]
     tokenizer = Tokenizer(rust, bos=tokens.get("bos_token", ""), eos=tokens.get("eos_token", ""), ends=ends)
     return Shipped(tokenizer, _templates(folder, settings), tokens)
 

@@ -1,14 +1,20 @@
-"""The nodes of a session's tree: who said what, and the ids that it added.
+"""The tree of a session: who said what, the ids that it added, and what that comes to as a record.
 
 A node is a stretch of a conversation: one or more messages that were *given* (rendered by the template, the opening of
 the model's reply included), or one reply that was *sampled* by the engine. A node holds only what it added; the ids of a
 prompt are those of all nodes from the root down. Nodes are never changed once they have ids, except that a reply learns
 how a template shows it (`shape`) when the conversation first goes on behind it.
+
+A `Tree` adds replies and says for each, as `Completion.tokens` and `Completion.joint`, which ids are new and where they
+go, so that a record of completions holds each id once.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
-from ludus.types import Message, Role, ToolSpec
+from ludus.models.tokens import Generated
+from ludus.models.tokens.sequences import Step, TokenSequence, sequences
+from ludus.types import Joint, Message, Role, Tokens, ToolSpec
 
 
 def _has(messages: Sequence[Message], role: Role) -> bool:
@@ -20,6 +26,7 @@ class Node:
 
     __slots__ = (
         "answered",
+        "calls",
         "children",
         "depth",
         "end",
@@ -63,6 +70,8 @@ class Node:
         """Whether there is system text up to here."""
         self.answered: bool = _has(messages, "tool") or (parent is not None and parent.answered)
         """Whether a tool has answered up to here."""
+        self.calls: int = sum(len(m.calls) for m in messages) + (0 if parent is None else parent.calls)
+        """How many tool calls there are up to here."""
         self.thinks = self._thinks()
         """Whether a reply since the last user message came with reasoning."""
         self.step: int | None = None
@@ -74,6 +83,11 @@ class Node:
         if self.sampled:
             return before or any(message.reasoning is not None for message in self.messages)
         return before and all(message.role == "tool" for message in self.messages)
+
+    @property
+    def follows_answer(self) -> bool:
+        """Whether it comes right behind the answer of a tool."""
+        return self.parent is not None and bool(self.parent.messages) and self.parent.messages[-1].role == "tool"
 
     def upward(self) -> "Iterator[Node]":
         """This node, its parent, and so on, without the root."""
@@ -95,3 +109,80 @@ class Node:
 
     def all_messages(self) -> tuple[Message, ...]:
         return tuple(message for node in self.path() for message in node.messages)
+
+
+class Tree:
+    """Replies, each behind the prompt that it was drawn for."""
+
+    def __init__(self) -> None:
+        self.root = Node(None, ())
+        self._steps: list[Step] = []
+        self._leaves: list[Node] = []
+        """The reply of each step."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """What each completion added, in order."""
+        return self._steps
+
+    def sequences(self) -> list[TokenSequence]:
+        """The rows that the replies come to so far."""
+        return sequences(self._steps)
+
+    def give(
+        self, parent: Node, messages: Sequence[Message], ids: Sequence[int], shape: str, tools: Sequence[ToolSpec]
+    ) -> Node:
+        """Add what was given."""
+        node = Node(parent, tuple(messages), ids, shape=shape, tools=tools)
+        parent.children.append(node)
+        return node
+
+    def reply(self, given: Node, message: Message, generated: Generated, *, ended: bool) -> tuple[Node, Step]:
+        """Add what was sampled behind a given node."""
+        node = Node(given, (message,), generated.ids, sampled=True, ended=ended, tools=given.tools)
+        given.children.append(node)
+        joint, new = self._join(given)
+        step = Step(_columns(new, generated), joint)
+        for passed in node.upward():
+            if passed.step is not None:
+                break
+            passed.step = len(self._steps)
+        self._leaves.append(node)
+        self._steps.append(step)
+        return node, step
+
+    def _join(self, given: Node) -> tuple[Joint | None, Sequence[int]]:
+        """Where a reply's ids join on, and the given ones among them that are new."""
+        if not self._steps:
+            return None, given.all_ids()
+        last = len(self._steps) - 1
+        if given.parent is self._leaves[last]:
+            return None, given.ids
+        known = next((node for node in given.upward() if node.step is not None), None)
+        turn = last if known is None or known.step is None else known.step
+        start = 0 if known is None else known.end
+        ids = given.all_ids()
+        kept = start + alike(ids[start:], self._leaves[turn].all_ids()[start:])
+        return Joint(turn, kept), ids[kept:]
+
+
+def _columns(given: Sequence[int], generated: Generated) -> Tokens:
+    return Tokens(
+        (*given, *generated.ids),
+        (False,) * len(given) + (True,) * len(generated.ids),
+        (None,) * len(given) + tuple(map(_finite, generated.logprobs)),
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def alike(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many ids two sequences begin with in common."""
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count

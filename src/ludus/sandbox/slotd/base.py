@@ -85,10 +85,8 @@ def lay(path: str, data: bytes, mode: int) -> None:
 
 def name_user(folder: str, user: int) -> None:
     """Lay down a passwd and a group file in which the slot's user has a name."""
-    for file, line in (
-        ("passwd", f"agent:x:{user}:{user}:agent:{view.HOME}:/bin/bash\n"),
-        ("group", f"agent:x:{user}:\n"),
-    ):
+    entries = {"passwd": f"agent:x:{user}:{user}:agent:{view.HOME}:/bin/bash\n", "group": f"agent:x:{user}:\n"}
+    for file, line in entries.items():
         try:
             with open(f"/etc/{file}", encoding="utf-8", errors="surrogateescape") as known:
                 others = [entry for entry in known if not entry.startswith("agent:")]

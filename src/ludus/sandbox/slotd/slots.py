@@ -222,6 +222,9 @@ class Slots:
                 os.chown(path, user, user)
         if self._entrance.own_users:
             disk.lay_demotion(folder + "/demote", user, self._base.bash)
+            if self._settings.exclusive:
+                with contextlib.suppress(OSError):  # a read-only image: then the user has no name
+                    disk.name_user("/etc", user)
         places = (own["workspace"], own["tmp"], own["home"], folder + "/io", self._base.lib, own["jobs"])
         return Paths(*places, self._base.bash)
 

@@ -1,0 +1,253 @@
+"""Slots in containers of a Docker engine, or of Podman: `podman system service` speaks the same API.
+
+A container runs `slotd` as its only program, attached to the driver by the engine, and is removed by the engine when it
+ends. With one slot per container (the default) the container has no rights beyond a few that slotd needs to act as the
+slot's user, and the slot is a user of its own in it. With more, slotd is allowed to make namespaces (CAP_SYS_ADMIN), so
+that slots of one container see nothing of each other; the slots themselves hold no capability in either case and cannot
+gain any. `network=False` means a container without a network.
+
+When the driver dies, its containers end by themselves: the engine closes their stdin, and silence ends them too. What an
+unlucky moment may leave (a container made but not yet started) is found by its labels when the next driver starts.
+
+The image needs bash, the usual tools and Python 3.8 or later; it is not changed. Files of the image are read-only to the
+slot (`root=True` lifts that, and the separation of slot and slotd with it).
+"""
+
+import asyncio
+import os
+import socket as sockets
+from collections.abc import Hashable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ludus.errors import ConfigError, SandboxError
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.bundle import receiver
+from ludus.sandbox.engine import Engine, EngineError
+from ludus.sandbox.limits import SHM_MB
+from ludus.sandbox.link import StdioLink
+from ludus.sandbox.remote import About, Server
+from ludus.sandbox.settings import DockerSettings
+from ludus.sandbox.slotd.view import HOME, WORKSPACE
+from ludus.sandbox.teardown import to_the_end
+
+OWNER = "ludus.owner"
+"""The label that tells whose a container is."""
+_SLOTD_MB = 96
+_SLOTD_PROCESSES = 32
+_USER_RIGHTS = ("SETUID", "SETGID", "CHOWN", "KILL", "DAC_OVERRIDE", "FOWNER")
+_NAMESPACE_RIGHTS = ("SYS_ADMIN", "SYS_CHROOT", "NET_ADMIN", "SETPCAP")
+_GONE = (404, 409)
+"""Statuses of removing what is gone, or is being removed."""
+
+
+class Docker:
+    """Starts containers, each with a slotd in it."""
+
+    def __init__(self, settings: DockerSettings) -> None:
+        self._settings = settings
+        self._engine = Engine(settings.socket, seconds=settings.api_seconds)
+        self._owner = own_mark()
+        self._numbers = count(1)
+        self._swept: asyncio.Task[None] | None = None
+
+    def kind(self, spec: SandboxSpec) -> Hashable:
+        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes
+
+    async def launch(self, spec: SandboxSpec) -> Server:
+        if self._swept is None:
+            self._swept = asyncio.create_task(self._sweep())
+        await asyncio.shield(self._swept)
+        name = f"ludus-{self._owner.replace(':', '-').replace('/', '-')}-{next(self._numbers)}"
+        try:
+            return await self._start(name, spec)
+        except BaseException:
+            await to_the_end(self._remove(name))
+            raise
+
+    async def close(self) -> None:
+        if self._swept is not None:
+            self._swept.cancel()
+            await asyncio.wait((self._swept,))
+
+    # ---- one container --------------------------------------------------------------------------------------------
+
+    async def _start(self, name: str, spec: SandboxSpec) -> Server:
+        settings = self._settings
+        await self._create(name, spec)
+        link = StdioLink(await self._engine.attach(name))
+        try:
+            await self._engine.request("POST", f"/containers/{name}/start", body={})
+            greeting = {"view": "image", "as_root": settings.root, "exclusive": settings.slots == 1}
+            try:
+                about = await link.start(greeting, seconds=settings.start_seconds)
+            except SandboxError as error:
+                raise SandboxError(f"image '{settings.image}' runs no slots: {error}") from error
+        except BaseException:
+            await link.close()
+            raise
+        return Server(
+            link,
+            msgspec.convert(about.head, About),
+            places=settings.slots,
+            end=lambda: self._remove(name),
+            memory_held=settings.slots == 1,
+        )
+
+    async def _create(self, name: str, spec: SandboxSpec) -> None:
+        body = container(self._settings, spec, self._owner)
+        try:
+            await self._engine.request("POST", "/containers/create", {"name": name}, body)
+        except EngineError as error:
+            if error.status != 404:
+                raise
+            await self._pull()
+            await self._engine.request("POST", "/containers/create", {"name": name}, body)
+
+    async def _pull(self) -> None:
+        image = self._settings.image
+        if not self._settings.pull:
+            raise SandboxError(f"there is no image '{image}' here, and sandbox.pull is off", retryable=False)
+        repository, tag = split_image(image)
+        query = {"fromImage": repository, "tag": tag}
+        lines = await self._engine.request(
+            "POST", "/images/create", query, {}, seconds=self._settings.pull_seconds
+        )
+        for line in lines if isinstance(lines, list) else [lines]:
+            if isinstance(line, dict) and "error" in line:
+                raise SandboxError(f"image '{image}' cannot be had: {line['error']}")
+
+    async def _remove(self, name: str) -> None:
+        """Remove a container, running or not. An engine that fails is asked again; the next driver's sweep is the last
+        resort."""
+        for pause in (0.2, 1.0, 0.0):
+            try:
+                await self._engine.request("DELETE", f"/containers/{name}", {"force": "true", "v": "true"})
+                return
+            except EngineError as error:
+                if error.status in _GONE:
+                    return
+                await asyncio.sleep(pause)
+
+    async def _sweep(self) -> None:
+        """Remove what drivers of this host have left that are not alive any more."""
+        filters = msgspec.json.encode({"label": [OWNER]}).decode()
+        found = await self._engine.request("GET", "/containers/json", {"all": "true", "filters": filters})
+        for entry in found or []:
+            if is_orphan(str(entry.get("Labels", {}).get(OWNER, ""))):
+                with suppress(EngineError):
+                    await self._remove(str(entry["Id"]))
+
+
+# ---- whose is it --------------------------------------------------------------------------------------------------
+
+
+def own_mark() -> str:
+    """This process, in a form that no other process has: host, boot, number, and when it started."""
+    return f"{sockets.gethostname()}/{_boot()}/{os.getpid()}:{_started(os.getpid())}"
+
+
+def is_orphan(mark: str) -> bool:
+    """Whether a mark is of a driver of this host that is gone. Marks of other hosts are not ours to judge."""
+    host, _, rest = mark.partition("/")
+    boot, _, process = rest.partition("/")
+    number, _, started = process.partition(":")
+    if host != sockets.gethostname() or not number.isdigit():
+        return False
+    return boot != _boot() or _started(int(number)) != started
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().partition("-")[0]
+
+
+def _started(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+# ---- what a container looks like ----------------------------------------------------------------------------------
+
+
+def container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> dict[str, Any]:
+    """The request that makes a container."""
+    nested = settings.slots > 1 and not settings.root
+    rights = () if settings.root else _USER_RIGHTS
+    security = [] if settings.root else ["no-new-privileges"]
+    memory = _memory_mb(settings, spec) * 2**20
+    host: dict[str, Any] = {
+        "AutoRemove": True,
+        "NetworkMode": settings.network if spec.network else "none",
+        "Memory": memory,
+        "MemorySwap": memory,
+        "PidsLimit": spec.processes * settings.slots + _SLOTD_PROCESSES,
+        "NanoCpus": round(settings.cpus * 1e9),
+        "ShmSize": SHM_MB * 2**20,
+        "ReadonlyRootfs": settings.read_only,
+        "CapDrop": [] if settings.root else ["ALL"],
+        "CapAdd": [*rights, *(_NAMESPACE_RIGHTS if nested else ())],
+        "SecurityOpt": [*security, *(("apparmor=unconfined",) if nested else ())],
+        "Tmpfs": _own_files(settings, spec),
+        "Binds": [f"{mount.source}:{mount.target}:ro" for mount in settings.mounts],
+        "LogConfig": {"Type": "none", "Config": {}},
+    }
+    if nested:
+        host |= {"MaskedPaths": [], "ReadonlyPaths": []}  # else a slot could not have a /proc of its own
+    if settings.gpus:
+        request = {"Driver": "nvidia", "Count": settings.gpus, "Capabilities": [["gpu"]]}
+        host["DeviceRequests"] = [request]
+    if settings.runtime:
+        host["Runtime"] = settings.runtime
+    return {
+        "Image": settings.image,
+        "Entrypoint": [],
+        "Cmd": receiver(settings.python),
+        "User": "0:0",
+        "WorkingDir": "/",
+        "Env": [f"{name}={value}" for name, value in settings.env],
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Tty": False,
+        "NetworkDisabled": False,
+        "Labels": {OWNER: owner, **dict(settings.labels)},
+        "HostConfig": host,
+    }
+
+
+def _memory_mb(settings: DockerSettings, spec: SandboxSpec) -> int:
+    """Room for the slots' processes, their full disks, which lie in memory, and slotd."""
+    if settings.memory_mb:
+        return settings.memory_mb
+    return settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
+
+
+def _own_files(settings: DockerSettings, spec: SandboxSpec) -> dict[str, str]:
+    """File systems in memory. A slot with a view of its own makes its own, inside."""
+    common = "rw,exec,nosuid,nodev"
+    own = {"/run/ludus": f"{common},mode=711,size={_SLOTD_MB // 3}m"}
+    if settings.slots == 1:
+        size = f"size={spec.disk_mb}m"
+        own |= {WORKSPACE: f"{common},mode=755,{size}", HOME: f"{common},mode=700,{size}"}
+        own |= {"/tmp": f"{common},mode=1777,{size}", "/var/tmp": f"{common},mode=1777,{size}"}
+    return own
+
+
+def split_image(image: str) -> tuple[str, str]:
+    """Repository and tag (or digest) of an image's name."""
+    if "@" in image:
+        repository, _, digest = image.partition("@")
+        return repository, digest
+    head, slash, last = image.rpartition("/")
+    name, _, tag = last.partition(":")
+    if not name:
+        raise ConfigError(f"sandbox.image is '{image}', which is not the name of an image")
+    return f"{head}{slash}{name}", tag or "latest"

@@ -1,0 +1,200 @@
+"""The Docker Engine's HTTP API over its unix socket, as far as slots need it. Podman's service speaks it too.
+
+One connection per request: requests are rare, and a connection that is not kept cannot be stale. `attach` gives the
+connection over to the container's stdin and stdout, as a `Channel`. Every request has a time limit; no answer, a
+broken one or a status of refusal is an `EngineError`.
+"""
+
+import asyncio
+import struct
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlencode
+
+import httptools
+import msgspec
+
+from ludus.errors import SandboxError
+
+_READ_BYTES = 2**18
+_WORDS_BYTES = 4096
+_CLOSE_SECONDS = 5.0
+
+
+class EngineError(SandboxError):
+    """The engine refused, or did not answer."""
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+        """Of HTTP; 0 if there was no answer."""
+
+
+class Engine:
+    """An engine that listens on `socket`."""
+
+    def __init__(self, socket: str, *, seconds: float = 60.0) -> None:
+        self._socket = socket
+        self._seconds = seconds
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str] | None = None,
+        body: object = None,
+        *,
+        seconds: float | None = None,
+    ) -> Any:
+        """Send a request; the JSON of its answer, or None where there is none."""
+        limit = self._seconds if seconds is None else seconds
+        try:
+            async with asyncio.timeout(limit):
+                status, data = await self._exchange(method, path, query or {}, body)
+        except TimeoutError:
+            raise EngineError(f"the engine did not answer to {method} {path} within {limit:g} s") from None
+        except (OSError, EOFError, httptools.HttpParserError) as error:
+            raise EngineError(f"the engine at {self._socket} cannot be reached: {error or 'it hung up'}") from error
+        if status >= 400:
+            raise EngineError(f"the engine refused {method} {path} with {status}: {_reason(data)}", status=status)
+        return _json(data)
+
+    async def _exchange(self, method: str, path: str, query: dict[str, str], body: object) -> tuple[int, bytes]:
+        reader, writer = await asyncio.open_unix_connection(self._socket, limit=_READ_BYTES)
+        try:
+            writer.write(_head(method, path, query, body, "Connection: close\r\n"))
+            await writer.drain()
+            answer = _Answer()
+            while not answer.whole:
+                data = await reader.read(_READ_BYTES)
+                if not data:
+                    break
+                answer.feed(data)
+            if not answer.whole and not answer.until_close:
+                raise EOFError
+            return answer.status, bytes(answer.body)
+        finally:
+            await _shut(writer)
+
+    async def attach(self, container: str) -> "AttachedChannel":
+        """The container's stdin, stdout and stderr. Attach before it starts, and nothing is missed."""
+        path = f"/containers/{container}/attach"
+        query = {"stream": "1", "stdin": "1", "stdout": "1", "stderr": "1"}
+        try:
+            async with asyncio.timeout(self._seconds):
+                reader, writer = await asyncio.open_unix_connection(self._socket, limit=_READ_BYTES)
+                try:
+                    writer.write(_head("POST", path, query, None, "Connection: Upgrade\r\nUpgrade: tcp\r\n"))
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    status = int(head.split(b" ", 2)[1])
+                    if status not in (101, 200):
+                        raise EngineError(f"the engine refused to attach with {status}", status=status)
+                except BaseException:
+                    await _shut(writer)
+                    raise
+        except TimeoutError:
+            raise EngineError(f"the engine did not attach within {self._seconds:g} s") from None
+        except (OSError, EOFError, ValueError) as error:
+            raise EngineError(f"the engine at {self._socket} did not attach: {error}") from error
+        return AttachedChannel(reader, writer)
+
+
+def _head(method: str, path: str, query: dict[str, str], body: object, more: str) -> bytes:
+    target = path + (f"?{urlencode(query)}" if query else "")
+    data = b"" if body is None else msgspec.json.encode(body)
+    kind = "" if body is None else "Content-Type: application/json\r\n"
+    length = f"Content-Length: {len(data)}\r\n" if method != "GET" else ""
+    return f"{method} {target} HTTP/1.1\r\nHost: engine\r\n{more}{kind}{length}\r\n".encode() + data
+
+
+class _Answer:
+    """Collects an HTTP answer. The `on_…` methods are called by the parser."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.body = bytearray()
+        self.whole = False
+        self.until_close = True
+        self._parser = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() in (b"content-length", b"transfer-encoding"):
+            self.until_close = False
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+
+    def on_message_complete(self) -> None:
+        self.whole = True
+
+
+def _json(data: bytes) -> Any:
+    if not data.strip():
+        return None
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:  # progress reports are several objects, one per line
+        lines = [line for line in data.splitlines() if line.strip()]
+        with suppress(msgspec.DecodeError):
+            return [msgspec.json.decode(line) for line in lines]
+        return None
+
+
+def _reason(data: bytes) -> str:
+    answer = _json(data)
+    if isinstance(answer, dict):
+        message = msgspec.convert(answer, dict[str, Any]).get("message")
+        if message:
+            return str(message).strip()
+    return data[:300].decode(errors="replace").strip()
+
+
+async def _shut(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await writer.wait_closed()
+
+
+class AttachedChannel:
+    """A hijacked connection: raw bytes in; out of it come frames of stdout and stderr, told apart by their heads."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._words = b""
+        self._left = 0
+        """What is still to come of the current frame of stdout."""
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def drain(self) -> None:
+        await self._writer.drain()
+
+    async def receive(self) -> bytes:
+        try:
+            while not self._left:
+                kind, size = struct.unpack(">B3xI", await self._reader.readexactly(8))
+                if kind == 2:
+                    words = await self._reader.readexactly(size)
+                    self._words = (self._words + words)[-_WORDS_BYTES:]
+                else:
+                    self._left = size
+        except asyncio.IncompleteReadError:
+            return b""
+        data = await self._reader.read(min(self._left, _READ_BYTES))
+        self._left -= len(data)
+        return data
+
+    def words(self) -> str:
+        return self._words.decode(errors="replace").strip()
+
+    async def close(self) -> None:
+        await _shut(self._writer)

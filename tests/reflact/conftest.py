@@ -1,0 +1,258 @@
+"""A small world in which training in words is deterministic: what helps, what harms and what is useless are known.
+
+A task needs a rule, named in its answer. The agent passes when its skill has that rule and no harmful one. The optimizer
+is a script that reads its prompts like a model would: it finds the rules that failures ask for and proposes them.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from ludus.agent import Policy
+from ludus.env import Env
+from ludus.models.scripted import ScriptedModel, say
+from ludus.reflact.data import Splits
+from ludus.reflact.records import Record
+from ludus.reflact.settings import SlowUpdate, TrainSettings
+from ludus.reflact.train import train
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.skill import Skill
+from ludus.types import Message, Rollout, Sampling, Score, Task, ToolSpec
+
+HARM = "Answer in verse."
+
+
+class RuleWorld(Env, frozen=True):
+    """Tasks that are solved by agents whose skill has the right rules."""
+
+    name: ClassVar[str] = "rule-world"
+    sandbox: ClassVar[SandboxSpec | None] = None
+    system: ClassVar[str] = "You obey rules."
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        if rollout.answer == rollout.task.answer:
+            return Score(1.0, True, 1.0, "right")
+        return Score(0.0, False, 0.25, f"rule missing: {rollout.task.answer}")
+
+
+def rule(number: int) -> str:
+    return f"RULE-{number}"
+
+
+def tasks(split: str, count: int, rules: int = 3, start: int = 0) -> tuple[Task, ...]:
+    return tuple(
+        Task(
+            id=f"{split}-{n}",
+            prompt=f"{split} question {n}",
+            split=split,
+            kind=f"kind-{n % 2}",
+            answer=rule(n % rules),
+        )
+        for n in range(start, start + count)
+    )
+
+
+def splits(train: int = 6, selection: int = 6, test: int = 6, rules: int = 3) -> Splits:
+    return Splits.of(tasks("train", train, rules), tasks("selection", selection, rules), tasks("test", test, rules))
+
+
+def agent(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Message:
+    """Follows whatever rules its skill has."""
+    skill = messages[0].content
+    question = messages[-1].content
+    number = int(question.split()[-1])
+    if HARM.lower() in skill.lower():
+        return say("a poem")
+    known = re.findall(r"RULE-\d+", skill)
+    wanted = rule(number % _rules_of(question))
+    return say(wanted if wanted in known else "no idea")
+
+
+def _rules_of(question: str) -> int:
+    return 3
+
+
+ROLES = {
+    "tasks that it failed": "analyst_failure",
+    "tasks that it solved": "analyst_success",
+    "have read failed rollouts": "merge_failure",
+    "have read rollouts that succeeded": "merge_success",
+    "proposals learned from failed rollouts": "merge_final",
+    "Choose those that are made": "rank",
+    "Decide how many": "budget",
+    "Write the whole document anew": "rewrite",
+    "the guidance that lasts": "slow",
+    "you write down for yourself what you have learned": "meta",
+    "a list of reminders": "consolidate",
+}
+
+
+def role(messages: Sequence[Message]) -> str:
+    """Which prompt this is."""
+    system = " ".join(messages[0].content.split())
+    (found,) = [name for phrase, name in ROLES.items() if phrase in system]
+    return found
+
+
+def wanted_rules(text: str) -> list[str]:
+    """The rules that failed rollouts were missing, in order."""
+    return list(dict.fromkeys(re.findall(r"rule missing: (RULE-\d+)", text)))
+
+
+def edit(content: str, op: str = "append", **more: Any) -> dict[str, Any]:
+    return {"op": op, "content": content, **more}
+
+
+def analyst(messages: Sequence[Message]) -> dict[str, Any]:
+    """Proposes the missing rules, in the form that the prompt asks for."""
+    system, asked = messages[0].content, messages[1].content
+    rules = wanted_rules(asked.split("# Failed rollouts", 1)[-1]) if "# Failed rollouts" in asked else []
+    if '"op"' in system:
+        items: list[dict[str, Any]] = [edit(f"Obey {name}.") for name in rules]
+    elif '"kind"' in system:
+        items = [{"kind": "add_rule", "title": name, "instruction": f"Obey {name}."} for name in rules]
+    else:
+        skill = asked.split("# The skill as it is", 1)[1].split("# What the agent is told besides", 1)[0].strip()
+        text = "\n".join([skill, *(f"Obey {name}." for name in rules)])
+        items = [{"title": "all", "changes": rules, "text": text}]
+    shown = len(re.findall(r"^### Rollout", asked, re.MULTILINE))
+    patterns = [{"name": "missing rule", "description": "a rule", "rollouts": list(range(1, shown + 1))}]
+    return {"reasoning": "read", "patterns": patterns, "items": items, "notes": [f"Remember {name}." for name in rules]}
+
+
+def merge(messages: Sequence[Message]) -> dict[str, Any]:
+    """Every proposal once."""
+    system, asked = messages[0].content, messages[1].content
+    proposals = re.split(r"^\[\d+\] from .*\n", asked.split("# Proposals", 1)[1], flags=re.MULTILINE)[1:]
+    seen: dict[str, list[int]] = {}
+    for number, text in enumerate(proposals, 1):
+        seen.setdefault(text.strip(), []).append(number)
+    return {
+        "items": [{"item": _parsed(text, system), "made_of": numbers} for text, numbers in seen.items()],
+        "reasoning": "put together",
+    }
+
+
+def _parsed(text: str, system: str) -> dict[str, Any]:
+    if '"op"' in system:
+        fields = dict(re.findall(r"^(op|target|content): (.*)", text, re.MULTILINE))
+        return fields
+    if '"kind"' in system:
+        return dict(re.findall(r"^(kind|title|instruction): (.*)", text, re.MULTILINE))
+    return {"title": "merged", "changes": [], "text": text.split("document:\n", 1)[1]}
+
+
+def optimizer(messages: Sequence[Message]) -> dict[str, Any]:
+    """A sensible optimizer, in all its roles."""
+    asked = messages[1].content
+    match role(messages):
+        case "analyst_failure" | "analyst_success":
+            return analyst(messages)
+        case "merge_failure" | "merge_success" | "merge_final":
+            return merge(messages)
+        case "rank":
+            count = int(re.search(r"# Proposals: (\d+)", asked)[1])  # type: ignore[index]
+            return {"selected": list(range(count, 0, -1)), "reasoning": "last first"}
+        case "budget":
+            return {"budget": 1, "reasoning": "carefully", "confidence": "high", "risks": ["none"]}
+        case "rewrite":
+            skill = asked.split("# The skill as it is", 1)[1].split("# Suggestions", 1)[0].strip()
+            rules = re.findall(r"^instruction: (.*)", asked, re.MULTILINE)
+            return {"document": "\n".join([skill, *rules]), "changes": rules}
+        case "slow":
+            return {"guidance": "Keep to the rules you have.", "reasoning": "they work"}
+        case "meta":
+            return {"memory": "Adding rules helps.", "reasoning": "it did"}
+        case "consolidate":
+            return {"notes": ["Remember all rules."]}
+        case other:
+            raise AssertionError(other)
+
+
+Replies = Callable[[Sequence[Message]], Any]
+
+
+def optimizer_model(replies: Replies = optimizer, log: list[Sequence[Message]] | None = None) -> ScriptedModel:
+    """A model that answers with what `replies` returns: as it is if it is a text, else as JSON."""
+
+    def script(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Any:
+        if log is not None:
+            log.append(tuple(messages))
+        reply = replies(messages)
+        return reply if isinstance(reply, str | Message) or hasattr(reply, "message") else say(json.dumps(reply))
+
+    return ScriptedModel(script, name="scripted-optimizer")
+
+
+SETTINGS = TrainSettings(
+    epochs=2,
+    batch_size=3,
+    minibatch_size=2,
+    merge_batch_size=2,
+    edit_budget=2,
+    min_edit_budget=1,
+    slow=SlowUpdate(samples=3),
+)
+
+
+def policy(skill: str = "# Skill\n", script: Any = agent) -> Policy:
+    return Policy(ScriptedModel(script, name="scripted-agent"), skill=Skill(skill))
+
+
+async def collect(records: AsyncGenerator[Record, None]) -> list[Record]:
+    return [record async for record in records]
+
+
+def run(
+    *,
+    settings: TrainSettings = SETTINGS,
+    optimizer: Any = None,
+    policy: Policy | None = None,
+    splits: Splits | None = None,
+    env: Env | None = None,
+    **more: Any,
+) -> list[Record]:
+    """Train in the small world, to the end."""
+    return asyncio.run(
+        collect(
+            train(
+                env or RuleWorld(),
+                policy or WORLD.policy(),
+                splits or WORLD.splits(),
+                settings,
+                optimizer=optimizer_model() if optimizer is None else optimizer or None,
+                **more,
+            )
+        )
+    )
+
+
+WORLD = SimpleNamespace(
+    HARM=HARM,
+    SETTINGS=SETTINGS,
+    Env=RuleWorld,
+    agent=agent,
+    analyst=analyst,
+    collect=collect,
+    edit=edit,
+    merge=merge,
+    optimizer=optimizer,
+    optimizer_model=optimizer_model,
+    policy=policy,
+    role=role,
+    rule=rule,
+    run=run,
+    splits=splits,
+    tasks=tasks,
+    wanted_rules=wanted_rules,
+)
+
+
+@pytest.fixture
+def world() -> SimpleNamespace:
+    return WORLD

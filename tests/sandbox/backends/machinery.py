@@ -1,0 +1,205 @@
+"""Real daemons for the tests of backends, each with its files, sockets and pid below one temporary folder.
+
+Everything listens on unix sockets or loopback, is started by whoever asks first, and is stopped by its pid at the end.
+A tool that is not installed is a `Missing`, with the remedy.
+"""
+
+import ctypes
+import io
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+IMAGE = "ludus-test:latest"
+PACKAGES = (
+    "base-files base-passwd bash coreutils dash debianutils findutils gawk grep gzip hostname libc-bin login procps "
+    "python3 sed tar util-linux"
+).split()
+_SKIPPED = ("/usr/share/doc", "/usr/share/man", "/usr/share/locale", "/usr/share/info", "/usr/share/lintian")
+
+
+class Missing(Exception):
+    """This machine cannot run it; the message says why."""
+
+
+def need(*programs: str) -> None:
+    missing = [name for name in programs if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
+    if os.geteuid() != 0:
+        raise Missing("needs root")
+    if missing:
+        raise Missing(f"{', '.join(missing)} not installed: run scripts/setup-backends")
+
+
+class Daemon:
+    """A process that this test run has started, and ends; it ends by itself if the test run is killed."""
+
+    def __init__(self, command: list[str], log: Path, env: dict[str, str] | None = None) -> None:
+        self._log = log
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                env={**os.environ, **(env or {})},
+                preexec_fn=_end_with_parent,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_until(self, ready: Callable[[], bool], seconds: float = 30.0) -> None:
+        until = time.monotonic() + seconds
+        while not ready():
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.stop()
+                raise Missing(f"it did not start here: {self._log.read_text(errors='replace')[-1500:]}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens on a unix socket."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        try:
+            sock.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+# ---- an image, without a registry ---------------------------------------------------------------------------------
+
+
+def image_tar(target: Path) -> None:
+    """A root file system made of this host's own Debian packages: bash, the usual tools, Python."""
+    need("dpkg", "apt-cache")
+    options = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
+    found = subprocess.run(
+        ["apt-cache", "depends", "--recurse", "--installed", *options, *PACKAGES],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    packages = sorted({line.partition(":")[0] for line in found if line and line[0] not in " <"})
+    files = subprocess.run(["dpkg", "-L", *packages], capture_output=True, text=True, check=False).stdout.splitlines()
+    paths = {os.path.join(os.path.realpath(os.path.dirname(f)), os.path.basename(f)) for f in files if f}
+    paths |= {f"/{name}" for name in ("bin", "sbin", "lib", "lib64") if os.path.islink(f"/{name}")}
+    paths -= {"/", "//.", "/.", *(f"/{name}" for name in (*_FILES, *_LINKS))}
+    with tarfile.open(target, "w") as tar:
+        for path in sorted(paths):
+            if os.path.lexists(path) and not path.startswith(_SKIPPED):
+                tar.add(path, path.lstrip("/"), recursive=False)
+                if os.path.isdir(path + "/__pycache__"):  # made when installed, so no package lists it
+                    tar.add(path + "/__pycache__", path.lstrip("/") + "/__pycache__")
+        for path, text in _FILES.items():
+            info = tarfile.TarInfo(path)
+            info.size = len(text)
+            info.mode = 0o644
+            tar.addfile(info, io.BytesIO(text.encode()))
+        for path, to in _LINKS.items():
+            info = tarfile.TarInfo(path)
+            info.type, info.linkname = tarfile.SYMTYPE, to
+            tar.addfile(info)
+
+
+_LINKS = {"usr/bin/awk": "gawk", "usr/bin/which": "which.debianutils"}
+_FILES = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+    "root/secret": "of the image's root\n",
+}
+
+
+# ---- Docker and Podman --------------------------------------------------------------------------------------------
+
+
+def docker(folder: Path, image: Path) -> Iterator[Path]:
+    """The socket of a Docker engine of our own, with the image in it."""
+    need("dockerd", "containerd", "runc")
+    socket_path = folder / "docker.sock"
+    daemon = Daemon(
+        [
+            *("dockerd", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none"),
+            *("--storage-driver=overlay2", "--exec-opt", "native.cgroupdriver=cgroupfs"),
+            *("--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")),
+            *("--pidfile", str(folder / "docker.pid"), "--host", f"unix://{socket_path}"),
+        ],
+        folder / "dockerd.log",
+    )
+    try:
+        daemon.wait_until(lambda: answers(socket_path))
+        run("docker", "--host", f"unix://{socket_path}", "import", str(image), IMAGE)
+        yield socket_path
+    finally:
+        daemon.stop()
+
+
+def podman(folder: Path, image: Path) -> Iterator[Path]:
+    """The socket of a Podman service of our own, with the image in it."""
+    need("podman", "runc", "conmon")
+    (folder / "containers.conf").write_text(_PODMAN)
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "overlay"\nrunroot = "{folder}/run"\ngraphroot = "{folder}/graph"\n'
+    )
+    env = {
+        "CONTAINERS_CONF": str(folder / "containers.conf"),
+        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+        "TMPDIR": str(folder),
+    }
+    common = ["podman", "--runtime", "runc", "--tmpdir", str(folder / "tmp")]
+    run(*common, "import", "--quiet", str(image), f"localhost/{IMAGE}", env=env)
+    socket_path = folder / "podman.sock"
+    daemon = Daemon(
+        [*common, "system", "service", "--time=0", f"unix://{socket_path}"], folder / "podman.log", env
+    )
+    try:
+        daemon.wait_until(lambda: answers(socket_path))
+        yield socket_path
+    finally:
+        daemon.stop()
+        run(*common, "rm", "--all", "--force", "--time=0", env=env)
+
+
+_PODMAN = """
+[containers]
+default_ulimits = ["nofile=20000:20000", "nproc=10000:10000"]
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
+
+
+def run(*command: str, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}, timeout=120
+    )
+    if done.returncode != 0:
+        raise Missing(f"{command[0]} failed here: {done.stderr.strip()[-1500:]}")
+    return done.stdout

@@ -17,7 +17,8 @@ LAYERS = [
     ["rollout", "envs"],
     ["store", "stats"],
     ["batch", "page"],
-    ["show", "validate", "doctor", "config"],
+    ["rl", "reflact"],
+    ["show", "validate", "doctor", "config", "compat"],
     ["cli"],
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
@@ -50,10 +51,18 @@ def test_imports_point_down(path: Path):
         assert HEIGHT[other] <= HEIGHT[name], f"{path.name} imports {other}, which is above it"
 
 
+def test_the_two_trainers_do_not_know_each_other():
+    for path in FILES:
+        if part(path) in {"rl", "reflact"}:
+            other = ({"rl", "reflact"} - {part(path)}).pop()
+            assert other not in imported_parts(ast.parse(path.read_text())), path.name
+
+
 def test_only_config_and_the_command_line_read_the_environment():
     words = ("os.environ", "os.getenv", "getenv(")
     readers = {path for path in FILES if any(word in path.read_text() for word in words)}
     readers -= {SOURCE / "sandbox" / "local.py"}  # trusted code gets the PATH of whoever trusts it
+    readers -= set((SOURCE / "sandbox" / "slotd").iterdir())  # a program of its own, inside a container
     assert {part(path) for path in readers} <= {"config", "cli"}
 
 

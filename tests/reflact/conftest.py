@@ -1,7 +1,8 @@
 """A small world in which training in words is deterministic: what helps, what harms and what is useless are known.
 
-A task needs a rule, named in its answer. The agent passes when its skill has that rule and no harmful one. The optimizer
-is a script that reads its prompts like a model would: it finds the rules that failures ask for and proposes them.
+A task needs a rule, named in its answer. The agent passes when its skill has that rule and no harmful one. The
+optimizer is a script that reads its prompts like a model would: it finds the rules that failures ask for and proposes
+them.
 """
 
 import asyncio
@@ -140,8 +141,7 @@ def merge(messages: Sequence[Message]) -> dict[str, Any]:
 
 def _parsed(text: str, system: str) -> dict[str, Any]:
     if '"op"' in system:
-        fields = dict(re.findall(r"^(op|target|content): (.*)", text, re.MULTILINE))
-        return fields
+        return dict(re.findall(r"^(op|target|content): (.*)", text, re.MULTILINE))
     if '"kind"' in system:
         return dict(re.findall(r"^(kind|title|instruction): (.*)", text, re.MULTILINE))
     return {"title": "merged", "changes": [], "text": text.split("document:\n", 1)[1]}

@@ -204,9 +204,10 @@ def divide(items: Sequence[T], ratio: tuple[int, int, int], seed: int) -> tuple[
 
 def counts(total: int, ratio: tuple[int, int, int]) -> tuple[int, int, int]:
     """How many go where: whole shares first, what is left to the largest remainders, then to the larger weights."""
-    whole = sum(ratio)
-    sizes = [total * weight // whole for weight in ratio]
-    order = sorted(range(3), key=lambda i: (-(total * ratio[i] % whole), -ratio[i], i))
+    # In floating point, rounding and all, so that a pool is divided exactly as SkillOpt divides it.
+    shares = [total * weight / sum(ratio) for weight in ratio]
+    sizes = [math.floor(share) for share in shares]
+    order = sorted(range(3), key=lambda i: (-(shares[i] - sizes[i]), -ratio[i], i))
     for i in order[: total - sum(sizes)]:
         sizes[i] += 1
     return sizes[0], sizes[1], sizes[2]
@@ -258,7 +259,7 @@ def plan_epoch(
         batches: list[Batch] = []
         for index in range(step * accumulation, (step + 1) * accumulation):
             part = order[index * batch_size : (index + 1) * batch_size]
-            batches.append(Batch(start + index + 1, part or sample(tasks, batch_size, start + index + 1)))
+            batches.append(Batch(start + index + 1, part or sample(order, batch_size, start + index + 1)))
         steps.append(tuple(batches))
     return steps
 

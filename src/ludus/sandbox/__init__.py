@@ -8,11 +8,14 @@ a backend has one thing to get right.
 A command's own failure is an `ExecResult`; a slot's failure is a `SandboxError` and never looks like output.
 """
 
+from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 
 WORKSPACE = "/workspace"
+TRANSFER_BYTES = 512 * 2**20
+"""How much one transfer may carry, unless told otherwise."""
 
 
 class SandboxSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -44,6 +47,8 @@ class ExecResult(Struct, frozen=True):
     truncated: bool = False
     """Output passed `output_bytes`, so a part is missing."""
     seconds: float = 0.0
+    id: str = ""
+    """The execution's id: the one that was asked for, or one of its own."""
 
     @property
     def text(self) -> str:
@@ -63,6 +68,7 @@ class Sandbox(Protocol):
         stdin: bytes | None = None,
         env: dict[str, str] | None = None,
         cwd: str | None = None,
+        execution: str | None = None,
     ) -> ExecResult:
         """Run `command` in the slot's persistent bash: `cd`, variables and functions last until `settle`.
 
@@ -70,7 +76,8 @@ class Sandbox(Protocol):
         reads end-of-file. A command past its time limit is killed with all its children; the shell goes on. If the
         command ends the shell (`exit`, `exec`, a failure under `set -e`), or can only be stopped together with it, the
         next command finds a new one in the same folder, without the variables. Commands given at the same time run one
-        after the other.
+        after the other. With an id in `execution` it runs once: asked again under that id, the slot gives the result
+        that it has, or waits for it; the last 64 are kept, until `settle`.
 
         Raises:
             SandboxError: the slot is gone or cannot run commands. Never for anything the command itself does.
@@ -85,6 +92,24 @@ class Sandbox(Protocol):
 
     async def write(self, path: str, data: bytes) -> None:
         """Create or replace a file, and its parent folders. Raises OSError (disk full, not permitted, …)."""
+        ...
+
+    async def upload(self, source: Path, target: str, *, max_bytes: int = TRANSFER_BYTES) -> None:
+        """Copy a file of the host, or what a folder holds, to `target`; what is there stays, unless it has the same
+        name. Links are copied as links. Raises OSError, `archive.TooLarge` among them."""
+        ...
+
+    async def download(self, source: str, target: Path, *, max_bytes: int = TRANSFER_BYTES) -> None:
+        """Copy a file, or what a folder holds, to the host. Of a folder, links that point out of it, devices and pipes
+        are left behind, and nothing is ever written outside `target`. Raises OSError, `archive.TooLarge` among them."""
+        ...
+
+    async def pack(self, path: str, *, max_bytes: int = TRANSFER_BYTES) -> bytes:
+        """A file or folder as a tar archive, made in the slot: read it with `sandbox.archive`, as something hostile."""
+        ...
+
+    async def unpack(self, archive: bytes, path: str) -> None:
+        """Lay an archive down in a folder of the slot. Raises OSError."""
         ...
 
     async def start(self, command: str, *, cwd: str | None = None) -> str:
@@ -114,6 +139,10 @@ class Sandbox(Protocol):
 
     async def settle(self) -> None:
         """Kill every process of the slot, background and daemonized ones included; start a fresh shell. Files stay."""
+        ...
+
+    async def reset(self) -> None:
+        """Make the slot as it was at first: processes, files, /tmp, home and shared memory are gone."""
         ...
 
     async def close(self) -> None:

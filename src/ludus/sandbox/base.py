@@ -7,22 +7,33 @@ Those commands run in a bash of their own (`slot/ops.sh`): a `PATH`, a function 
 shell does not reach them. A background process does inherit the shell's folder and exported variables.
 """
 
+import asyncio
 import errno
 import posixpath
+import secrets
 from asyncio import to_thread
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+import msgspec
+
 from ludus.errors import SandboxError
-from ludus.sandbox import WORKSPACE, ExecResult, SandboxSpec
+from ludus.sandbox import TRANSFER_BYTES, WORKSPACE, ExecResult, SandboxSpec
+from ludus.sandbox.archive import TooLarge, archive, entries, extract, gather
 from ludus.sandbox.shell import Shell, lay_down
 from ludus.sandbox.teardown import to_the_end
 
 _OPERATION_SECONDS = 60.0
 _SEND_SECONDS = 2.0
+_PACK_BYTES = 32 * 2**20
+"""An archive comes out in parts: a command that writes more than a flood's worth is killed."""
+_PADDING = 32_768
+"""What an archive is longer by than its content, at least: the size limit is meant for the content."""
+_REMEMBERED = 64
+"""Results kept for executions that may be asked for again."""
 _BLOCKING_BYTES = 2**20
 """Larger input is written to the host's disk in a thread."""
 _ERRORS = {
@@ -58,14 +69,53 @@ class Layout:
     bash: str
 
 
+@dataclass(frozen=True)
+class Place:
+    """What a backend makes for one life of a slot."""
+
+    shell: Shell
+    io: Path
+    """The host's name of `layout.io`."""
+    layout: Layout
+
+
+Make = Callable[[AsyncExitStack], Awaitable[Place]]
+"""Makes a place, and puts whatever it takes on the host on the stack."""
+
+
+async def open_sandbox(spec: SandboxSpec, make: Make) -> "ShellSandbox":
+    """A slot in a place of its own. If it cannot be made, nothing of it is left."""
+    resources = AsyncExitStack()
+    try:
+        place = await make(resources)
+    except BaseException:
+        await to_the_end(resources.aclose())
+        raise
+    return ShellSandbox(spec, place.shell, place.io, place.layout, resources, make)
+
+
 class ShellSandbox:
     """A slot made of a shell, and of whatever it takes on the host: closing `resources` gives all of it back.
 
-    `io` is the host's name of `layout.io`.
+    `io` is the host's name of `layout.io`; `make` makes the place anew, for `reset`.
     """
 
-    def __init__(self, spec: SandboxSpec, shell: Shell, io: Path, layout: Layout, resources: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        shell: Shell,
+        io: Path,
+        layout: Layout,
+        resources: AsyncExitStack,
+        make: Make | None = None,
+    ) -> None:
         self._spec = spec
+        self._make = make
+        self._closed = False
+        self._series = secrets.token_hex(4)
+        self._executions = 0
+        self._results: dict[str, asyncio.Future[ExecResult]] = {}
+        """Executions that were given an id, oldest first."""
         self._shell = shell
         self._io = io
         self._layout = layout
@@ -92,11 +142,35 @@ class ShellSandbox:
         stdin: bytes | None = None,
         env: dict[str, str] | None = None,
         cwd: str | None = None,
+        execution: str | None = None,
     ) -> ExecResult:
+        if execution is not None:
+            return await self._once(
+                execution, lambda: self.exec(command, timeout=timeout, stdin=stdin, env=env, cwd=cwd)
+            )
         if env or cwd is not None:
             command = _in_subshell(command, env or {}, None if cwd is None else self._inside(cwd))
         seconds = self._spec.command_seconds if timeout is None else timeout
-        return await self._run(command, seconds=seconds, keep=self._spec.output_bytes, stdin=stdin)
+        result = await self._run(command, seconds=seconds, keep=self._spec.output_bytes, stdin=stdin)
+        self._executions += 1
+        return msgspec.structs.replace(result, id=f"{self._series}-{self._executions}")
+
+    async def _once(self, execution: str, run: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
+        """The result of the execution of that name, which is run if there is none yet. One that failed is forgotten."""
+        if known := self._results.get(execution):
+            return await asyncio.shield(known)
+        result = self._results[execution] = asyncio.get_running_loop().create_future()
+        try:
+            result.set_result(msgspec.structs.replace(await run(), id=execution))
+        except BaseException as error:
+            del self._results[execution]
+            result.set_exception(SandboxError(f"execution '{execution}' did not end: {type(error).__name__}: {error}"))
+            result.exception()  # whoever waits for it hears of it; it is no bug if nobody does
+            raise
+        finally:
+            while len(self._results) > _REMEMBERED:
+                del self._results[next(iter(self._results))]
+        return result.result()
 
     async def _run(self, command: str, *, seconds: float, keep: int, stdin: bytes | None = None) -> ExecResult:
         if "\0" in command:
@@ -146,6 +220,47 @@ class ShellSandbox:
 
     async def write(self, path: str, data: bytes) -> None:
         result = await self._operate("write", self._inside(path), stdin=data)
+        if result.exit_code != 0:
+            raise _os_error(result, path)
+
+    async def upload(self, source: Path, target: str, *, max_bytes: int = TRANSFER_BYTES) -> None:
+        inside = self._inside(target)
+        if await to_thread(source.is_dir):
+            packed = await to_thread(lambda: archive(gather(source, max_bytes=max_bytes)))
+            return await self._unpack(packed, inside, target)
+        folder, name = posixpath.split(inside)
+        packed = await to_thread(lambda: archive(gather(source, name=name, max_bytes=max_bytes)))
+        return await self._unpack(packed, folder, target)
+
+    async def download(self, source: str, target: Path, *, max_bytes: int = TRANSFER_BYTES) -> None:
+        is_folder = (await self._operate("folder", self._inside(source))).exit_code == 0
+        packed = await self.pack(source, max_bytes=max_bytes)
+        items = await to_thread(lambda: list(entries(packed, max_bytes=max_bytes)))
+        if is_folder:
+            await to_thread(extract, items, target)
+            return
+        if len(items) != 1 or items[0].data is None:
+            raise OSError(errno.ENOTSUP, "neither a file nor a folder", source)
+        await to_thread(extract, [msgspec.structs.replace(items[0], path=target.name)], target.parent)
+
+    async def pack(self, path: str, *, max_bytes: int = TRANSFER_BYTES) -> bytes:
+        inside, parts, size = self._inside(path), list[bytes](), 0
+        while True:
+            part = await self._operate("pack", inside, str(size + 1), str(_PACK_BYTES), keep=_PACK_BYTES)
+            if part.exit_code != 0:
+                raise _os_error(part, path)
+            parts.append(part.stdout)
+            size += len(part.stdout)
+            if size > max_bytes + _PADDING:
+                raise TooLarge(path, max_bytes)
+            if len(part.stdout) < _PACK_BYTES:
+                return b"".join(parts)
+
+    async def unpack(self, archive: bytes, path: str) -> None:
+        await self._unpack(archive, self._inside(path), path)
+
+    async def _unpack(self, packed: bytes, inside: str, path: str) -> None:
+        result = await self._operate("unpack", inside, stdin=packed)
         if result.exit_code != 0:
             raise _os_error(result, path)
 
@@ -199,8 +314,20 @@ class ShellSandbox:
     async def settle(self) -> None:
         await self._shell.fresh()
         self._jobs = dict.fromkeys(self._jobs, False)
+        self._results = {}
+
+    async def reset(self) -> None:
+        if self._make is None:
+            raise SandboxError("a slot of this kind cannot be reset", retryable=False)
+        if self._closed:
+            raise SandboxError("the slot is closed")
+        await to_the_end(self._resources.aclose())
+        place = await self._make(self._resources)
+        self._shell, self._io, self._layout = place.shell, place.io, place.layout
+        self._jobs, self._results = {}, {}
 
     async def close(self) -> None:
+        self._closed = True
         await to_the_end(self._resources.aclose())
 
 

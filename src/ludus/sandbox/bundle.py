@@ -1,4 +1,4 @@
-"""`slotd` as one file, and the one line of Python that receives and starts it on the other side.
+"""`slotd` as one file, and the line of Python that starts it on the other side.
 
 The file is a zip that Python runs. Beside `slotd/` it holds the modules that slotd shares with the local backends, word
 for word, under their own names. What those import of Ludus (an error, a result) is replaced by `slotd/plain.py`.
@@ -21,6 +21,16 @@ from ludus.sandbox.slotd.older import fill_gaps
 from ludus.sandbox.slotd.main import main
 fill_gaps()
 raise SystemExit(main())
+"""
+_FIND = """\
+import base64, os, runpy, sys
+fd = os.memfd_create("slotd")
+with open(sys.argv[1], "rb") as file:
+    data = base64.b64decode(file.read())
+while data:
+    data = data[os.write(fd, data):]
+sys.argv = ["slotd", "http", *sys.argv[2:]]
+runpy.run_path("/proc/self/fd/%d" % fd, run_name="__main__")
 """
 _RECEIVE = """\
 import os, runpy, sys
@@ -75,3 +85,9 @@ def shipment() -> bytes:
     """What to write first to the stdin of a `receiver`."""
     program = bundle()
     return len(program).to_bytes(4, "big") + program
+
+
+def finder(python: str, program: str, config: str, port: str) -> list[str]:
+    """A command that becomes a slotd which listens on `port`. `program` is a file with the bundle in base64, `config` one
+    with the settings and the token."""
+    return [python, "-I", "-c", f"exec({_FIND!r})", program, config, port]

@@ -32,12 +32,11 @@ from typing import TypedDict
 
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import WORKSPACE, SandboxSpec
-from ludus.sandbox.base import Layout, ShellSandbox
+from ludus.sandbox.base import Layout, Place, ShellSandbox, open_sandbox
 from ludus.sandbox.hostdir import HostDir, remove_tree
 from ludus.sandbox.limits import SHM_MB, Cgroups, Held, describe, find_cgroups, ulimits
 from ludus.sandbox.processes import Child, children, signal_each
 from ludus.sandbox.shell import Pipes, Shell
-from ludus.sandbox.teardown import to_the_end
 
 HOME = "/home/agent"
 _LIB = "/run/ludus/lib"
@@ -88,12 +87,7 @@ class Bwrap:
 
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
         shared = self._prepared()
-        stack = AsyncExitStack()
-        try:
-            return await _open(shared, spec, stack)
-        except BaseException:
-            await to_the_end(stack.aclose())
-            raise
+        return await open_sandbox(spec, lambda stack: _open(shared, spec, stack))
 
     def close(self) -> None:
         if self._shared is not None:
@@ -130,7 +124,7 @@ class Bwrap:
 # ---- one slot -----------------------------------------------------------------------------------------------------
 
 
-async def _open(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> ShellSandbox:
+async def _open(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> Place:
     """Start a slot. Whatever it takes on the host is put on `stack`, to be given back in reverse."""
     user = _new_user()
     io = shared.host.slot(user)
@@ -148,7 +142,7 @@ async def _open(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> Sh
         pipes.close_slot_ends()
     stack.push_async_callback(_end, child)
     await shell.started(_START_SECONDS, lambda: _first_process(child))
-    return ShellSandbox(spec, shell, io, _LAYOUT, stack)
+    return Place(shell, io, _LAYOUT)
 
 
 def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, doors: Sequence[int]) -> Child:

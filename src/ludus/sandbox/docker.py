@@ -14,12 +14,9 @@ slot (`root=True` lifts that, and the separation of slot and slotd with it).
 """
 
 import asyncio
-import os
-import socket as sockets
 from collections.abc import Hashable
 from contextlib import suppress
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,7 +27,8 @@ from ludus.sandbox.bundle import receiver
 from ludus.sandbox.engine import Engine, EngineError
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.link import StdioLink
-from ludus.sandbox.remote import About, Server
+from ludus.sandbox.owner import is_orphan, own_mark
+from ludus.sandbox.remote import About, Server, demand
 from ludus.sandbox.settings import DockerSettings
 from ludus.sandbox.slotd.view import HOME, WORKSPACE
 from ludus.sandbox.teardown import to_the_end
@@ -62,7 +60,7 @@ class Docker:
         if self._swept is None:
             self._swept = asyncio.create_task(self._sweep())
         await asyncio.shield(self._swept)
-        name = f"ludus-{self._owner.replace(':', '-').replace('/', '-')}-{next(self._numbers)}"
+        name = f"ludus-{self._owner}-{next(self._numbers)}"
         try:
             return await self._start(name, spec)
         except BaseException:
@@ -84,15 +82,17 @@ class Docker:
             await self._engine.request("POST", f"/containers/{name}/start", body={})
             greeting = {"view": "image", "as_root": settings.root, "exclusive": settings.slots == 1}
             try:
-                about = await link.start(greeting, seconds=settings.start_seconds)
+                reply = await link.start(greeting, seconds=settings.start_seconds)
             except SandboxError as error:
                 raise SandboxError(f"image '{settings.image}' runs no slots: {error}") from error
+            about = msgspec.convert(reply.head, About)
+            demand(about, slots=settings.slots, trusted=settings.root, container=True)
         except BaseException:
             await link.close()
             raise
         return Server(
             link,
-            msgspec.convert(about.head, About),
+            about,
             places=settings.slots,
             end=lambda: self._remove(name),
             memory_held=settings.slots == 1,
@@ -141,35 +141,6 @@ class Docker:
             if is_orphan(str(entry.get("Labels", {}).get(OWNER, ""))):
                 with suppress(EngineError):
                     await self._remove(str(entry["Id"]))
-
-
-# ---- whose is it --------------------------------------------------------------------------------------------------
-
-
-def own_mark() -> str:
-    """This process, in a form that no other process has: host, boot, number, and when it started."""
-    return f"{sockets.gethostname()}/{_boot()}/{os.getpid()}:{_started(os.getpid())}"
-
-
-def is_orphan(mark: str) -> bool:
-    """Whether a mark is of a driver of this host that is gone. Marks of other hosts are not ours to judge."""
-    host, _, rest = mark.partition("/")
-    boot, _, process = rest.partition("/")
-    number, _, started = process.partition(":")
-    if host != sockets.gethostname() or not number.isdigit():
-        return False
-    return boot != _boot() or _started(int(number)) != started
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().partition("-")[0]
-
-
-def _started(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
 
 
 # ---- what a container looks like ----------------------------------------------------------------------------------

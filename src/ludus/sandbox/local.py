@@ -19,11 +19,10 @@ from pathlib import Path
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.base import Layout, ShellSandbox
+from ludus.sandbox.base import Layout, Place, ShellSandbox, open_sandbox
 from ludus.sandbox.hostdir import HostDir, find_bash, remove_tree
 from ludus.sandbox.processes import Child, descendants, is_dead, kill_trees
 from ludus.sandbox.shell import Pipes, Shell
-from ludus.sandbox.teardown import to_the_end
 
 _START_SECONDS = 30.0
 _MARK = "LUDUS_SLOT"
@@ -38,12 +37,8 @@ class Local:
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
         if self._host is None:
             self._host = HostDir()
-        stack = AsyncExitStack()
-        try:
-            return await _open(self._host, spec, stack)
-        except BaseException:
-            await to_the_end(stack.aclose())
-            raise
+        host = self._host
+        return await open_sandbox(spec, lambda stack: _open(host, spec, stack))
 
     def close(self) -> None:
         if self._host is not None:
@@ -51,7 +46,7 @@ class Local:
             self._host = None
 
 
-async def _open(host: HostDir, spec: SandboxSpec, stack: AsyncExitStack) -> ShellSandbox:
+async def _open(host: HostDir, spec: SandboxSpec, stack: AsyncExitStack) -> Place:
     """Start a slot. Whatever it takes on the host is put on `stack`, to be given back in reverse."""
     folder = host.slot()
     stack.push_async_callback(asyncio.to_thread, remove_tree, folder)
@@ -69,7 +64,7 @@ async def _open(host: HostDir, spec: SandboxSpec, stack: AsyncExitStack) -> Shel
     stack.push_async_callback(_end, child, folder)
     await shell.started(_START_SECONDS, lambda: child.pid)
     layout = Layout(str(workspace), str(tmp), str(io), str(host.lib), str(jobs), find_bash())
-    return ShellSandbox(spec, shell, io, layout, stack)
+    return Place(shell, io, layout)
 
 
 def _spawn(command: list[str], spec: SandboxSpec, folder: Path, pipes: Pipes) -> Child:

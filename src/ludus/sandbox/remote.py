@@ -6,7 +6,7 @@ command itself is run by slotd. A `Server` is one slotd with room for some slots
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import fields
 from itertools import count
@@ -39,6 +39,17 @@ class About(Struct, frozen=True):
     """`namespaces`, `user` or `none`: see `slotd/enter.py`."""
     why: str = ""
     """Why it is not better."""
+
+
+def demand(about: About, *, slots: int, trusted: bool, container: bool) -> None:
+    """Refuse a server whose slots would not be kept apart as they must.
+
+    `container`: slotd has a container to itself, which keeps a single slot from the host and from the network.
+    """
+    if about.isolation == "namespaces" or trusted or (about.isolation == "user" and container and slots == 1):
+        return
+    remedy = "set slots to 1" if about.isolation == "user" and container else "set trusted, for code that you trust"
+    raise SandboxError(f"slots would not be isolated there: {about.why}. Allow namespaces, or {remedy}", retryable=False)
 
 
 class _RemoteShell:
@@ -85,7 +96,7 @@ class _RemoteShell:
             with suppress(SandboxError):  # the server is gone, and the slot with it
                 await closing
 
-    def _call(self, head: dict[str, Any], body: bytes = b"", *, seconds: float) -> Awaitable[Message]:
+    def _call(self, head: dict[str, Any], body: bytes = b"", *, seconds: float) -> Coroutine[Any, Any, Message]:
         if self._closed:
             raise SandboxError("the slot is closed")
         return self._link.call({**head, "slot": self._slot}, body, seconds=seconds)
@@ -128,6 +139,7 @@ class Server:
         places: int,
         end: Callable[[], Awaitable[None]],
         memory_held: bool = False,
+        env: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.about = about
         self.places = places
@@ -135,6 +147,7 @@ class Server:
         self._link = link
         self._end = end
         self._memory_held = memory_held
+        self._env = env
         self._names = count(1)
 
     @property
@@ -153,7 +166,7 @@ class Server:
             "disk_mb": spec.disk_mb,
             "processes": spec.processes,
             "memory_mb": 0 if self._memory_held else spec.memory_mb,
-            "env": dict(spec.env),
+            "env": {**dict(self._env), **dict(spec.env)},
         }
         call = self._link.call({"op": "open", "slot": name, "spec": wanted}, seconds=_OPEN_SECONDS)
         try:

@@ -10,14 +10,17 @@ from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.docker import Docker
 from ludus.sandbox.fleet import Fleet
+from ludus.sandbox.nomad import Nomad
 from ludus.sandbox.pool import Pool
-from ludus.sandbox.settings import DockerSettings
+from ludus.sandbox.settings import DockerSettings, NomadSettings, SshSettings
+from ludus.sandbox.ssh import Ssh
 
 HERE = Path(__file__).parent
 SPEC = SandboxSpec(disk_mb=64, memory_mb=512)
@@ -85,6 +88,20 @@ def podman_socket(folder: Path, image: Path) -> Iterator[Path]:
         yield from machinery.podman(folder / "podman", image)
 
 
+@pytest.fixture(scope="session")
+def sshd(folder: Path) -> Iterator[Any]:
+    with skipping("ssh"):
+        (folder / "ssh").mkdir()
+        yield from machinery.sshd(folder / "ssh")
+
+
+@pytest.fixture(scope="session")
+def nomad(folder: Path) -> Iterator[Any]:
+    with skipping("nomad"):
+        (folder / "nomad").mkdir()
+        yield from machinery.nomad(folder / "nomad")
+
+
 # ---- one pool per backend ----------------------------------------------------------------------------------------
 
 
@@ -146,6 +163,28 @@ def podman_fleet(podman_socket: Path) -> Callable[..., Fleet]:
     return _docker_fleet(podman_socket, f"localhost/{machinery.IMAGE}", slots=4)
 
 
+@pytest.fixture(scope="session")
+def ssh_fleet(sshd: Any) -> Callable[..., Fleet]:
+    def make(**more: object) -> Fleet:
+        common = {"hosts": ("127.0.0.1",), "port": sshd.port, "user": "root", "config_file": "none"}
+        keys = {"key_file": str(sshd.key), "known_hosts": str(sshd.known_hosts), "python": "/usr/bin/python3"}
+        settings = SshSettings(**{**common, **keys, **more})
+        return Fleet(Ssh(settings), slots=settings.slots, idle_seconds=settings.idle_seconds)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def nomad_fleet(nomad: Any) -> Callable[..., Fleet]:
+    def make(**more: object) -> Fleet:
+        common = {"address": nomad.address, "driver": "raw_exec", "slots": 4, "python": "/usr/bin/python3"}
+        settings = NomadSettings(**{**common, **more})
+        backend = Nomad(settings, token=nomad.token)
+        return Fleet(backend, slots=settings.slots, idle_seconds=settings.idle_seconds)
+
+    return make
+
+
 def _docker_fleet(socket: Path, image: str, **common: object) -> Callable[..., Fleet]:
     def make(**more: object) -> Fleet:
         settings = DockerSettings(**{"image": image, "socket": str(socket), "network": "host", **common, **more})
@@ -154,7 +193,7 @@ def _docker_fleet(socket: Path, image: str, **common: object) -> Callable[..., F
     return make
 
 
-BACKENDS = os.environ.get("LUDUS_TEST_BACKENDS", "docker,docker_single,podman").split(",")
+BACKENDS = os.environ.get("LUDUS_TEST_BACKENDS", "docker,docker_single,podman,ssh,nomad").split(",")
 
 
 @pytest.fixture(params=BACKENDS)

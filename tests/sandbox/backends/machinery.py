@@ -14,6 +14,7 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 IMAGE = "ludus-test:latest"
@@ -185,6 +186,79 @@ def podman(folder: Path, image: Path) -> Iterator[Path]:
     finally:
         daemon.stop()
         run(*common, "rm", "--all", "--force", "--time=0", env=env)
+
+
+# ---- ssh ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sshd:
+    """An ssh server on loopback, and what a client needs to log in as root."""
+
+    port: int
+    key: Path
+    known_hosts: Path
+    daemon: Daemon
+
+
+def sshd(folder: Path) -> Iterator[Sshd]:
+    need("sshd", "ssh", "ssh-keygen")
+    host_key, key = folder / "host_key", folder / "key"
+    for path in (host_key, key):
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path))
+    authorized = folder / "authorized_keys"
+    authorized.write_text(key.with_suffix(".pub").read_text())
+    authorized.chmod(0o600)
+    Path("/run/sshd").mkdir(exist_ok=True)
+    port = free_port()
+    (folder / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {host_key}\nPidFile {folder}/sshd.pid\nUsePAM no\n"
+        f"AuthorizedKeysFile {authorized}\nStrictModes no\nPermitRootLogin prohibit-password\n"
+        "PasswordAuthentication no\nAllowTcpForwarding no\n"
+    )
+    known = folder / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{port} {host_key.with_suffix('.pub').read_text()}")
+    daemon = Daemon([_find("sshd"), "-D", "-e", "-f", str(folder / "sshd_config")], folder / "sshd.log")
+    try:
+        daemon.wait_until(lambda: listens(port))
+        yield Sshd(port, key, known, daemon)
+    finally:
+        daemon.stop()
+
+
+# ---- stand-ins ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NomadStandin:
+    address: str
+    token: str
+    daemon: Daemon
+
+
+def nomad(folder: Path, docker_socket: Path | None = None) -> Iterator[NomadStandin]:
+    """A stand-in of Nomad; with an engine's socket, it can run docker tasks too."""
+    port, token = free_port(), "test-token"
+    script = Path(__file__).parent / "nomad_standin.py"
+    env = {"DOCKER_HOST": f"unix://{docker_socket}"} if docker_socket else {}
+    command = ["/usr/bin/python3", str(script), str(port), str(folder), token]
+    daemon = Daemon(command, folder / "nomad.log", env)
+    try:
+        daemon.wait_until(lambda: listens(port))
+        yield NomadStandin(f"http://127.0.0.1:{port}", token, daemon)
+    finally:
+        daemon.stop()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _find(program: str) -> str:
+    found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    assert found is not None
+    return found
 
 
 _PODMAN = """

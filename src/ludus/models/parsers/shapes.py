@@ -92,6 +92,11 @@ class JsonCalls:
         before, _, after = re.split(r"(\[\s*\{calls\}\s*\]|\{call\})", self.spelled)
         return Spelling(before), Spelling(after)
 
+    @cached_property
+    def _bounds(self) -> re.Pattern[str]:
+        """What a list cannot reach beyond: the tag that closes it, and the marker of the next one."""
+        return re.compile("|".join(re.escape(edge.opener) for edge in self._markup if edge.opener))
+
     @property
     def bare(self) -> bool:
         return not self._markup[0].opener
@@ -133,7 +138,7 @@ class JsonCalls:
                 calls += [c for c in read if not problems or not source.tools or c.name in source.tools]
                 at = end
             except (Bad, Cut) as error:
-                if isinstance(error, Cut) and not source.final:
+                if not listed or self.bare or (isinstance(error, Cut) and not source.final):
                     raise
                 wrong = error
                 problems.append(problem_of(source, at, error))
@@ -151,16 +156,15 @@ class JsonCalls:
 
     def _recover(self, source: Source, at: int, over: int, error: Bad | Cut, misses: int) -> tuple[int, int]:
         """Where the next object may begin after a bad one, or else where this list is over; and that again."""
-        text, closing = source.text, self._markup[1].opener
         if isinstance(error, Cut):
-            return len(text), over
+            return len(source.text), over
         begin = at + 1 if misses <= PATIENCE else max(error.at, at + 1)
         if over < begin:
-            over = text.find(closing, begin) if closing else -1
-            if over < 0 and not source.final:
+            found = self._bounds.search(source.text, begin)
+            if not found and not source.final:
                 raise Cut
-            over = len(text) if over < 0 else over
-        following = _PLAUSIBLE.search(text, begin, over)
+            over = found.start() if found else len(source.text)
+        following = _PLAUSIBLE.search(source.text, begin, over)
         return following.start() if following else over, over
 
     def _calls(self, value: Any, at: int, end: int, *, explicit: bool) -> list[Raw]:

@@ -161,7 +161,7 @@ class Stream:
         """Read what begins with the marker here; gives where the text goes on. Raises Cut to wait for more."""
         failures: list[tuple[Shape, Bad | Cut]] = []
         for markup in markers.at(source, at):
-            if self._format.anchored and self._speech.begun and isinstance(markup, Shape) and markup.bare:
+            if isinstance(markup, Shape) and not self._worth_reading(markup, at):
                 continue
             try:
                 return self._enter(source, at, markup)
@@ -171,6 +171,12 @@ class Stream:
                 if isinstance(markup, Shape) and not isinstance(error, Other):
                     failures.append((markup, error))
         return self._no_call(source, at, failures)
+
+    def _worth_reading(self, shape: Shape, at: int) -> bool:
+        if self._base + at >= self._failed_until:
+            self._failures = 0
+        misplaced = shape.bare and self._format.anchored and self._speech.begun
+        return self._failures <= PATIENCE and not misplaced
 
     def _enter(self, source: Source, at: int, markup: Markup) -> int:
         if isinstance(markup, Shape):
@@ -236,18 +242,11 @@ class Stream:
             if self._base + reach > self._failed_until:
                 self._report(problem_of(source, at, error))
             # A nested object of a broken bare one is no call; behind a marker, the next marker may well be.
-            skipped = reach if shape.bare or isinstance(error, Cut) else at + len(shape.opener)
-            end = max(end, skipped, self._out_of_patience(at, reach))
+            end = max(end, reach if shape.bare or isinstance(error, Cut) else at + len(shape.opener))
+            self._failures += 1
+            self._failed_until = max(self._failed_until, self._base + reach)
         self._speech.text(source.text[at:end], self._base + at)
         return end
-
-    def _out_of_patience(self, at: int, reach: int) -> int:
-        """Where to go on if text that failed to be a call was read again too often."""
-        if self._base + at >= self._failed_until:
-            self._failures = 0
-        self._failures += 1
-        self._failed_until = max(self._failed_until, self._base + reach)
-        return self._failed_until - self._base if self._failures > PATIENCE else 0
 
 
 def _reach(error: Bad | Cut, source: Source) -> int:

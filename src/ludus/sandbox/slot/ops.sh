@@ -34,6 +34,31 @@ write) # PATH, content on stdin
     rm -f -- "$fresh"
     exit 1
     ;;
+folder) # PATH -> whether it is one
+    [[ -d $1 ]]
+    ;;
+pack) # PATH FROM BYTES -> that part of an archive of a file or folder; from 1
+    [[ -e $1 ]] || fail 'No such file or directory'
+    [[ -L $1 && ! -d $1 ]] && set -- "$(readlink -f -- "$1")" "${@:2}"
+    [[ -r $1 ]] || fail 'Permission denied'
+    if [[ -d $1 ]]; then
+        cd -- "$1" || exit
+        set -- "$PWD" . "${@:2}"
+    else
+        cd -- "${1%/*}/" || exit
+        set -- "$PWD" "./${1##*/}" "${@:2}"
+    fi
+    tar -cf - -- "$2" 2>/dev/null | tail -c "+$3" | head -c "$4"
+    case ${PIPESTATUS[0]} in
+    0 | 1 | 2 | 141) ;; # 1, 2: a file could not be read; 141: nobody wanted the rest
+    *) fail 'Input/output error' ;;
+    esac
+    ;;
+unpack) # PATH, archive on stdin
+    mkdir -p -- "$1" || exit
+    tar -xof - -C "$1" 2>&1 >/dev/null | grep -v ': Exiting with failure' >&2
+    exit "${PIPESTATUS[0]}"
+    ;;
 start) # ID COMMAND
     mkdir -p -m 700 -- "$jobs/$1" && mkfifo -m 600 -- "$jobs/$1/in" || exit
     setsid "$BASH" -c '

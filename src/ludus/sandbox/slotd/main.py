@@ -1,14 +1,13 @@
 """The start of slotd.
 
-    stdio          the first message on stdin is the greeting, with the settings; messages follow
-    http FILE      FILE is JSON with `token`, `host`, `port` (or `port_var`, the variable that holds it) and the settings
+    stdio             the first message on stdin is the greeting, with the settings; messages follow
+    http FILE PORT    FILE is JSON with `token`, `host` and the settings
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
 from typing import Any
@@ -22,9 +21,9 @@ from ludus.sandbox.slotd.wire import Message
 def main() -> int:
     if sys.argv[1:] == ["stdio"]:
         return asyncio.run(_stdio())
-    if len(sys.argv) == 3 and sys.argv[1] == "http":
+    if len(sys.argv) == 4 and sys.argv[1] == "http":
         with open(sys.argv[2], encoding="utf-8") as file:
-            return asyncio.run(_http(json.load(file)))
+            return asyncio.run(_http(json.load(file), int(sys.argv[3])))
     serve.say(f"usage: {__doc__}")
     return 2
 
@@ -60,10 +59,9 @@ async def _greeting(reader: asyncio.StreamReader) -> dict[str, Any]:
             return message.head
 
 
-async def _http(config: dict[str, Any]) -> int:
+async def _http(config: dict[str, Any], port: int) -> int:
     slots = Slots(_settings(config))
     desk = _desk(slots, config)
-    port = int(config.get("port") or os.environ[config["port_var"]])
     server = await serve.serve_http(desk, config.get("host", "0.0.0.0"), port, config["token"])
     serve.say(f"listens on port {port}; isolation: {slots.way.isolation} {slots.way.why}")
     await _until_gone(desk, slots)

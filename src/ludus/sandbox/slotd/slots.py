@@ -37,6 +37,8 @@ class Settings(NamedTuple):
     """There is one slot at a time, so it may have the container's own /workspace if it cannot have a private one."""
     lapse: float = 30.0
     """Seconds of silence after which the driver counts as dead."""
+    mounts: tuple[tuple[str, str], ...] = ()
+    """Folders (source, target) that slots with a view of their own may read."""
 
 
 class Spec(NamedTuple):
@@ -257,6 +259,7 @@ class Slots:
             folder + "/etc",
             owner,
             slot.spec.disk_mb,
+            self._settings.mounts,
         )
         return enter.Place(slot.user, slot.spec.network, sight, self._null, stdout, stderr, passed)
 

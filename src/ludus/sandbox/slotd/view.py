@@ -37,6 +37,8 @@ class Sight(NamedTuple):
     owner: int
     """The slot's user, as it is numbered where the view is built."""
     disk_mb: int
+    mounts: tuple[tuple[str, str], ...] = ()
+    """Folders (source, target) that are shown as well."""
 
 
 def build(libc: linux.Libc, sight: Sight) -> None:
@@ -67,6 +69,9 @@ def _show(libc: linux.Libc, sight: Sight) -> None:
         for name in os.listdir("/home"):
             if f"/home/{name}" != HOME:
                 _bind(libc, f"/home/{name}", f"{sight.root}/home/{name}")
+    for source, target in sight.mounts:
+        os.makedirs(sight.root + target, exist_ok=True)
+        libc.mount(source, sight.root + target, flags=linux.BIND | linux.REC)
 
 
 def _bind(libc: linux.Libc, source: str, target: str) -> None:
@@ -98,7 +103,10 @@ def _own_files(libc: linux.Libc, sight: Sight) -> None:
     for path, options in (("/tmp", "mode=1777"), (HOME, f"mode=700,{owner}"), (WORKSPACE, f"mode=755,{owner}")):
         os.mkdir(root + path)
         _tmpfs(libc, root + path, f"{options},{room}")
-    if os.path.isdir(root + "/var/tmp"):
+    if not os.path.lexists(root + "/var"):
+        os.mkdir(root + "/var")
+        os.symlink("/tmp", root + "/var/tmp")
+    elif os.path.isdir(root + "/var/tmp"):
         libc.mount(root + "/tmp", root + "/var/tmp", flags=linux.BIND)
     os.mkdir(root + "/run")
     for source, target in ((sight.lib, LIB), (sight.io, IO)):

@@ -1,0 +1,184 @@
+"""Folders on their way into and out of slots, as tar archives that nobody has to trust.
+
+An archive that comes out of a slot was made where an agent has worked, so it is read as hostile: `entries` keeps plain
+files, folders and symbolic links and drops everything else (devices, pipes, names that climb out); a hard link becomes
+a file of its own. Nothing is ever compressed, so an archive is never larger inside than outside, except by hard links:
+those count again towards the limit. `extract` never writes through a symbolic link: links are made last, and only those
+that stay inside the folder.
+
+Modes are kept without set-user-id and the like; owners are not kept.
+"""
+
+import errno
+import io
+import os
+import posixpath
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from ludus.sandbox import TRANSFER_BYTES
+
+
+class TooLarge(OSError):
+    """A file or folder passes the size limit of its transfer."""
+
+    def __init__(self, path: str, max_bytes: int) -> None:
+        super().__init__(errno.EFBIG, f"larger than the limit of {max_bytes} bytes", path)
+
+
+class Entry(Struct, frozen=True):
+    """One file, folder or link, by its path below the root: `a/b`, never `./a`, `/a` or `../a`."""
+
+    path: str
+    mode: int
+    mtime: float = 0.0
+    data: bytes | None = None
+    """A file's content; None for folders and links."""
+    link: str | None = None
+    """Where a symbolic link points."""
+
+    @property
+    def is_folder(self) -> bool:
+        return self.data is None and self.link is None
+
+
+def entries(archive: bytes, *, max_bytes: int = TRANSFER_BYTES) -> Iterator[Entry]:
+    """What an archive holds that may be kept. Raises TooLarge, and ValueError if it is no archive."""
+    left = max_bytes
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            for member in tar:
+                path = _inside(member.name)
+                if path is None or not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
+                    continue
+                mode = member.mode & 0o777
+                if member.isdir():
+                    yield Entry(path, mode | 0o700, member.mtime)
+                elif member.issym():
+                    yield Entry(path, mode, member.mtime, link=member.linkname)
+                elif member.islnk():
+                    data = _linked(tar, member, left)
+                    left -= len(data or b"")
+                    if data is not None:
+                        yield Entry(path, mode, member.mtime, data)
+                else:
+                    left -= member.size
+                    if left < 0:
+                        raise TooLarge(path, max_bytes)
+                    file = tar.extractfile(member)
+                    assert file is not None
+                    yield Entry(path, mode, member.mtime, file.read())
+    except tarfile.TarError as error:
+        raise ValueError(f"not a whole archive: {error}") from error
+
+
+def _linked(tar: tarfile.TarFile, member: tarfile.TarInfo, left: int) -> bytes | None:
+    """The content of the file that a hard link names; None if it is none of the files before it."""
+    try:
+        target = tar.getmember(member.linkname)
+    except KeyError:
+        return None
+    if not target.isfile() or target.offset >= member.offset:
+        return None
+    if target.size > left:
+        raise TooLarge(member.name, left)
+    file = tar.extractfile(target)
+    return file.read() if file is not None else None
+
+
+def _inside(name: str) -> str | None:
+    """A member's path below the root; None for the root itself and for what lies elsewhere."""
+    path = posixpath.normpath(name)
+    outside = path.startswith(("/", "../")) or path in (".", "..")
+    return None if outside or ".." in name.split("/") or "\0" in name else path
+
+
+def archive(items: Iterable[Entry]) -> bytes:
+    """Entries as an archive. Folders come with their content, so that none has to be made up."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:", format=tarfile.GNU_FORMAT) as tar:
+        for item in items:
+            info = tarfile.TarInfo(item.path)
+            info.mode, info.mtime = item.mode, item.mtime
+            if item.data is not None:
+                info.size = len(item.data)
+                tar.addfile(info, io.BytesIO(item.data))
+                continue
+            info.type = tarfile.DIRTYPE if item.link is None else tarfile.SYMTYPE
+            info.linkname = item.link or ""
+            tar.addfile(info)
+    return buffer.getvalue()
+
+
+# ---- the host's own files -----------------------------------------------------------------------------------------
+
+
+def gather(source: Path, *, name: str | None = None, max_bytes: int = TRANSFER_BYTES) -> Iterator[Entry]:
+    """A file of the host under `name`, or what a folder holds. Links are taken as links and never followed."""
+    left = max_bytes
+    for path, under in [(source, name or source.name)] if not source.is_dir() else _below(source):
+        status = path.lstat()
+        mode = status.st_mode & 0o777
+        if path.is_symlink():
+            yield Entry(under, mode, status.st_mtime, link=os.readlink(path))  # noqa: PTH115 - bytes survive as they are
+        elif path.is_dir():
+            yield Entry(under, mode | 0o700, status.st_mtime)
+        elif path.is_file():
+            left -= status.st_size
+            if left < 0:
+                raise TooLarge(str(path), max_bytes)
+            yield Entry(under, mode, status.st_mtime, path.read_bytes())
+
+
+def _below(folder: Path) -> Iterator[tuple[Path, str]]:
+    for root, folders, files in os.walk(folder):
+        folders.sort()
+        here = Path(root)
+        for name in sorted([*folders, *files]):
+            yield here / name, (here / name).relative_to(folder).as_posix()
+
+
+def extract(items: Iterable[Entry], folder: Path) -> None:
+    """Lay entries down below `folder`, which is made. Raises OSError, also when something there is in the way."""
+    folder.mkdir(parents=True, exist_ok=True)
+    links: list[tuple[Path, str]] = []
+    for item in items:
+        path = folder / item.path
+        if item.link is not None:
+            if _stays(item.path, item.link):
+                links.append((path, item.link))
+            continue
+        _real_folders(folder, item.path if item.is_folder else posixpath.dirname(item.path))
+        if item.data is not None:
+            _lay(path, item.data, item.mode)
+    for path, target in links:
+        _real_folders(folder, posixpath.dirname(path.relative_to(folder).as_posix()))
+        if path.is_symlink():
+            path.unlink()
+        path.symlink_to(target)
+
+
+def _stays(path: str, target: str) -> bool:
+    """Whether a link at `path` points to somewhere below the root, read as text."""
+    end = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    return not target.startswith("/") and end != ".." and not end.startswith("../")
+
+
+def _real_folders(root: Path, path: str) -> None:
+    """Make a folder and those above it; a link in its place is refused, wherever it points."""
+    here = root
+    for part in path.split("/") if path else []:
+        here /= part
+        if here.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, "a symbolic link is in the way", str(here))
+        here.mkdir(exist_ok=True)
+
+
+def _lay(path: Path, data: bytes, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        file.write(data)
+        os.fchmod(file.fileno(), mode)

@@ -1,0 +1,294 @@
+"""Slots in containers, or in bare processes, that a Nomad cluster runs.
+
+Each server is a job of its own (type `batch`, one allocation, never restarted), so that exactly the one that is meant is
+ended. slotd comes to it as a template of the job and listens on a port that Nomad gives it; requests carry a token that is
+made for each job and lies in the task's secrets folder. Whoever may read the job in Nomad can read that token, and the
+requests are not encrypted: keep Nomad and its network to yourselves.
+
+Nothing polls Nomad: waiting for an allocation is a blocking query. When the driver dies, slotd ends after a silence and the
+job is over; its record in Nomad is purged by the next driver on the same host.
+"""
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Hashable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from ludus.errors import SandboxError
+from ludus.models.http import Client, HttpError, Timeouts
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.bundle import bundle, finder
+from ludus.sandbox.limits import SHM_MB
+from ludus.sandbox.link import LAPSE_SECONDS, HttpLink
+from ludus.sandbox.owner import is_orphan, own_mark
+from ludus.sandbox.remote import About, Server, demand
+from ludus.sandbox.settings import NomadSettings
+from ludus.sandbox.teardown import to_the_end
+
+_TASK, _PORT = "slotd", "slotd"
+_SLOTD_MB = 96
+_WAIT = "30s"
+_RIGHTS = ("setuid", "setgid", "chown", "kill", "dac_override", "fowner")
+_NAMESPACE_RIGHTS = ("sys_admin", "sys_chroot", "net_admin", "setpcap")
+_FAILED = ("failed", "lost", "complete")
+
+
+class NomadError(SandboxError):
+    """Nomad refused, or did not answer."""
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message, retryable=status not in (400, 403))
+        self.status = status
+
+
+class Nomad:
+    """Starts jobs, each with a slotd in it."""
+
+    def __init__(self, settings: NomadSettings, *, token: str = "") -> None:
+        self._settings = settings
+        self._api = _Api(settings, token)
+        self._client = Client(connections=settings.slots * 2 + 8, response_bytes=2**30)
+        """For slotds, not for Nomad."""
+        self._owner = own_mark()
+        self._numbers = count(1)
+        self._swept: asyncio.Task[None] | None = None
+
+    def kind(self, spec: SandboxSpec) -> Hashable:
+        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes
+
+    async def launch(self, spec: SandboxSpec) -> Server:
+        if self._swept is None:
+            self._swept = asyncio.create_task(self._sweep())
+        await asyncio.shield(self._swept)
+        name = f"{self._settings.job_prefix}-{self._owner}-{next(self._numbers)}"
+        try:
+            return await self._start(name, spec)
+        except BaseException:
+            await to_the_end(self._purge(name))
+            raise
+
+    async def close(self) -> None:
+        if self._swept is not None:
+            self._swept.cancel()
+            await asyncio.wait((self._swept,))
+        await self._client.close()
+        await self._api.close()
+
+    # ---- one job --------------------------------------------------------------------------------------------------
+
+    async def _start(self, name: str, spec: SandboxSpec) -> Server:
+        settings, token = self._settings, secrets.token_urlsafe(32)
+        try:
+            async with asyncio.timeout(settings.start_seconds):
+                submitted = await self._api.request("POST", "/v1/jobs", body={"Job": job(settings, spec, name, token)})
+                address = await self._address(name, str(submitted.get("EvalID", "")))
+        except TimeoutError:
+            raise SandboxError(f"Nomad did not run job {name} within {settings.start_seconds:g} s") from None
+        link = HttpLink(self._client, f"http://{address}", token)
+        try:
+            reply = await link.start(seconds=settings.start_seconds)
+            about = msgspec.convert(reply.head, About)
+            demand(about, slots=settings.slots, trusted=settings.trusted, container=spec.network)
+        except BaseException:
+            await link.close()
+            raise
+        env = settings.env if settings.driver == "raw_exec" else ()
+        return Server(link, about, places=settings.slots, end=lambda: self._purge(name), env=env)
+
+    async def _address(self, name: str, evaluation: str) -> str:
+        """Where the job's slotd listens, once it runs."""
+        index = 0
+        while True:
+            query = {"index": str(index), "wait": _WAIT}
+            path = f"/v1/job/{quote(name, safe='')}/allocations"
+            allocations, index = await self._api.blocking(path, query)
+            for stub in allocations:
+                status = stub["ClientStatus"]
+                if status in _FAILED:
+                    raise SandboxError(f"job {name} {status}: {_events(stub)}")
+                if status == "running":
+                    allocation = await self._api.request("GET", f"/v1/allocation/{stub['ID']}")
+                    return _port(allocation)
+            if not allocations:
+                await self._check_placement(evaluation)
+
+    async def _check_placement(self, evaluation: str) -> None:
+        if evaluation:
+            found = await self._api.request("GET", f"/v1/evaluation/{evaluation}")
+            failed = found.get("FailedTGAllocs") or {}
+            if failed:
+                metrics = next(iter(failed.values()))
+                why = {**(metrics.get("DimensionExhausted") or {}), **(metrics.get("ConstraintFiltered") or {})}
+                raise SandboxError(f"Nomad has no room for a job: {', '.join(why) or 'no node fits'}")
+
+    async def _purge(self, name: str) -> None:
+        with suppress(NomadError):  # the next driver's sweep is the last resort
+            await self._api.request("DELETE", f"/v1/job/{quote(name, safe='')}", {"purge": "true"})
+
+    async def _sweep(self) -> None:
+        """Purge what drivers of this host have left that are not alive any more; with `purge_on_start`, all others'."""
+        prefix = f"{self._settings.job_prefix}-"
+        jobs = await self._api.request("GET", "/v1/jobs", {"prefix": prefix})
+        for entry in jobs or []:
+            name = str(entry["ID"])
+            mark = name.removeprefix(prefix).rpartition("-")[0]
+            if self._settings.purge_on_start or is_orphan(mark):
+                await self._purge(name)
+
+
+class _Api:
+    """Nomad's HTTP API. A request that cannot do harm twice is repeated when Nomad fails."""
+
+    def __init__(self, settings: NomadSettings, token: str) -> None:
+        self._settings = settings
+        self._headers = (("X-Nomad-Token", token),) if token else ()
+        self._client = Client()
+
+    async def request(self, method: str, path: str, query: dict[str, str] | None = None, body: object = None) -> Any:
+        answer, _ = await self._send(method, path, query or {}, body, self._settings.api_seconds)
+        return answer
+
+    async def blocking(self, path: str, query: dict[str, str]) -> tuple[Any, int]:
+        """A blocking query: an answer when something changed, and the index to ask with next."""
+        return await self._send("GET", path, query, None, self._settings.api_seconds + 60.0)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _send(
+        self, method: str, path: str, query: dict[str, str], body: object, seconds: float
+    ) -> tuple[Any, int]:
+        for name in ("region", "namespace"):
+            if value := getattr(self._settings, name):
+                query = {**query, name: value}
+        url = self._settings.address.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
+        data = b"" if body is None else msgspec.json.encode(body)
+        limits = Timeouts(connect=10.0, silence=seconds, total=seconds)
+        problem = NomadError("unreachable")
+        for pause in (0.2, 1.0, 0.0):
+            try:
+                response = await self._client.request(method, url, self._headers, data, timeouts=limits)
+            except HttpError as error:
+                problem = NomadError(f"Nomad cannot be reached: {error}")
+            else:
+                if response.status < 300:
+                    index = response.header("X-Nomad-Index")
+                    return _decoded(response.body), int(index) if index.isdigit() else 0
+                words = response.body[:300].decode(errors="replace").strip()
+                problem = NomadError(f"Nomad answered {response.status}: {words}", status=response.status)
+                if response.status < 500:
+                    break
+            await asyncio.sleep(pause)
+        raise problem
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data) if data.strip() else {}
+    except msgspec.DecodeError as error:
+        raise NomadError(f"Nomad's answer is not JSON: {error}") from error
+
+
+def _events(stub: dict[str, Any]) -> str:
+    """What Nomad tells of a task that failed."""
+    state = (stub.get("TaskStates") or {}).get(_TASK) or {}
+    words = [str(event.get("DisplayMessage") or event.get("Type")) for event in state.get("Events") or []]
+    return "; ".join(words[-4:]) or "no reason was given"
+
+
+def _port(allocation: dict[str, Any]) -> str:
+    for port in allocation["AllocatedResources"]["Shared"]["Ports"] or []:
+        if port["Label"] == _PORT:
+            host = str(port["HostIP"])
+            return f"{f'[{host}]' if ':' in host else host}:{port['Value']}"
+    raise SandboxError("Nomad gave the job no port")
+
+
+# ---- what a job looks like ----------------------------------------------------------------------------------------
+
+
+def job(settings: NomadSettings, spec: SandboxSpec, name: str, token: str) -> dict[str, Any]:
+    """The job that runs one slotd."""
+    task = {
+        "Name": _TASK,
+        "Driver": "docker" if settings.driver == "docker" else "raw_exec",
+        "Config": _config(settings, spec),
+        "Env": dict(settings.env),
+        "Resources": _resources(settings, spec),
+        "Templates": _templates(settings, token),
+        "KillTimeout": 10_000_000_000,
+        "KillSignal": "SIGTERM",
+    }
+    group = {
+        "Name": "slots",
+        "Count": 1,
+        "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
+        "ReschedulePolicy": {"Attempts": 0, "Unlimited": False},
+        "Networks": [{"DynamicPorts": [{"Label": _PORT}]}],
+        "Tasks": [task],
+    }
+    return {
+        "ID": name,
+        "Name": name,
+        "Type": "batch",
+        "Datacenters": list(settings.datacenters),
+        "TaskGroups": [group],
+        **({"Namespace": settings.namespace} if settings.namespace else {}),
+        **({"Region": settings.region} if settings.region else {}),
+    }
+
+
+def _config(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
+    tasks, hidden, port = "${NOMAD_TASK_DIR}", "${NOMAD_SECRETS_DIR}", f"${{NOMAD_PORT_{_PORT}}}"
+    if settings.driver == "raw_exec":
+        command, *arguments = finder(settings.python, f"{tasks}/slotd", f"{hidden}/slotd.json", port)
+        return {"command": command, "args": arguments}
+    if settings.driver == "singularity":
+        binds = [f"{tasks}:/local:ro", f"{hidden}:/secrets:ro", *(f"{m.source}:{m.target}:ro" for m in settings.mounts)]
+        options = ["--containall", "--no-home", "--writable-tmpfs", "--cleanenv"]
+        options += [part for bind in binds for part in ("--bind", bind)]
+        return {
+            "command": "apptainer",
+            "args": ["exec", *options, settings.image, *finder(settings.python, "/local/slotd", "/secrets/slotd.json", port)],
+        }
+    command, *arguments = finder(settings.python, f"{tasks}/slotd", f"{hidden}/slotd.json", port)
+    config: dict[str, Any] = {
+        "image": settings.image,
+        "entrypoint": [],
+        "command": command,
+        "args": arguments,
+        "ports": [_PORT],
+        "pids_limit": spec.processes * settings.slots + 32,
+        "volumes": [f"{mount.source}:{mount.target}:ro" for mount in settings.mounts],
+    }
+    if settings.privileged:
+        return {**config, "privileged": True}
+    config |= {"cap_drop": ["all"], "cap_add": [*_RIGHTS, *_NAMESPACE_RIGHTS]}
+    return {**config, "security_opt": ["no-new-privileges", "apparmor=unconfined"]}
+
+
+def _resources(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
+    memory = settings.memory_mb or settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
+    gpus = {"Devices": [{"Name": "nvidia/gpu", "Count": settings.gpus}]} if settings.gpus else {}
+    return {"CPU": settings.cpu_mhz, "MemoryMB": memory, **gpus}
+
+
+def _templates(settings: NomadSettings, token: str) -> list[dict[str, Any]]:
+    config = {
+        "token": token,
+        "host": "0.0.0.0",
+        "view": "system" if settings.driver == "raw_exec" else "image",
+        "lapse": LAPSE_SECONDS,
+        "exclusive": settings.slots == 1 and settings.driver != "raw_exec",
+        "mounts": [(m.source, m.target) for m in settings.mounts] if settings.driver == "raw_exec" else [],
+    }
+    plain = {"LeftDelim": "<%ludus", "RightDelim": "ludus%>", "ChangeMode": "noop"}
+    program = {"EmbeddedTmpl": base64.b64encode(bundle()).decode(), "DestPath": "local/slotd", "Perms": "0644"}
+    told = {"EmbeddedTmpl": msgspec.json.encode(config).decode(), "DestPath": "secrets/slotd.json", "Perms": "0600"}
+    return [{**program, **plain}, {**told, **plain}]

@@ -1,0 +1,37 @@
+"""Whose a container or job is: a mark that names one driver process, and tells whether that driver still lives.
+
+A driver that was killed cannot clean up. What it left carries its mark, so the next driver on the same host can.
+"""
+
+import os
+import re
+import socket
+from pathlib import Path
+
+
+def own_mark() -> str:
+    """This process, in a form that no other process has: host, boot, number, and when it started."""
+    return "_".join((_host(), _boot(), str(os.getpid()), _started(os.getpid())))
+
+
+def is_orphan(mark: str) -> bool:
+    """Whether a mark is of a driver of this host that is gone. Marks of other hosts are not ours to judge."""
+    parts = mark.split("_")
+    if len(parts) != 4 or parts[0] != _host() or not parts[2].isdigit():
+        return False
+    return parts[1] != _boot() or _started(int(parts[2])) != parts[3]
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "", socket.gethostname())
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().partition("-")[0]
+
+
+def _started(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

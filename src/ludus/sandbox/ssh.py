@@ -1,0 +1,91 @@
+"""Slots on other hosts, through the OpenSSH client.
+
+The `ssh` program is used, not a library: it brings your configuration, agent, jump hosts and hardware keys, and adds no
+dependency. One connection per host carries all its slots, so nothing has to be multiplexed. Host keys are checked: a host
+that `known_hosts` does not know is refused. Nothing is installed over there and nothing stays: slotd comes over the
+connection and leaves with it.
+
+A slot sees the programs of the host (`/usr`, `/etc` and the like) but not its other files. That takes namespaces: root may
+always make them, others where the host allows user namespaces. Where it does not, slots are refused, unless `trusted`
+says that code may run as the login user. There are no control groups: memory is limited per process.
+"""
+
+import shlex
+from collections import Counter
+from collections.abc import Hashable
+
+import msgspec
+
+from ludus.errors import SandboxError
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.bundle import receiver
+from ludus.sandbox.link import StdioLink
+from ludus.sandbox.program import run_program
+from ludus.sandbox.remote import About, Server, demand
+from ludus.sandbox.settings import SshSettings
+
+_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
+_PLAIN = ("-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no")
+
+
+class Ssh:
+    """Starts a slotd on each host."""
+
+    def __init__(self, settings: SshSettings) -> None:
+        self._settings = settings
+        self._used: Counter[str] = Counter(dict.fromkeys(settings.hosts, 0))
+
+    def kind(self, spec: SandboxSpec) -> Hashable:
+        return "any"
+
+    async def launch(self, spec: SandboxSpec) -> Server:
+        host = min(self._used, key=lambda name: self._used[name])
+        if self._used[host]:
+            room = len(self._settings.hosts) * self._settings.slots
+            raise SandboxError(f"all {room} slots of the hosts are taken: set max_slots to {room}, or add hosts")
+        self._used[host] += 1
+        try:
+            return await self._start(host)
+        except BaseException:
+            self._used[host] -= 1
+            raise
+
+    async def close(self) -> None:
+        """Nothing is left over there when its servers are ended."""
+
+    async def _start(self, host: str) -> Server:
+        settings = self._settings
+        link = StdioLink(await run_program(ssh_command(settings, host)))
+        try:
+            mounts = [(mount.source, mount.target) for mount in settings.mounts]
+            reply = await link.start({"view": "system", "mounts": mounts}, seconds=settings.start_seconds)
+            about = msgspec.convert(reply.head, About)
+            demand(about, slots=settings.slots, trusted=settings.trusted, container=False)
+        except SandboxError as error:
+            await link.close()
+            raise SandboxError(f"host '{host}' runs no slots: {error}", retryable=error.retryable) from error
+        except BaseException:
+            await link.close()
+            raise
+
+        async def end() -> None:
+            self._used[host] -= 1
+
+        return Server(link, about, places=settings.slots, end=end, env=settings.env)
+
+
+def ssh_command(settings: SshSettings, host: str) -> list[str]:
+    """How slotd is started on a host. What goes through the host's shell is the same text always."""
+    options = [*_PLAIN, *_ALIVE, "-o", f"ConnectTimeout={settings.connect_seconds:.0f}"]
+    options += ("-o", "StrictHostKeyChecking=yes")
+    if settings.known_hosts:
+        options += ("-o", f"UserKnownHostsFile={settings.known_hosts}", "-o", "GlobalKnownHostsFile=none")
+    if settings.config_file:
+        options += ("-F", settings.config_file)
+    if settings.key_file:
+        options += ("-i", settings.key_file, "-o", "IdentitiesOnly=yes")
+    if settings.port:
+        options += ("-p", str(settings.port))
+    if settings.user:
+        options += ("-l", settings.user)
+    return ["ssh", *options, "--", host, f"exec {shlex.join(receiver(settings.python))}"]

@@ -12,7 +12,7 @@ RUN    ?= runs/demo
 .PHONY: demo test lint bench setup setup-dev clean
 
 demo: setup
-	@$(BIN)/python examples/demo.py --out $(RUN)
+	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
 
 test: lint
 	@$(BIN)/python -m pytest

@@ -323,13 +323,13 @@ def test_ids_and_limits_choose_tasks(ludus: Ludus):
 def test_a_run_without_any_score_ends_with_1(ludus: Ludus):
     code, out, _ = ludus("evaluate", "sums.py", "--out", "r", *scripted("broken"))
     assert code == 1
-    assert "4 rollouts failed and have no score" in out
+    assert "ludus evaluate --resume --out r   4 rollouts have no score: run them again" in out
 
 
 def test_failed_rollouts_are_stated_and_run_again_on_resume(ludus: Ludus, folder: Path):
     code, out, _ = ludus("evaluate", "sums.py", "--out", "r", *scripted("half_broken"))
     assert code == 0
-    assert "2 rollouts failed and have no score; --resume runs them again" in out
+    assert "ludus evaluate --resume --out r   2 rollouts have no score: run them again" in out
     (folder / "models.py").write_text(SCRIPT.replace("raise ModelError", "pass  # "))
     again = subprocess.run(
         [*LUDUS, "evaluate", "--resume", "--out", "r", "--json"], capture_output=True, text=True, check=True

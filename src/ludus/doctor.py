@@ -20,8 +20,10 @@ from ludus import __version__
 from ludus.config import Config
 from ludus.config.build import server_settings
 from ludus.config.recipes import AnthropicConfig, AzureConfig, ServerConfig
+from ludus.config.secrets import weights_folder
 from ludus.errors import ConfigError, suggest
 from ludus.models.http import Client, HttpError, Response, Timeouts
+from ludus.models.weights import SMOLLM2
 
 PYTHON = (3, 11)
 LITTLE_DISK = 1_000_000_000
@@ -89,7 +91,9 @@ def about_embedded() -> Iterator[Finding]:
     if not importlib.util.find_spec("xllamacpp"):
         yield Finding("embedded model", "warn", "its engine is not installed", "pip install 'ludus[local]'")
         return
-    yield Finding("embedded model", "ok", "its engine is installed")
+    kept = weights_folder() / SMOLLM2.file
+    state = "its weights are here" if kept.is_file() else "its weights are fetched on first use (98 MB)"
+    yield Finding("embedded model", "ok", f"its engine is installed, {state}")
 
 
 def about_extras() -> Iterator[Finding]:

@@ -4,13 +4,14 @@ An environment is a small typed recipe: its fields are its options (they appear 
 what the tasks are, how a slot is prepared, which tools the agent has and how the result is judged. Only `tasks` and
 `verify` must be written. An environment never runs a model and never decides how many rollouts there are.
 
-What it can rely on: `setup` runs in a clean slot; when `verify` runs, every process that the agent started is dead;
-`Task.answer` has not been near the agent. What it must keep: `verify` is deterministic, and it raises when it cannot
-judge. It does not return 0 for that: a failure is not a zero.
+What it can rely on: `setup` runs in a clean slot; when `verify` runs, every process that the agent started is dead, and
+by default the slot is a new one, set up again, into which only the agent's files in /workspace were carried;
+`Task.answer` has not been near the agent. What it must keep: `setup` and `verify` are deterministic, and `verify`
+raises when it cannot judge. It does not return 0 for that: a failure is not a zero.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
@@ -27,6 +28,12 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Raise it when scores stop being comparable with earlier ones; it is on every record."""
     sandbox: ClassVar[SandboxSpec | None] = SandboxSpec()
     """The slot that a rollout needs; None for tasks of pure text."""
+    verify_in: ClassVar[Literal["fresh", "same"]] = "fresh"
+    """Where `verify` runs. `same`: in the agent's own slot, for tasks about more than files in /workspace (a database
+    in home, say); then nothing there can be trusted but what the agent could not write to."""
+    protected: ClassVar[tuple[str, ...]] = ()
+    """Patterns of files that are the environment's: in a fresh slot, `verify` finds them as `setup` makes them,
+    whatever the agent did to them (`tests/*`, `*.toml`; see `sandbox.carry`)."""
     toolsets: ClassVar[tuple[str, ...]] = ()
     """Toolsets offered when the user names none."""
     system: ClassVar[str] = ""
@@ -50,7 +57,9 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return ()
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
-        """Judge a finished rollout. `rollout.answer` is what the agent said last; the slot is as it left it."""
+        """Judge a finished rollout. `rollout.answer` is what the agent said last; /workspace is as it left it,
+        except for `protected` files. Hidden tests enter only here. The score is what this returns, in the driver:
+        nothing in the slot is a place where a reward could be written."""
         raise NotImplementedError(f"{type(self).__name__} does not define verify(rollout, box)")
 
     async def solve(self, task: Task, box: Sandbox | None) -> str:

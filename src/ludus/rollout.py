@@ -1,8 +1,9 @@
 """One life, and many at once.
 
-`run` shows a rollout's life in order: lease a slot, set it up, take turns, settle, verify, record. It never raises a
-`RolloutError`: it is the one place where such an error becomes a recorded `Failure`. `run_many` is the one place that
-fans out; limits on slots live in the pool, limits on requests in the model client, limits on money in the ledger.
+`run` shows a rollout's life in order: lease a slot, set it up, take turns, settle, carry the agent's files into a
+fresh slot, verify there, record. It never raises a `RolloutError`: it is the one place where such an error becomes a
+recorded `Failure`. `run_many` is the one place that fans out; limits on slots live in the pool, limits on requests in
+the model client, limits on money in the ledger.
 """
 
 import asyncio
@@ -19,8 +20,10 @@ import msgspec
 from ludus import __version__
 from ludus.agent import Limits, Policy, Spill, ToolHandler, turns
 from ludus.env import Env
-from ludus.errors import BudgetExhausted, RolloutError, SetupError, VerifierError, boundary
+from ludus.errors import BudgetExhausted, RolloutError, SandboxError, SetupError, VerifierError, boundary
 from ludus.sandbox import Sandbox
+from ludus.sandbox.archive import TooLarge
+from ludus.sandbox.carry import collect, hand_over
 from ludus.sandbox.pool import Pool
 from ludus.tools import Tool
 from ludus.tools.toolsets import make_tools
@@ -71,15 +74,18 @@ async def run(
     try:
         async with _slot(env, pool) as box:
             if box is not None:
-                with boundary(SetupError, f"{env.name}: setup of task '{job.task.id}'"):
-                    async with asyncio.timeout(limits.setup_seconds):
-                        await env.setup(job.task, box)
+                await _set_up(env, job.task, box, limits)
             tools, trace.opening = _offer(job, env, box)
             trace.tools = tuple(tool.name for tool in tools)
             stop = await _act(job, tools, trace, handler, _spill_to(box) if box else None)
-            if box is not None:
-                await box.settle()
-            return await _judge(env, record(stop), box, limits)
+            acted = record(stop)
+            if box is None:
+                return await _judge(env, acted, None, limits)
+            try:
+                async with judging_slot(env, job.task, box, pool, limits) as place:
+                    return await _judge(env, acted, place, limits)
+            except TooLarge as error:  # the agent's doing, and so a score
+                return msgspec.structs.replace(acted, score=Score.of(0.0, f"The files left behind: {error.strerror}"))
     except RolloutError as error:
         return record(StopReason.FAILED, error.as_failure())
 
@@ -94,6 +100,35 @@ async def _slot(env: Env, pool: Pool | None) -> AsyncGenerator[Sandbox | None, N
         raise SetupError(f"{env.name} needs a sandbox, but the run has no pool", retryable=False)
     async with pool.lease(env.sandbox) as box:
         yield box
+
+
+async def _set_up(env: Env, task: Task, box: Sandbox, limits: Limits) -> None:
+    with boundary(SetupError, f"{env.name}: setup of task '{task.id}'"):
+        async with asyncio.timeout(limits.setup_seconds):
+            await env.setup(task, box)
+
+
+@asynccontextmanager
+async def judging_slot(
+    env: Env, task: Task, box: Sandbox, pool: Pool | None, limits: Limits
+) -> AsyncGenerator[Sandbox, None]:
+    """Where `verify` runs after an agent has acted in `box`: with its processes dead, and in a new slot with its files,
+    unless the environment wants the same one. Raises `TooLarge` when the files cannot be carried."""
+    await box.settle()
+    if env.verify_in == "same" or pool is None:
+        yield box
+        return
+    try:
+        left = await collect(box)
+    except TooLarge:
+        raise
+    except (OSError, ValueError) as error:
+        raise SandboxError(f"the agent's files could not be read: {error}") from error
+    async with pool.exchange(box) as fresh:
+        await _set_up(env, task, fresh, limits)
+        with boundary(SandboxError, "the agent's files could not be carried into a fresh slot"):
+            await hand_over(left, fresh, env.protected)
+        yield fresh
 
 
 def _offer(job: Job, env: Env, box: Sandbox | None) -> tuple[list[Tool], tuple[Message, ...]]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ludus.errors import SandboxError
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
+from ludus.sandbox.archive import TooLarge
 from ludus.sandbox.pool import open_pool
 from ludus.sandbox.processes import children, descendants
 
@@ -643,5 +644,117 @@ def test_seconds_are_measured(backend, in_box):
         before = time.monotonic()
         result = await box.exec("sleep 0.1")
         assert 0.1 <= result.seconds <= time.monotonic() - before
+
+    in_box(backend, test)
+
+
+# ---- folders, executions, reset -----------------------------------------------------------------------------------
+
+
+def test_files_and_folders_go_in_and_out(backend, in_box, tmp_path):
+    source, target = tmp_path / "in", tmp_path / "out"
+    (source / "a" / "empty").mkdir(parents=True)
+    (source / "a" / "run.sh").write_text("echo ran")
+    (source / "a" / "run.sh").chmod(0o755)
+    (source / "bytes").write_bytes(bytes(range(256)) * 5000)
+    (source / "link").symlink_to("a/run.sh")
+    (source / "-odd\n'name").write_text("odd")
+
+    async def test(box: Sandbox) -> None:
+        await box.upload(source, "folder")
+        assert (await box.exec("folder/a/run.sh; sh folder/link; cat <folder/-odd*")).stdout == b"ran\nran\nodd"
+        await box.upload(source / "bytes", "/tmp/x/y")
+        assert await box.read("/tmp/x/y") == (source / "bytes").read_bytes()
+        await box.upload(source / "a", "folder")  # beside what is there
+        await box.download("folder", target)
+        assert (target / "bytes").read_bytes() == (source / "bytes").read_bytes()
+        assert (target / "a" / "empty").is_dir()
+        assert (target / "a" / "run.sh").stat().st_mode & 0o777 == 0o755
+        assert (target / "link").readlink() == Path("a/run.sh")
+        assert (target / "run.sh").read_text() == "echo ran"
+        assert (target / "-odd\n'name").read_text() == "odd"
+        await box.download("folder/link", tmp_path / "one")
+        assert (tmp_path / "one").read_text() == "echo ran"
+
+    in_box(backend, test)
+
+
+def test_what_goes_wrong_with_a_transfer_is_the_matching_exception(backend, in_box, tmp_path):
+    async def test(box: Sandbox) -> None:
+        with pytest.raises(FileNotFoundError):
+            await box.upload(tmp_path / "missing", "x")
+        with pytest.raises(FileNotFoundError):
+            await box.download("missing", tmp_path / "x")
+        with pytest.raises(FileNotFoundError):
+            await box.pack("missing")
+        await box.exec("head -c 3000000 /dev/zero >big; mkfifo pipe; mkdir out; ln -s / out/root; ln -s big l")
+        with pytest.raises(TooLarge):
+            await box.download("big", tmp_path / "x", max_bytes=1_000_000)
+        with pytest.raises(OSError, match="neither"):
+            await box.download("pipe", tmp_path / "x")
+        (tmp_path / "f").write_text("f")
+        with pytest.raises(NotADirectoryError):
+            await box.upload(tmp_path / "f", "big/f")
+        await box.download("out", tmp_path / "out")
+        assert list((tmp_path / "out").iterdir()) == []
+
+    in_box(backend, test)
+
+
+def test_an_archive_of_more_than_one_part_is_whole(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("head -c 40000000 /dev/urandom >big; sha256sum <big >sum")
+        packed = await box.pack(".")
+        await box.unpack(packed, "/tmp/again")
+        same = await box.exec("sha256sum <${TMPDIR:-/tmp}/again/big; cat sum")
+        assert len(set(same.stdout.splitlines())) == 1
+
+    in_box(backend, test, SandboxSpec(disk_mb=100))
+
+
+def test_unpacking_can_replace_what_is_there(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.exec("mkdir -p new old/locked; echo n >new/n; touch old/locked/x .hidden; chmod 000 old/locked")
+        await box.unpack(await box.pack("new"), "old", replace=True)
+        assert (await box.exec("ls -A old")).stdout == b"n\n"
+
+    in_box(backend, test)
+
+
+def test_an_execution_with_an_id_runs_once(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        first = await box.exec("echo x >>count; echo $RANDOM$RANDOM", execution="one")
+        assert first.id == "one"
+        assert await box.exec("echo x >>count; echo $RANDOM$RANDOM", execution="one") == first
+        both = await asyncio.gather(*(box.exec("sleep 0.1; echo x >>count", execution="two") for _ in range(3)))
+        assert len(set(both)) == 1
+        assert await box.read("count") == b"x\nx\n"
+        plain = [await box.exec("true") for _ in range(2)]
+        assert plain[0].id != plain[1].id
+        slow = asyncio.create_task(box.exec("sleep 30", execution="cut"))
+        await asyncio.sleep(0.05)
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        assert (await box.exec("echo again", execution="cut")).stdout == b"again\n"
+
+    in_box(backend, test)
+
+
+def test_reset_leaves_nothing(backend, in_box):
+    async def test(box: Sandbox) -> None:
+        await box.start("sleep 54321")
+        await box.exec(
+            "echo x >x; mkdir ~/h; touch ${TMPDIR:-/tmp}/t ~/h/y; export KEPT=1; cd /; (setsid sleep 54321 &)"
+        )
+        await box.reset()
+        left = await box.exec('ls -A . "${TMPDIR:-/tmp}" ~ | grep -v :; echo "[$KEPT]"; pgrep -fx "sleep 54321"')
+        assert left.stdout.split() == [b"[]"]
+        assert await box.poll(await box.start("exit 3")) in (None, 3)
+        with pytest.raises(KeyError):
+            await box.poll("bg-2")
+        await box.close()
+        with pytest.raises(SandboxError):
+            await box.reset()
 
     in_box(backend, test)

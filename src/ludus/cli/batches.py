@@ -140,7 +140,7 @@ async def _built(config: Config, ledger: Ledger) -> AsyncGenerator[tuple[Batch, 
     """Everything that the batch needs, alive."""
     env = build_env(config)
     tasks = load_tasks(env, config.env.split, config.env.limit, config.env.ids)
-    model = build_model(config.model, ledger)
+    model = build_model(config.model, ledger, tell=lambda text: print(f"ludus: {text}", file=sys.stderr))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(model.close)
         registry = await stack.enter_async_context(open_registry(config.tools))
@@ -245,9 +245,7 @@ def spent(out: Path) -> dict[str, Totals]:
 
 def _report(outcome: Outcome, config: Config, arguments: Arguments, ledger: Ledger) -> None:
     out = Path(config.run.out)
-    resume = (
-        "" if outcome.status == "completed" else shlex.join(["ludus", arguments.command, "--resume", "--out", str(out)])
-    )
+    resume = shlex.join(["ludus", arguments.command, "--resume", "--out", str(out)])
     if outcome.message:
         _say(f"{outcome.message}\ngo on with: {resume}")
     if arguments.json:
@@ -256,7 +254,7 @@ def _report(outcome: Outcome, config: Config, arguments: Arguments, ledger: Ledg
         print(out)
     else:
         print_summary(outcome.summary)
-        print("\n" + next_steps(out, outcome.summary))
+        print("\n" + next_steps(out, outcome.summary, resume))
 
 
 def _machine(outcome: Outcome, arguments: Arguments, out: Path, resume: str, ledger: Ledger) -> dict[str, Any]:
@@ -266,20 +264,20 @@ def _machine(outcome: Outcome, arguments: Arguments, out: Path, resume: str, led
         "run": str(out),
         "status": outcome.status,
         "message": outcome.message,
-        "resume": resume,
+        "resume": "" if outcome.status == "completed" else resume,
         "summary": json.loads(to_json(outcome.summary)),
         "ledger": json.loads(to_json(ledger.roles)),
         "files": {key: str(out / name) for key, name in names.items() if (out / name).exists()},
     }
 
 
-def next_steps(out: Path, summary: Summary) -> str:
+def next_steps(out: Path, summary: Summary, resume: str) -> str:
     """What to do with a run."""
     shown = shlex.quote(str(out))
     lines = [f"{out}"]
     if summary.overall.rollouts > summary.overall.scored:
         failed = summary.overall.rollouts - summary.overall.scored
-        lines.append(f"  {failed} rollouts failed and have no score; --resume runs them again")
+        lines.append(f"  {resume}   {failed} rollouts have no score: run them again")
     lines.append(f"  ludus show {shown}   the rollouts; add a task id for a transcript")
     if (out / PAGE).exists():
         lines.append(f"  {(out / PAGE).resolve().as_uri()}   the same in a browser")

@@ -1,6 +1,6 @@
 """From settings to live things: environment, model, tools, policy, sandboxes. Heavy imports are inside."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from ludus.config.recipes import (
     ToolsConfig,
     WebConfig,
 )
-from ludus.config.secrets import proxy_for, read_secret
+from ludus.config.secrets import proxy_for, read_secret, weights_folder
 from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.models import Model
@@ -82,22 +82,24 @@ def build_ledger(config: Config, spent: "Mapping[str, Totals] | None" = None) ->
     return Ledger(Budget(**msgspec.structs.asdict(config.budget)), spent)
 
 
-def build_model(model: ModelConfig, ledger: "Ledger", role: str = "agent") -> Model:
-    """The model, with its calls booked under `role`. Nothing is sent yet."""
+def build_model(
+    model: ModelConfig, ledger: "Ledger", role: str = "agent", tell: Callable[[str], None] = lambda _: None
+) -> Model:
+    """The model, with its calls booked under `role`. Nothing is sent yet. `tell` hears of what takes long."""
     from ludus.models.ledger import Metered
 
-    return Metered(_bare_model(model), ledger, role)
+    return Metered(_bare_model(model, tell), ledger, role)
 
 
-def _bare_model(model: ModelConfig) -> Model:
+def _bare_model(model: ModelConfig, tell: Callable[[str], None]) -> Model:
     match model:
         case ScriptedConfig():
             return _scripted(model)
         case EmbeddedConfig():
-            raise ConfigError(
-                "model.type: the embedded model is not built in yet. Name a server: "
-                "--model.base_url http://127.0.0.1:8000/v1 --model.name NAME"
-            )
+            from ludus.models.embedded import EmbeddedModel, EmbeddedSettings
+
+            given = Path(model.weights).expanduser() if model.weights else None
+            return EmbeddedModel(EmbeddedSettings(cache=weights_folder(), weights=given, threads=model.threads), tell)
         case AnthropicConfig():
             from ludus.models.anthropic import AnthropicModel, AnthropicSettings
 

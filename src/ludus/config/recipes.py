@@ -117,6 +117,11 @@ class AnthropicConfig(ServerConfig, frozen=True, tag_field="type", tag="anthropi
 class EmbeddedConfig(Recipe, frozen=True, tag_field="type", tag="embedded"):
     """A small model in this process, without key or account: for trying Ludus, not for results."""
 
+    weights: str = ""
+    """A GGUF file to use instead of the one that is fetched."""
+    threads: Annotated[int, Meta(ge=1)] = 2
+    """How many cores it may use."""
+
 
 class ScriptedConfig(Recipe, frozen=True, tag_field="type", tag="scripted"):
     """A function in place of a model: `(messages, tools, sampling) -> reply`. For tests and dry runs."""

@@ -1,4 +1,4 @@
-"""Secrets and proxies: the only reader of environment variables, beside the command line.
+"""Secrets, proxies and folders: the only reader of environment variables, beside the command line.
 
 Settings name variables; their values are read here, when a client is built, and go nowhere else. `exposed` finds
 settings that hold a secret itself, as far as their names tell.
@@ -7,10 +7,12 @@ settings that hold a secret itself, as far as their names tell.
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from ludus.config.recipes import Config, ServerConfig
 from ludus.errors import ConfigError
+from ludus.models.weights import default_cache
 
 
 def read_secret(variable: str, setting: str) -> str:
@@ -93,3 +95,8 @@ def proxy_for(url: str, setting: str) -> str:
         return ""
     proxies = getproxies()
     return proxies.get(parts.scheme) or proxies.get("all") or ""
+
+
+def weights_folder() -> Path:
+    """Where model weights are kept between runs."""
+    return default_cache(os.environ)

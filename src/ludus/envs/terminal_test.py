@@ -1,24 +1,43 @@
 """Create a file with exact content: the smallest task that needs a tool and a sandbox.
 
-Good for a first look and as a smoke test of a model, a tool-call format or a backend.
+Good for a first look and as a smoke test of a model, a tool-call format or a backend. A small model does better with
+`--env.examples 2`: the conversation then opens with two files that were made before.
 """
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+import msgspec
+from msgspec import Meta
 
 from ludus.env import Env
 from ludus.sandbox import Sandbox
-from ludus.types import Rollout, Score, Task
+from ludus.types import Call, Message, Rollout, Score, Task
 from ludus.verify.text import same_text
 
 TASKS = {
     "train": {
         "greeting.txt": "Hello from the sandbox",
-        "numbers/answer.txt": "42",
-        "notes/shopping.txt": "bread\nmilk\napples",
+        "answer.txt": "forty-two",
+        "motto.txt": "practice makes perfect",
+        "city.txt": "Lisbon",
+        "notes/today.txt": "water the plants",
+        "colors.txt": "red, green, blue",
+        "reminder.txt": "the meeting is at noon",
+        "captain.txt": "Ada Lovelace",
+        "fruit.txt": "apples and pears",
+        "data/score.txt": "7 to 3",
+        "weather.txt": "rain in the morning",
+        "password_hint.txt": "name of the first pet",
     },
-    "test": {"done.txt": "All tests passed"},
+    "test": {
+        "done.txt": "All tests passed",
+        "farewell.txt": "See you tomorrow",
+        "river.txt": "the Danube",
+        "logs/status.txt": "everything is fine",
+    },
 }
+EXAMPLES = {"memo.txt": "call the bank", "list.txt": "eggs, flour, sugar"}
 
 
 class TerminalTest(Env, frozen=True):
@@ -27,10 +46,16 @@ class TerminalTest(Env, frozen=True):
     name: ClassVar[str] = "terminal-test"
     toolsets: ClassVar[tuple[str, ...]] = ("terminal", "file")
 
+    examples: Annotated[int, Meta(ge=0, le=len(EXAMPLES))] = 0
+    """How many worked examples the conversation opens with."""
+
     def tasks(self, split: str) -> Iterator[Task]:
         for path, content in TASKS.get(split, {}).items():
-            prompt = f"Create the file {path} with exactly this content:\n{content}"
-            yield Task(id=path, prompt=prompt, split=split, answer=content)
+            yield Task(id=path, prompt=_ask(path, content), split=split, answer=content)
+
+    def opening(self, task: Task) -> tuple[Message, ...]:
+        worked = list(EXAMPLES.items())[: self.examples]
+        return (*(m for path, content in worked for m in _worked(path, content)), Message("user", task.prompt))
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         assert box is not None
@@ -44,3 +69,19 @@ class TerminalTest(Env, frozen=True):
         assert box is not None
         await box.write(task.id, task.answer.encode())
         return "Done."
+
+
+def _ask(path: str, content: str) -> str:
+    return f'Create a file called {path} that contains "{content}".'
+
+
+def _worked(path: str, content: str) -> tuple[Message, ...]:
+    """An earlier request of the same kind, and how it was done."""
+    arguments = msgspec.json.encode({"path": path, "content": content}).decode()
+    call = Call(f"example-{path}", "write_file", arguments)
+    return (
+        Message("user", _ask(path, content)),
+        Message("assistant", calls=(call,)),
+        Message("tool", f"Wrote {path}: {len(content)} bytes, 1 lines.", call_id=call.id),
+        Message("assistant", "Done."),
+    )

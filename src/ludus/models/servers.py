@@ -205,20 +205,37 @@ class Servers:
         *,
         on_retry: OnRetry | None = None,
     ) -> Completion:
+        expected = 0
+        if any(lane.tokens is not None for lane in self._lanes):
+            expected = prompt_tokens(messages, tools) + reply_tokens(sampling)
+
+        async def attempt(lane: Lane) -> Completion:
+            completion = await lane.server.attempt(messages, tools, sampling)
+            if lane.tokens is not None and completion.usage.tokens:
+                lane.tokens.give_back(expected - completion.usage.tokens)
+            return completion
+
+        return await self.retrying(attempt, expected_tokens=expected, on_retry=on_retry)
+
+    async def retrying(
+        self, once: Callable[[Lane], Awaitable[T]], *, expected_tokens: int = 0, on_retry: OnRetry | None = None
+    ) -> T:
+        """Do something once with the best server; again, perhaps with another, as long as that may help."""
         attempt, avoid = 1, None
         while True:
             if self._hopeless is not None:
                 raise self._hopeless
             lane = await self._lease(avoid)
             try:
-                completion = await self._attempt(lane, messages, tools, sampling)
+                await self._pace(lane, expected_tokens)
+                result = await once(lane)
             except ServerFault as error:
                 fault = error
                 self._note_failure(lane, fault)
             else:
                 lane.answered()
                 self._note_answer()
-                return completion
+                return result
             finally:
                 self._release(lane)
             if not fault.retryable:

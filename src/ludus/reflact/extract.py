@@ -7,6 +7,7 @@ beyond trailing commas and raw line breaks in strings; a `ValueError` says what 
 to the model.
 """
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -24,10 +25,14 @@ def extract_json(text: str) -> Any:
         ValueError: there is none, it is broken, or there are several.
     """
     try:
+        return _one(text)
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
+
+
+def _one(text: str) -> Any:
+    with contextlib.suppress(ValueError):
         whole = _DECODER.decode(text.strip())
-    except ValueError:
-        pass
-    else:
         if isinstance(whole, dict | list):
             return whole  # pyright: ignore[reportUnknownVariableType]
     found, fenced, broken = _scan(text)

@@ -108,8 +108,9 @@ class Sandbox(Protocol):
         """A file or folder as a tar archive, made in the slot: read it with `sandbox.archive`, as something hostile."""
         ...
 
-    async def unpack(self, archive: bytes, path: str) -> None:
-        """Lay an archive down in a folder of the slot. Raises OSError."""
+    async def unpack(self, archive: bytes, path: str, *, replace: bool = False) -> None:
+        """Lay an archive down in a folder of the slot, whose content is removed first if `replace` is set. Raises
+        OSError."""
         ...
 
     async def start(self, command: str, *, cwd: str | None = None) -> str:

@@ -256,11 +256,11 @@ class ShellSandbox:
             if len(part.stdout) < _PACK_BYTES:
                 return b"".join(parts)
 
-    async def unpack(self, archive: bytes, path: str) -> None:
-        await self._unpack(archive, self._inside(path), path)
+    async def unpack(self, archive: bytes, path: str, *, replace: bool = False) -> None:
+        await self._unpack(archive, self._inside(path), path, replace=replace)
 
-    async def _unpack(self, packed: bytes, inside: str, path: str) -> None:
-        result = await self._operate("unpack", inside, stdin=packed)
+    async def _unpack(self, packed: bytes, inside: str, path: str, *, replace: bool = False) -> None:
+        result = await self._operate("replace" if replace else "unpack", inside, stdin=packed)
         if result.exit_code != 0:
             raise _os_error(result, path)
 

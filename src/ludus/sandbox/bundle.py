@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ludus.sandbox.hostdir import SCRIPTS, one_line
 
-SHARED = ("shell.py", "processes.py", "teardown.py")
+SHARED = ("shell.py", "processes.py", "teardown.py", "seccomp.py")
 """These import only the standard library, one another, `SandboxError` and `ExecResult`."""
 _HERE = Path(__file__).parent
 _LATER_ANNOTATIONS = "from __future__ import annotations\n"
@@ -88,6 +88,6 @@ def shipment() -> bytes:
 
 
 def finder(python: str, program: str, config: str, port: str) -> list[str]:
-    """A command that becomes a slotd which listens on `port`. `program` is a file with the bundle in base64, `config` one
-    with the settings and the token."""
+    """A command that becomes a slotd which listens on `port`. `program` is a file with the bundle in base64, `config`
+    one with the settings and the token."""
     return [python, "-I", "-c", f"exec({_FIND!r})", program, config, port]

@@ -12,7 +12,8 @@ nothing inside can kill it, and runs from a copy of bash that may be executed bu
 descriptors and memory from every other process of the slot, and no program can write to the pipes that tell the host
 how commands end.
 
-The kernel is shared with the host: this is no defence against a kernel bug. There is no system-call filter yet.
+A filter (`seccomp.py`) refuses the system calls that no task needs, ptrace, key rings, mounts, BPF and io_uring among
+them. The kernel is still shared with the host: this is no defence against a bug in what remains.
 """
 
 import asyncio
@@ -23,8 +24,8 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +37,7 @@ from ludus.sandbox.base import Layout, Place, ShellSandbox, open_sandbox
 from ludus.sandbox.hostdir import HostDir, remove_tree
 from ludus.sandbox.limits import SHM_MB, Cgroups, Held, describe, find_cgroups, ulimits
 from ludus.sandbox.processes import Child, children, signal_each
+from ludus.sandbox.seccomp import program
 from ludus.sandbox.shell import Pipes, Shell
 
 HOME = "/home/agent"
@@ -76,6 +78,22 @@ class _Shared:
     fixed: tuple[str, ...]
     """The part of bubblewrap's command line that does not depend on the spec."""
     variables: Mapping[str, str]
+    rules: bytes
+    """The system-call filter; empty on machines that have none."""
+
+    @contextmanager
+    def filter(self) -> Generator[tuple[int, ...], None, None]:
+        """The filter as a descriptor to pass on, for one start: bubblewrap reads it to its end."""
+        if not self.rules:
+            yield ()
+            return
+        fd = os.memfd_create("filter", os.MFD_CLOEXEC)
+        try:
+            os.write(fd, self.rules)
+            os.lseek(fd, 0, os.SEEK_SET)
+            yield (fd,)
+        finally:
+            os.close(fd)
 
 
 class Bwrap:
@@ -137,7 +155,9 @@ async def _open(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> Pl
     try:
         with cgroup.doors() as doors:
             supervisor = shell.supervisor_arguments(_LIB, _IO, doors, ulimits(spec, shared.cgroups.parents))
-            child = _spawn(shared, [*_arguments(shared, spec, io), *_SUPERVISOR, *supervisor], user, pipes, doors)
+            with shared.filter() as rules:
+                command = [*_arguments(shared, spec, io, rules), *_SUPERVISOR, *supervisor]
+                child = _spawn(shared, command, user, pipes, (*doors, *rules))
     finally:
         pipes.close_slot_ends()
     stack.push_async_callback(_end, child)
@@ -145,7 +165,7 @@ async def _open(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> Pl
     return Place(shell, io, _LAYOUT)
 
 
-def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, doors: Sequence[int]) -> Child:
+def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, fds: Sequence[int]) -> Child:
     prefix, options = _as_user(user)
     try:
         popen = subprocess.Popen(
@@ -153,7 +173,7 @@ def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, 
             stdin=subprocess.DEVNULL,
             stdout=pipes.slot_stdout,
             stderr=pipes.slot_stderr,
-            pass_fds=(pipes.slot_command, pipes.slot_status, *doors),
+            pass_fds=(pipes.slot_command, pipes.slot_status, *fds),
             env=_bwrap_env(shared),
             start_new_session=True,  # Ctrl-C is for the driver, which may want to finish what runs
             **options,
@@ -184,16 +204,18 @@ def _try_out(shared: _Shared) -> str:
     """What bubblewrap says when it cannot make a slot; nothing if it can."""
     user = _new_user()
     prefix, options = _as_user(user)
-    look = _arguments(shared, SandboxSpec(), shared.host.slot(user))
+    io = shared.host.slot(user)
     try:
-        done = subprocess.run(
-            [*prefix, *look, f"{_LIB}/bash", "-c", "exit 0"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_START_SECONDS,
-            env=_bwrap_env(shared),
-            **options,
-        )
+        with shared.filter() as rules:
+            done = subprocess.run(
+                [*prefix, *_arguments(shared, SandboxSpec(), io, rules), f"{_LIB}/bash", "-c", "exit 0"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                pass_fds=rules,
+                timeout=_START_SECONDS,
+                env=_bwrap_env(shared),
+                **options,
+            )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode == 0:
@@ -204,11 +226,12 @@ def _try_out(shared: _Shared) -> str:
 # ---- how the slot looks -------------------------------------------------------------------------------------------
 
 
-def _arguments(shared: _Shared, spec: SandboxSpec, io: Path) -> list[str]:
+def _arguments(shared: _Shared, spec: SandboxSpec, io: Path, rules: Sequence[int]) -> list[str]:
     disk = str(spec.disk_mb * 2**20)
     variables = {**shared.variables, **dict(spec.env)}
     return [
         *shared.fixed,
+        *(part for fd in rules for part in ("--seccomp", str(fd))),
         *(("--share-net", *_resolver()) if spec.network else ()),
         *("--size", disk, "--perms", "1777", "--tmpfs", "/tmp"),
         *("--size", disk, "--perms", "0700", "--tmpfs", HOME),
@@ -279,7 +302,7 @@ def _prepare(binary: Path) -> _Shared:
         "TERM": "dumb",
     }
     fixed = _fixed_arguments(host, etc, [*folders, *([python] if python else [])])
-    return _Shared(host, cgroups, (str(bwrap), *fixed), variables)
+    return _Shared(host, cgroups, (str(bwrap), *fixed), variables, program())
 
 
 def find_bwraps() -> list[Path]:

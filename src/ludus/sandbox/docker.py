@@ -6,20 +6,20 @@ slot's user, and the slot is a user of its own in it. With more, slotd is allowe
 that slots of one container see nothing of each other; the slots themselves hold no capability in either case and cannot
 gain any. `network=False` means a container without a network.
 
-When the driver dies, its containers end by themselves: the engine closes their stdin, and silence ends them too. What an
-unlucky moment may leave (a container made but not yet started) is found by its labels when the next driver starts.
+When the driver dies, its containers end by themselves: the engine closes their stdin, and silence ends them too. What
+an unlucky moment may leave (a container made but not yet started) is found by its labels when the next driver starts.
 
-The image needs bash, the usual tools and Python 3.8 or later; it is not changed. Files of the image are read-only to the
-slot (`root=True` lifts that, and the separation of slot and slotd with it).
+The image needs bash, the usual tools and Python 3.8 or later; it is not changed. Files of the image are read-only to
+the slot (`root=True` lifts that, and the separation of slot and slotd with it).
 """
 
 import asyncio
+import secrets
 from collections.abc import Hashable
-from contextlib import suppress
-from itertools import count
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import SandboxSpec
@@ -50,7 +50,6 @@ class Docker:
         self._settings = settings
         self._engine = Engine(settings.socket, seconds=settings.api_seconds)
         self._owner = own_mark()
-        self._numbers = count(1)
         self._swept: asyncio.Task[None] | None = None
 
     def kind(self, spec: SandboxSpec) -> Hashable:
@@ -60,7 +59,7 @@ class Docker:
         if self._swept is None:
             self._swept = asyncio.create_task(self._sweep())
         await asyncio.shield(self._swept)
-        name = f"ludus-{self._owner}-{next(self._numbers)}"
+        name = f"ludus-{self._owner}-{secrets.token_hex(4)}"
         try:
             return await self._start(name, spec)
         except BaseException:
@@ -82,7 +81,7 @@ class Docker:
             await self._engine.request("POST", f"/containers/{name}/start", body={})
             greeting = {"view": "image", "as_root": settings.root, "exclusive": settings.slots == 1}
             try:
-                reply = await link.start(greeting, seconds=settings.start_seconds)
+                reply = await link.start(greeting, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
             except SandboxError as error:
                 raise SandboxError(f"image '{settings.image}' runs no slots: {error}") from error
             about = msgspec.convert(reply.head, About)
@@ -114,12 +113,10 @@ class Docker:
             raise SandboxError(f"there is no image '{image}' here, and sandbox.pull is off", retryable=False)
         repository, tag = split_image(image)
         query = {"fromImage": repository, "tag": tag}
-        lines = await self._engine.request(
-            "POST", "/images/create", query, {}, seconds=self._settings.pull_seconds
-        )
-        for line in lines if isinstance(lines, list) else [lines]:
-            if isinstance(line, dict) and "error" in line:
-                raise SandboxError(f"image '{image}' cannot be had: {line['error']}")
+        report = await self._engine.request("POST", "/images/create", query, {}, seconds=self._settings.pull_seconds)
+        for line in msgspec.json.Decoder(_Progress).decode_lines(report):
+            if line.error:
+                raise SandboxError(f"image '{image}' cannot be had: {line.error}")
 
     async def _remove(self, name: str) -> None:
         """Remove a container, running or not. An engine that fails is asked again; the next driver's sweep is the last
@@ -137,10 +134,22 @@ class Docker:
         """Remove what drivers of this host have left that are not alive any more."""
         filters = msgspec.json.encode({"label": [OWNER]}).decode()
         found = await self._engine.request("GET", "/containers/json", {"all": "true", "filters": filters})
-        for entry in found or []:
-            if is_orphan(str(entry.get("Labels", {}).get(OWNER, ""))):
-                with suppress(EngineError):
-                    await self._remove(str(entry["Id"]))
+        for entry in msgspec.json.decode(found, type=list[_Entry]):
+            if is_orphan(entry.labels.get(OWNER, "")):
+                await self._remove(entry.id)
+
+
+class _Entry(Struct, rename="pascal"):
+    """A container in the engine's list."""
+
+    id: str
+    labels: dict[str, str]
+
+
+class _Progress(Struct):
+    """A line of the engine's report while it fetches an image."""
+
+    error: str = ""
 
 
 # ---- what a container looks like ----------------------------------------------------------------------------------

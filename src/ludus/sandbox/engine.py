@@ -8,7 +8,6 @@ broken one or a status of refusal is an `EngineError`.
 import asyncio
 import struct
 from contextlib import suppress
-from typing import Any
 from urllib.parse import urlencode
 
 import httptools
@@ -45,8 +44,8 @@ class Engine:
         body: object = None,
         *,
         seconds: float | None = None,
-    ) -> Any:
-        """Send a request; the JSON of its answer, or None where there is none."""
+    ) -> bytes:
+        """Send a request; the body of its answer, most often JSON."""
         limit = self._seconds if seconds is None else seconds
         try:
             async with asyncio.timeout(limit):
@@ -57,7 +56,7 @@ class Engine:
             raise EngineError(f"the engine at {self._socket} cannot be reached: {error or 'it hung up'}") from error
         if status >= 400:
             raise EngineError(f"the engine refused {method} {path} with {status}: {_reason(data)}", status=status)
-        return _json(data)
+        return data
 
     async def _exchange(self, method: str, path: str, query: dict[str, str], body: object) -> tuple[int, bytes]:
         reader, writer = await asyncio.open_unix_connection(self._socket, limit=_READ_BYTES)
@@ -134,24 +133,13 @@ class _Answer:
         self.whole = True
 
 
-def _json(data: bytes) -> Any:
-    if not data.strip():
-        return None
-    try:
-        return msgspec.json.decode(data)
-    except msgspec.DecodeError:  # progress reports are several objects, one per line
-        lines = [line for line in data.splitlines() if line.strip()]
-        with suppress(msgspec.DecodeError):
-            return [msgspec.json.decode(line) for line in lines]
-        return None
+class _Refusal(msgspec.Struct):
+    message: str
 
 
 def _reason(data: bytes) -> str:
-    answer = _json(data)
-    if isinstance(answer, dict):
-        message = msgspec.convert(answer, dict[str, Any]).get("message")
-        if message:
-            return str(message).strip()
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(data, type=_Refusal).message.strip()
     return data[:300].decode(errors="replace").strip()
 
 

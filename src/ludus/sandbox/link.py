@@ -1,12 +1,13 @@
 """The driver's end of a conversation with a `slotd`.
 
-A `Link` carries requests and their answers. `StdioLink` does so over any two-way stream of bytes (a `Channel`): a program's
-stdin and stdout, the attached streams of a container. `HttpLink` does so over HTTP, for a slotd that listens on a port.
+A `Link` carries requests and their answers. `StdioLink` does so over any two-way stream of bytes (a `Channel`): a
+program's stdin and stdout, the attached streams of a container. `HttpLink` does so over HTTP, for a slotd that listens
+on a port.
 
-Guarantees of both: a request ends in its answer or in a `SandboxError`, within its time limit; a heartbeat tells the other
-side that the driver lives, and this side that slotd does, so that a vanished host is noticed while a long command runs;
-after `close` nothing of the link is left here. Over HTTP a request may be sent again when its answer was lost: slotd
-knows executions by their id and runs none twice.
+Guarantees of both: a request ends in its answer or in a `SandboxError`, within its time limit; a heartbeat tells the
+other side that the driver lives, and this side that slotd does, so that a vanished host is noticed while a long command
+runs; after `close` nothing of the link is left here. Over HTTP a request may be sent again when its answer was lost:
+slotd knows executions by their id and runs none twice.
 """
 
 import asyncio
@@ -23,8 +24,6 @@ from ludus.sandbox.slotd import wire
 from ludus.sandbox.slotd.wire import Message
 from ludus.sandbox.teardown import to_the_end
 
-LAPSE_SECONDS = 30.0
-"""Silence after which either side takes the other for dead."""
 _BEATS_PER_LAPSE = 5
 _GOODBYE_SECONDS = 5.0
 _WAIT_SECONDS = 20.0
@@ -100,10 +99,9 @@ class StdioLink:
     def alive(self) -> bool:
         return not self._dead
 
-    async def start(self, settings: Mapping[str, Any], *, seconds: float) -> Message:
-        """Send slotd to the other side and greet it."""
+    async def start(self, settings: Mapping[str, Any], *, seconds: float, lapse: float) -> Message:
+        """Send slotd to the other side and greet it. `lapse`: silence after which each takes the other for dead."""
         self._channel.send(shipment())
-        lapse = float(settings.get("lapse", LAPSE_SECONDS))
         hello = {"op": "hello", "version": wire.VERSION, **settings, "lapse": lapse}
         about = await self.call(hello, seconds=seconds)
         self._beats = _Beats(self, lapse)
@@ -195,7 +193,7 @@ class HttpLink:
     def alive(self) -> bool:
         return not self._dead
 
-    async def start(self, *, seconds: float, lapse: float = LAPSE_SECONDS) -> Message:
+    async def start(self, *, seconds: float, lapse: float) -> Message:
         """Wait until slotd answers."""
         about = await self.call({"op": "hello"}, seconds=seconds)
         self._beats = _Beats(self, lapse)

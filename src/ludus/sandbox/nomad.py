@@ -1,12 +1,12 @@
 """Slots in containers, or in bare processes, that a Nomad cluster runs.
 
-Each server is a job of its own (type `batch`, one allocation, never restarted), so that exactly the one that is meant is
-ended. slotd comes to it as a template of the job and listens on a port that Nomad gives it; requests carry a token that is
-made for each job and lies in the task's secrets folder. Whoever may read the job in Nomad can read that token, and the
-requests are not encrypted: keep Nomad and its network to yourselves.
+Each server is a job of its own (type `batch`, one allocation, never restarted), so that exactly the one that is meant
+is ended. slotd comes to it as a template of the job and listens on a port that Nomad gives it; requests carry a token
+that is made for each job and lies in the task's secrets folder. Whoever may read the job in Nomad can read that token,
+and the requests are not encrypted: keep Nomad and its network to yourselves.
 
-Nothing polls Nomad: waiting for an allocation is a blocking query. When the driver dies, slotd ends after a silence and the
-job is over; its record in Nomad is purged by the next driver on the same host.
+Nothing polls Nomad: waiting for an allocation is a blocking query. When the driver dies, slotd ends after a silence and
+the job is over; its record in Nomad is purged by the next driver on the same host.
 """
 
 import asyncio
@@ -14,26 +14,28 @@ import base64
 import secrets
 from collections.abc import Hashable
 from contextlib import suppress
-from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
+from msgspec import Struct, field
 
 from ludus.errors import SandboxError
 from ludus.models.http import Client, HttpError, Timeouts
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.bundle import bundle, finder
 from ludus.sandbox.limits import SHM_MB
-from ludus.sandbox.link import LAPSE_SECONDS, HttpLink
+from ludus.sandbox.link import HttpLink
 from ludus.sandbox.owner import is_orphan, own_mark
 from ludus.sandbox.remote import About, Server, demand
 from ludus.sandbox.settings import NomadSettings
 from ludus.sandbox.teardown import to_the_end
 
+T = TypeVar("T")
+
 _TASK, _PORT = "slotd", "slotd"
 _SLOTD_MB = 96
-_WAIT = "30s"
+_WAIT_SECONDS = 30
 _RIGHTS = ("setuid", "setgid", "chown", "kill", "dac_override", "fowner")
 _NAMESPACE_RIGHTS = ("sys_admin", "sys_chroot", "net_admin", "setpcap")
 _FAILED = ("failed", "lost", "complete")
@@ -56,7 +58,6 @@ class Nomad:
         self._client = Client(connections=settings.slots * 2 + 8, response_bytes=2**30)
         """For slotds, not for Nomad."""
         self._owner = own_mark()
-        self._numbers = count(1)
         self._swept: asyncio.Task[None] | None = None
 
     def kind(self, spec: SandboxSpec) -> Hashable:
@@ -66,7 +67,7 @@ class Nomad:
         if self._swept is None:
             self._swept = asyncio.create_task(self._sweep())
         await asyncio.shield(self._swept)
-        name = f"{self._settings.job_prefix}-{self._owner}-{next(self._numbers)}"
+        name = f"{self._settings.job_prefix}-{self._owner}-{secrets.token_hex(4)}"
         try:
             return await self._start(name, spec)
         except BaseException:
@@ -86,13 +87,15 @@ class Nomad:
         settings, token = self._settings, secrets.token_urlsafe(32)
         try:
             async with asyncio.timeout(settings.start_seconds):
-                submitted = await self._api.request("POST", "/v1/jobs", body={"Job": job(settings, spec, name, token)})
-                address = await self._address(name, str(submitted.get("EvalID", "")))
+                submitted = await self._api.request(
+                    "POST", "/v1/jobs", _Submitted, body={"Job": job(settings, spec, name, token)}
+                )
+                address = await self._address(name, submitted.evaluation)
         except TimeoutError:
             raise SandboxError(f"Nomad did not run job {name} within {settings.start_seconds:g} s") from None
         link = HttpLink(self._client, f"http://{address}", token)
         try:
-            reply = await link.start(seconds=settings.start_seconds)
+            reply = await link.start(seconds=settings.start_seconds, lapse=settings.lapse_seconds)
             about = msgspec.convert(reply.head, About)
             demand(about, slots=settings.slots, trusted=settings.trusted, container=spec.network)
         except BaseException:
@@ -105,41 +108,83 @@ class Nomad:
         """Where the job's slotd listens, once it runs."""
         index = 0
         while True:
-            query = {"index": str(index), "wait": _WAIT}
             path = f"/v1/job/{quote(name, safe='')}/allocations"
-            allocations, index = await self._api.blocking(path, query)
-            for stub in allocations:
-                status = stub["ClientStatus"]
-                if status in _FAILED:
-                    raise SandboxError(f"job {name} {status}: {_events(stub)}")
-                if status == "running":
-                    allocation = await self._api.request("GET", f"/v1/allocation/{stub['ID']}")
-                    return _port(allocation)
-            if not allocations:
+            stubs, index = await self._api.blocking(path, list[_Allocation], index)
+            for stub in stubs:
+                if stub.client_status in _FAILED:
+                    raise SandboxError(f"job {name} {stub.client_status}: {_events(stub)}")
+                if stub.client_status == "running":
+                    return _port(await self._api.request("GET", f"/v1/allocation/{stub.id}", _Allocation))
+            if not stubs and evaluation:
                 await self._check_placement(evaluation)
 
     async def _check_placement(self, evaluation: str) -> None:
-        if evaluation:
-            found = await self._api.request("GET", f"/v1/evaluation/{evaluation}")
-            failed = found.get("FailedTGAllocs") or {}
-            if failed:
-                metrics = next(iter(failed.values()))
-                why = {**(metrics.get("DimensionExhausted") or {}), **(metrics.get("ConstraintFiltered") or {})}
-                raise SandboxError(f"Nomad has no room for a job: {', '.join(why) or 'no node fits'}")
+        found = await self._api.request("GET", f"/v1/evaluation/{evaluation}", _Evaluation)
+        for failed in (found.failed or {}).values():
+            why = [*(failed.dimension_exhausted or {}), *(failed.constraint_filtered or {})]
+            raise SandboxError(f"Nomad has no room for a job: {', '.join(why) or 'no node fits'}")
 
     async def _purge(self, name: str) -> None:
         with suppress(NomadError):  # the next driver's sweep is the last resort
-            await self._api.request("DELETE", f"/v1/job/{quote(name, safe='')}", {"purge": "true"})
+            await self._api.request("DELETE", f"/v1/job/{quote(name, safe='')}", _Submitted, {"purge": "true"})
 
     async def _sweep(self) -> None:
         """Purge what drivers of this host have left that are not alive any more; with `purge_on_start`, all others'."""
         prefix = f"{self._settings.job_prefix}-"
-        jobs = await self._api.request("GET", "/v1/jobs", {"prefix": prefix})
-        for entry in jobs or []:
-            name = str(entry["ID"])
-            mark = name.removeprefix(prefix).rpartition("-")[0]
+        for entry in await self._api.request("GET", "/v1/jobs", list[_Job], {"prefix": prefix}):
+            mark = entry.id.removeprefix(prefix).rpartition("-")[0]
             if self._settings.purge_on_start or is_orphan(mark):
-                await self._purge(name)
+                await self._purge(entry.id)
+
+
+# ---- Nomad's API --------------------------------------------------------------------------------------------------
+
+
+class _Job(Struct):
+    id: str = field(name="ID")
+
+
+class _Submitted(Struct):
+    evaluation: str = field(name="EvalID", default="")
+
+
+class _NoRoom(Struct, rename="pascal"):
+    dimension_exhausted: dict[str, Any] | None = None
+    constraint_filtered: dict[str, Any] | None = None
+
+
+class _Evaluation(Struct):
+    failed: dict[str, _NoRoom] | None = field(name="FailedTGAllocs", default=None)
+
+
+class _Event(Struct, rename="pascal"):
+    type: str = ""
+    display_message: str = ""
+
+
+class _TaskState(Struct, rename="pascal"):
+    events: list[_Event] | None = None
+
+
+class _PortGiven(Struct, rename="pascal"):
+    label: str
+    value: int
+    host: str = field(name="HostIP")
+
+
+class _Shared(Struct, rename="pascal"):
+    ports: list[_PortGiven] | None = None
+
+
+class _Allocated(Struct, rename="pascal"):
+    shared: _Shared
+
+
+class _Allocation(Struct, rename="pascal"):
+    id: str = field(name="ID")
+    client_status: str
+    task_states: dict[str, _TaskState] | None = None
+    allocated_resources: _Allocated | None = None
 
 
 class _Api:
@@ -150,20 +195,23 @@ class _Api:
         self._headers = (("X-Nomad-Token", token),) if token else ()
         self._client = Client()
 
-    async def request(self, method: str, path: str, query: dict[str, str] | None = None, body: object = None) -> Any:
-        answer, _ = await self._send(method, path, query or {}, body, self._settings.api_seconds)
+    async def request(
+        self, method: str, path: str, kind: type[T], query: dict[str, str] | None = None, body: object = None
+    ) -> T:
+        answer, _ = await self._send(method, path, kind, query or {}, body, self._settings.api_seconds)
         return answer
 
-    async def blocking(self, path: str, query: dict[str, str]) -> tuple[Any, int]:
-        """A blocking query: an answer when something changed, and the index to ask with next."""
-        return await self._send("GET", path, query, None, self._settings.api_seconds + 60.0)
+    async def blocking(self, path: str, kind: type[T], index: int) -> tuple[T, int]:
+        """A blocking query: an answer when something changed since `index`, and the index to ask with next."""
+        query = {"index": str(index), "wait": f"{_WAIT_SECONDS}s"}
+        return await self._send("GET", path, kind, query, None, self._settings.api_seconds + _WAIT_SECONDS)
 
     async def close(self) -> None:
         await self._client.close()
 
     async def _send(
-        self, method: str, path: str, query: dict[str, str], body: object, seconds: float
-    ) -> tuple[Any, int]:
+        self, method: str, path: str, kind: type[T], query: dict[str, str], body: object, seconds: float
+    ) -> tuple[T, int]:
         for name in ("region", "namespace"):
             if value := getattr(self._settings, name):
                 query = {**query, name: value}
@@ -179,7 +227,7 @@ class _Api:
             else:
                 if response.status < 300:
                     index = response.header("X-Nomad-Index")
-                    return _decoded(response.body), int(index) if index.isdigit() else 0
+                    return _decoded(response.body, kind), int(index) if index.isdigit() else 0
                 words = response.body[:300].decode(errors="replace").strip()
                 problem = NomadError(f"Nomad answered {response.status}: {words}", status=response.status)
                 if response.status < 500:
@@ -188,25 +236,25 @@ class _Api:
         raise problem
 
 
-def _decoded(data: bytes) -> Any:
+def _decoded(data: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(data) if data.strip() else {}
-    except msgspec.DecodeError as error:
-        raise NomadError(f"Nomad's answer is not JSON: {error}") from error
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise NomadError(f"Nomad's answer is not understood: {error}") from error
 
 
-def _events(stub: dict[str, Any]) -> str:
+def _events(allocation: _Allocation) -> str:
     """What Nomad tells of a task that failed."""
-    state = (stub.get("TaskStates") or {}).get(_TASK) or {}
-    words = [str(event.get("DisplayMessage") or event.get("Type")) for event in state.get("Events") or []]
+    states = (allocation.task_states or {}).values()
+    words = [event.display_message or event.type for state in states for event in state.events or []]
     return "; ".join(words[-4:]) or "no reason was given"
 
 
-def _port(allocation: dict[str, Any]) -> str:
-    for port in allocation["AllocatedResources"]["Shared"]["Ports"] or []:
-        if port["Label"] == _PORT:
-            host = str(port["HostIP"])
-            return f"{f'[{host}]' if ':' in host else host}:{port['Value']}"
+def _port(allocation: _Allocation) -> str:
+    given = allocation.allocated_resources
+    for port in (given.shared.ports if given else None) or []:
+        if port.label == _PORT:
+            return f"{f'[{port.host}]' if ':' in port.host else port.host}:{port.value}"
     raise SandboxError("Nomad gave the job no port")
 
 
@@ -255,7 +303,12 @@ def _config(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
         options += [part for bind in binds for part in ("--bind", bind)]
         return {
             "command": "apptainer",
-            "args": ["exec", *options, settings.image, *finder(settings.python, "/local/slotd", "/secrets/slotd.json", port)],
+            "args": [
+                "exec",
+                *options,
+                settings.image,
+                *finder(settings.python, "/local/slotd", "/secrets/slotd.json", port),
+            ],
         }
     command, *arguments = finder(settings.python, f"{tasks}/slotd", f"{hidden}/slotd.json", port)
     config: dict[str, Any] = {
@@ -284,7 +337,7 @@ def _templates(settings: NomadSettings, token: str) -> list[dict[str, Any]]:
         "token": token,
         "host": "0.0.0.0",
         "view": "system" if settings.driver == "raw_exec" else "image",
-        "lapse": LAPSE_SECONDS,
+        "lapse": settings.lapse_seconds,
         "exclusive": settings.slots == 1 and settings.driver != "raw_exec",
         "mounts": [(m.source, m.target) for m in settings.mounts] if settings.driver == "raw_exec" else [],
     }

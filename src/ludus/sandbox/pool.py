@@ -119,15 +119,33 @@ class Pool:
         finally:
             self._give_back(box)
 
+    @asynccontextmanager
+    async def exchange(self, box: Sandbox, *, timeout: float | None = None) -> AsyncGenerator[Sandbox, None]:
+        """A fresh slot in the place of a leased one, which ends now. It goes before everyone who waits: whoever
+        exchanges has the room already, so a full pool cannot lock up.
+
+        Raises:
+            SandboxError: as `lease` does.
+        """
+        fresh = await self._acquire(box.spec, self._acquire_seconds if timeout is None else timeout, instead_of=box)
+        try:
+            yield fresh
+        finally:
+            self._give_back(fresh)
+
     # ---- requests -------------------------------------------------------------------------------------------------
 
-    async def _acquire(self, spec: SandboxSpec, seconds: float) -> Sandbox:
+    async def _acquire(self, spec: SandboxSpec, seconds: float, instead_of: Sandbox | None = None) -> Sandbox:
         if not self._open:
             raise SandboxError("the pool is not open", retryable=False)
         self._unwilling.discard(spec)
         self._warm[spec] = self._warm.pop(spec, deque())  # now the last in order: the most recently asked for
         request = _Request(spec, asyncio.get_running_loop().create_future())
-        self._requests.append(request)
+        if instead_of is None:
+            self._requests.append(request)
+        else:
+            self._requests.appendleft(request)
+            self._give_back(instead_of)
         self._pump()
         try:
             async with asyncio.timeout(seconds):

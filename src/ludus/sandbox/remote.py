@@ -1,7 +1,7 @@
 """Slots on the other side of a link, and the servers (containers, hosts) that they live on.
 
-`RemoteSandbox` has the same contract as every slot: files and background processes are commands, built in `sandbox.base`; the
-command itself is run by slotd. A `Server` is one slotd with room for some slots.
+`RemoteSandbox` has the same contract as every slot: files and background processes are commands, built in
+`sandbox.base`; the command itself is run by slotd. A `Server` is one slotd with room for some slots.
 """
 
 import asyncio
@@ -49,7 +49,9 @@ def demand(about: About, *, slots: int, trusted: bool, container: bool) -> None:
     if about.isolation == "namespaces" or trusted or (about.isolation == "user" and container and slots == 1):
         return
     remedy = "set slots to 1" if about.isolation == "user" and container else "set trusted, for code that you trust"
-    raise SandboxError(f"slots would not be isolated there: {about.why}. Allow namespaces, or {remedy}", retryable=False)
+    raise SandboxError(
+        f"slots would not be isolated there: {about.why}. Allow namespaces, or {remedy}", retryable=False
+    )
 
 
 class _RemoteShell:
@@ -125,7 +127,7 @@ class RemoteSandbox(ShellSandbox):
     async def reset(self) -> None:
         """Make the slot as it was when it was opened: its processes, files and shared memory are gone."""
         await self._remote.reset()
-        self._jobs = {}
+        self._jobs, self._results = {}, {}
 
 
 class Server:

@@ -1,8 +1,8 @@
 """What can be set for each kind of remote slots: profiles, by name.
 
-A profile says where slots live and what they are made of (`backend`, image, cpus, gpus, slots per container …); what one
-slot may use (memory, disk, network …) is said by the `SandboxSpec` that asks for it. Secrets are never in here: fields
-that end in `_var` or `_vars` name the environment variables that hold them.
+A profile says where slots live and what they are made of (`backend`, image, cpus, gpus, slots per container …); what
+one slot may use (memory, disk, network …) is said by the `SandboxSpec` that asks for it. Secrets are never in here:
+fields that end in `_var` or `_vars` name the environment variables that hold them.
 """
 
 from typing import Annotated, Literal
@@ -36,6 +36,8 @@ class RemoteSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Time for a container to start."""
     idle_seconds: float = 60.0
     """How long a container without slots is kept for the next."""
+    lapse_seconds: Positive = 30.0
+    """Silence after which slotd takes the driver for dead and ends its slots, and the other way round."""
     mounts: tuple[Mount, ...] = ()
     """Folders of the host that slots may read."""
 
@@ -161,8 +163,8 @@ class ModalSettings(RemoteSettings, frozen=True, kw_only=True, tag_field="backen
     """The app that sandboxes belong to; made when it does not exist."""
     image: str = "python:3.11"
     """An image of a registry."""
-    slots: Count = 10
-    """Slots per sandbox."""
+    slots: Count = 1
+    """Slots per sandbox; more than one needs namespaces inside it."""
     cpus: Positive = 1.0
     """Processors of a sandbox."""
     memory_mb: Whole = 0

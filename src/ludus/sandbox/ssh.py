@@ -1,13 +1,13 @@
 """Slots on other hosts, through the OpenSSH client.
 
 The `ssh` program is used, not a library: it brings your configuration, agent, jump hosts and hardware keys, and adds no
-dependency. One connection per host carries all its slots, so nothing has to be multiplexed. Host keys are checked: a host
-that `known_hosts` does not know is refused. Nothing is installed over there and nothing stays: slotd comes over the
-connection and leaves with it.
+dependency. One connection per host carries all its slots, so nothing has to be multiplexed. Host keys are checked: a
+host that `known_hosts` does not know is refused. Nothing is installed over there and nothing stays: slotd comes over
+the connection and leaves with it.
 
-A slot sees the programs of the host (`/usr`, `/etc` and the like) but not its other files. That takes namespaces: root may
-always make them, others where the host allows user namespaces. Where it does not, slots are refused, unless `trusted`
-says that code may run as the login user. There are no control groups: memory is limited per process.
+A slot sees the programs of the host (`/usr`, `/etc` and the like) but not its other files. That takes namespaces: root
+may always make them, others where the host allows user namespaces. Where it does not, slots are refused, unless
+`trusted` says that code may run as the login user. There are no control groups: memory is limited per process.
 """
 
 import shlex
@@ -58,7 +58,9 @@ class Ssh:
         link = StdioLink(await run_program(ssh_command(settings, host)))
         try:
             mounts = [(mount.source, mount.target) for mount in settings.mounts]
-            reply = await link.start({"view": "system", "mounts": mounts}, seconds=settings.start_seconds)
+            reply = await link.start(
+                {"view": "system", "mounts": mounts}, seconds=settings.start_seconds, lapse=settings.lapse_seconds
+            )
             about = msgspec.convert(reply.head, About)
             demand(about, slots=settings.slots, trusted=settings.trusted, container=False)
         except SandboxError as error:

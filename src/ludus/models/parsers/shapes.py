@@ -24,7 +24,7 @@ from ludus.models.parsers.values import LOOSE, PYTHON, Bad, Cut, Python, dumps, 
 from ludus.types import Call, JsonObject
 
 MAX_RAW = 2000
-PATIENCE = 8
+PATIENCE = 16
 """How often text that failed to be a call is read again from a later beginning. It bounds the time hostile text takes
 to a multiple of its length; a model's own slips never come near it."""
 
@@ -66,6 +66,11 @@ def problem_of(source: Source, at: int, error: Bad | Cut) -> Problem:
     return Problem(kind, at, source.text[at : min(end, at + MAX_RAW)], str(error))
 
 
+def _bounds(*edges: Spelling) -> re.Pattern[str]:
+    """What a broken list of calls cannot reach beyond: the tag that closes it, and the marker of the next one."""
+    return re.compile("|".join(re.escape(edge.opener) for edge in edges if edge.opener))
+
+
 # ---- calls as JSON objects ----------------------------------------------------------------------------------------
 
 _NAMES = ("name", "tool_name", "function")
@@ -94,8 +99,7 @@ class JsonCalls:
 
     @cached_property
     def _bounds(self) -> re.Pattern[str]:
-        """What a list cannot reach beyond: the tag that closes it, and the marker of the next one."""
-        return re.compile("|".join(re.escape(edge.opener) for edge in self._markup if edge.opener))
+        return _bounds(*self._markup)
 
     @property
     def bare(self) -> bool:
@@ -259,6 +263,10 @@ class Pythonic:
         before, _, after = re.split(r"(\[\{calls\}\]|\{calls\})", self.spelled)
         return Spelling(before), Spelling(after)
 
+    @cached_property
+    def _bounds(self) -> re.Pattern[str]:
+        return _bounds(*self._markup)
+
     @property
     def bare(self) -> bool:
         return not self._markup[0].opener
@@ -320,10 +328,10 @@ class Pythonic:
 
     def _region(self, source: Source, at: int) -> str:
         """The text up to where the calls are over."""
-        over = source.text.find(self._markup[1].opener, at)
-        if over < 0 and not source.final:
+        over = self._bounds.search(source.text, at)
+        if not over and not source.final:
             raise Cut
-        return source.text if over < 0 else source.text[:over]
+        return source.text[: over.start()] if over else source.text
 
     def _unescaped(self, region: str, at: int) -> tuple[Raw | None, int]:
         try:

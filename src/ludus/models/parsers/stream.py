@@ -10,6 +10,7 @@ its tool. That is the loop's business, which tells the model.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -159,22 +160,30 @@ class Stream:
 
     def _take(self, source: Source, at: int, markers: Markers) -> int:
         """Read what begins with the marker here; gives where the text goes on. Raises Cut to wait for more."""
-        failures: list[tuple[Shape, Bad | Cut]] = []
+        failures: list[_Failure] = []
+        entered = None
+        if self._base + at >= self._failed_until:
+            self._failures = 0
         for markup in markers.at(source, at):
-            if isinstance(markup, Shape) and not self._worth_reading(markup, at):
+            if isinstance(markup, Shape) and not self._worth_reading(markup):
                 continue
             try:
-                return self._enter(source, at, markup)
+                entered = self._enter(source, at, markup)
+                break
             except (Bad, Cut) as error:
                 if isinstance(error, Cut) and not source.final:
                     raise
                 if isinstance(markup, Shape) and not isinstance(error, Other):
-                    failures.append((markup, error))
-        return self._no_call(source, at, failures)
+                    reach = error.at if isinstance(error, Bad) else len(source.text)
+                    failures.append(_Failure(reach, markup, error))
+        furthest = max(failures, key=lambda failure: failure.reach, default=None)
+        end = entered or self._no_call(source, at, furthest)
+        if furthest:
+            self._failed_until = max(self._failed_until, self._base + furthest.reach)
+            self._failures += 1
+        return end
 
-    def _worth_reading(self, shape: Shape, at: int) -> bool:
-        if self._base + at >= self._failed_until:
-            self._failures = 0
+    def _worth_reading(self, shape: Shape) -> bool:
         misplaced = shape.bare and self._format.anchored and self._speech.begun
         return self._failures <= PATIENCE and not misplaced
 
@@ -233,21 +242,22 @@ class Stream:
     def _report(self, problem: Problem) -> None:
         self._events.append(msgspec.structs.replace(problem, at=self._base + problem.at))
 
-    def _no_call(self, source: Source, at: int, failures: list[tuple[Shape, Bad | Cut]]) -> int:
-        """What begins here is text. Says how much of it, and reports the shape that came furthest."""
+    def _no_call(self, source: Source, at: int, failure: "_Failure | None") -> int:
+        """What begins here is text; gives how far, at least. Trouble is reported where it is met first."""
         end = at + 1
-        if failures:
-            shape, error = max(failures, key=lambda failure: _reach(failure[1], source))
-            reach = _reach(error, source)
-            if self._base + reach > self._failed_until:
-                self._report(problem_of(source, at, error))
+        if failure:
+            if self._base + failure.reach > self._failed_until:
+                self._report(problem_of(source, at, failure.error))
             # A nested object of a broken bare one is no call; behind a marker, the next marker may well be.
-            end = max(end, reach if shape.bare or isinstance(error, Cut) else at + len(shape.opener))
-            self._failures += 1
-            self._failed_until = max(self._failed_until, self._base + reach)
+            whole = failure.shape.bare or isinstance(failure.error, Cut)
+            end = max(end, failure.reach if whole else at + len(failure.shape.opener))
         self._speech.text(source.text[at:end], self._base + at)
         return end
 
 
-def _reach(error: Bad | Cut, source: Source) -> int:
-    return error.at if isinstance(error, Bad) else len(source.text)
+class _Failure(NamedTuple):
+    """A shape that could not read what its opener promised, and how far it came."""
+
+    reach: int
+    shape: Shape
+    error: Bad | Cut

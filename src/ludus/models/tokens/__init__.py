@@ -1,16 +1,16 @@
 """Exact tokens: what was sampled is what is trained.
 
-In chat mode a server renders the conversation, samples, and gives back text; which ids it used is lost, and encoding the
-text again gives others often enough to spoil training. In token mode Ludus renders the conversation itself, sends ids,
-and keeps the ids and logprobs that come back:
+In chat mode a server renders the conversation, samples, and gives back text; which ids it used is lost, and encoding
+the text again gives others often enough to spoil training. In token mode Ludus renders the conversation itself, sends
+ids, and keeps the ids and logprobs that come back. It is the same `Model` to the loop and to environments:
 
-    TokenModel.complete(messages, tools, sampling)          the same `Model` protocol: loop and environments see no difference
-        Session.prompt     messages ──> ids: those known from before, and the newly rendered delta      (session, render)
-        Engine.generate    ids ──> sampled ids, their logprobs, why they ended                          (engines/)
-        Session.add        sampled ids ──> a message (parser), a node of the tree, `Completion.tokens`  (session, codec)
+    TokenModel.complete(messages, tools, sampling)
+        Session.prompt   messages ──> ids: those known from before, then the newly rendered delta      session, render
+        Engine.generate  ids ──> sampled ids, their logprobs, why they ended                           engines/
+        Session.add      sampled ids ──> a message, a node of the tree, `Completion.tokens`            session, codec
 
-Read `render` (the idea) → `session` (the tree) → `model`. `tokenizer`, `template` and `gguf` read what models ship; `probe`
-says what is wrong with a template before it costs anything; `sequences` turns records into rows to train on.
+Read `render` (the idea) → `session` (the tree) → `model`. `tokenizer`, `template` and `gguf` read what models ship;
+`probe` says what is wrong with a template before it costs anything; `sequences` turns records into rows to train on.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """How one model's conversations become ids, and its ids messages: tokenizer, template and parser together.
 
 `Codec.open` is the way to get one: it finds the tokenizer and its template, takes the parser by name, and refuses early
-what cannot work. `read` takes a reply apart: the think block that opens it, the tool calls, the rest. The ids stay what they
-were; only words are interpreted here. A call that cannot be read is not dropped: it becomes a call that the loop refuses
-with the reason, so that the mistake goes back to the model.
+what cannot work. `read` takes a reply apart: the think block that opens it, the tool calls, the rest. The ids stay
+what they were; only words are interpreted here. A call that cannot be read is not dropped: it becomes a call that the
+loop refuses with the reason, so that the mistake goes back to the model.
 """
 
 import re

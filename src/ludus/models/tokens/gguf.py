@@ -142,5 +142,7 @@ def _add_special(tokenizer: Tokenizer, texts: list[str], kinds: list[int]) -> No
     def chosen(kind: int) -> list[str]:
         return [text for text, own in zip(texts, kinds, strict=False) if own == kind]
 
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in chosen(_CONTROL)])
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in chosen(_USER_DEFINED)])
+    special = [AddedToken(text, special=True, normalized=False) for text in chosen(_CONTROL)]
+    plain = [AddedToken(text, special=False, normalized=False) for text in chosen(_USER_DEFINED)]
+    tokenizer.add_special_tokens(special)  # pyright: ignore[reportUnknownMemberType]  # an untyped stub
+    tokenizer.add_tokens(plain)  # pyright: ignore[reportUnknownMemberType]

@@ -4,13 +4,13 @@ A template is a program over whole conversations. Running it anew each turn and 
 sampled ids, and costs time in the square of the turns. Here a turn is rendered with *stand-ins* (`views`) for the
 replies, so that the text around them can be cut out:
 
-    known  = ids of the path so far, as text: … user: fix it <end> assistant:⟨reply 1⟩<end> tool: ok <end> assistant:⟨reply 2⟩
-    whole  = the template over everything:    … user: fix it <end> assistant:⟨reply 1⟩<end> tool: ok <end> assistant:⟨reply 2⟩<end> tool: …
-    delta  = what `whole` has behind ⟨reply 2⟩, with <end> only if it was not sampled itself
+    known   … user: fix it <end> assistant: ⟨reply 1⟩                              the path so far
+    whole   … user: fix it <end> assistant: ⟨reply 1⟩<end> tool: ok <end> assistant:     the template over everything
+    delta                                            <end> tool: ok <end> assistant:     (<end> only if not sampled)
 
 If `whole` begins with `known`, the conversation is *extended*. If not, the template rewrote history (it dropped the
-thinking of an earlier round, moved the tools, …): then the longest stretch of the path that still holds is kept, and what
-follows is rendered in words; a branch starts there.
+thinking of an earlier round, moved the tools, …): then the longest stretch of the path that still holds is kept, and
+what follows is rendered in words; a branch starts there.
 
 Rendering everything each turn would still be quadratic. So a short conversation is rendered in its place, of a fixed
 opening, the last reply and what is new, wherever that gives the same delta. Whether it does is not assumed: when a kind
@@ -98,20 +98,15 @@ class Renderer:
         """The first prompt of a conversation."""
         return self.template.render(self._views(messages, messages), tool_views(tools))
 
-    def extend(
-        self, leaf: Node, new: Sequence[Message], tools: Sequence[ToolSpec], *, audit: bool = False
-    ) -> Extension:
-        """How the conversation that ends in `leaf` goes on with `new`.
-
-        With `audit` it is rendered whole, whatever is known about the template.
-        """
+    def extend(self, leaf: Node, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Extension:
+        """How the conversation that ends in `leaf` goes on with `new`."""
         if not leaf.sampled or any(message.role == "assistant" for message in new):
             return self.whole(leaf, new, tools)
         if self.history == "append":
             return self.short(leaf, new, tools) or self.whole(leaf, new, tools)
         kind = kind_of(new)
         facts = self.facts(Situation(bool(tools), leaf.system, leaf.answered, leaf.follows_answer))
-        if audit or kind not in facts.local:
+        if kind not in facts.local:
             return self.whole(leaf, new, tools)
         if not leaf.thinks or kind in facts.keeps_thinking:
             return self.short(leaf, new, tools) or self.whole(leaf, new, tools)

@@ -1,9 +1,9 @@
 """From completions to rows: which ids form one sequence, and which of them are trained on.
 
 A record keeps, for each completion, only the ids that it added and, where it does not simply follow the one before, a
-`Joint` that says where it goes. Unfolded, every completion ends one sequence; those that another one goes on from are part
-of it. The *maximal* ones are the rows. Every sampled id is marked as sampled in exactly one row, the first that holds
-its whole reply; in further rows that share it, it is context.
+`Joint` that says where it goes. Unfolded, every completion ends one sequence; those that another one goes on from are
+part of it. The *maximal* ones are the rows. Every sampled id is marked as sampled in exactly one row, the first that
+holds its whole reply; in further rows that share it, it is context.
 """
 
 from collections.abc import Sequence

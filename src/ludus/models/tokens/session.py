@@ -5,10 +5,10 @@
     generated = await engine.generate(prompt.ids, sampling)        # anything may happen meanwhile
     completion = session.add(prompt, generated[0])                 # a message, and the exact ids with it
 
-`prompt` finds the longest part of the conversation that is already a path in the tree, by what the messages mean: callers
-may have sent them round the world as JSON, reordered the arguments of a call or left the reasoning out, and still the
-recorded ids are used. What is new is rendered behind it (`render`). A message that was edited, a history that was
-compacted or that the template rewrites, a second sample of the same prompt, a sub-agent: each starts a branch.
+`prompt` finds the longest part of the conversation that is already a path in the tree, by what the messages mean:
+callers may have sent them round the world as JSON, reordered the arguments of a call or left the reasoning out, and
+still the recorded ids are used. What is new is rendered behind it (`render`). A message that was edited, a history that
+was compacted or that the template rewrites, a second sample of the same prompt, a sub-agent: each starts a branch.
 
 Guarantees. Ids that were sampled are never encoded again. A session stores each id once, whatever the number of turns.
 The tree only grows, and `prompt` and `add` do not wait for anything, so any number of requests may be under way in one
@@ -128,9 +128,9 @@ class Session(Tree):
         if self._latest is not None:
             before, node = self._latest
             count = len(before)
-            if count < len(messages) and _same_tools(node.tools, tools) and same(before[-1], messages[count - 1]):
-                if before[:-1] == [*messages[: count - 1]]:
-                    return node, count
+            goes_on = count < len(messages) and same(before[-1], messages[count - 1])
+            if goes_on and _same_tools(node.tools, tools) and before[:-1] == [*messages[: count - 1]]:
+                return node, count
         best, matched = self.root, 0
         stack = [(child, 0) for child in self.root.children if _same_tools(child.tools, tools)]
         while stack:

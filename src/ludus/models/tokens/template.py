@@ -91,9 +91,7 @@ def named_template(name: str) -> str:
         return path.read_text()
     except OSError as error:
         known = ", ".join(sorted(p.stem for p in shipped.parent.glob("*.jinja")))
-        raise ConfigError(
-            f"template: '{name}' is no template file, and none of those that come along ({known})"
-        ) from error
+        raise ConfigError(f"template: '{name}' is no file, and none of those that come along ({known})") from error
 
 
 def _compiled(environment: ImmutableSandboxedEnvironment, source: str) -> Callable[..., str]:
@@ -108,8 +106,8 @@ def _environment(now: datetime) -> ImmutableSandboxedEnvironment:
     extensions = [_Generation, "jinja2.ext.loopcontrols"]
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = now.strftime
+    helpers: dict[str, Any] = {"raise_exception": _refuse, "strftime_now": now.strftime}
+    environment.globals.update(helpers)
     return environment
 
 

@@ -178,7 +178,7 @@ def _from_folder(folder: Path, name: str = "tokenizer.json") -> Shipped:
 
 
 def _from_hub(repository: str) -> Shipped:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
 
     wanted = ["tokenizer*", "chat_template*", "generation_config.json", "config.json"]
     try:

@@ -1,9 +1,9 @@
 """The tree of a session: who said what, the ids that it added, and what that comes to as a record.
 
 A node is a stretch of a conversation: one or more messages that were *given* (rendered by the template, the opening of
-the model's reply included), or one reply that was *sampled* by the engine. A node holds only what it added; the ids of a
-prompt are those of all nodes from the root down. Nodes are never changed once they have ids, except that a reply learns
-how a template shows it (`shape`) when the conversation first goes on behind it.
+the model's reply included), or one reply that was *sampled* by the engine. A node holds only what it added; the ids of
+a prompt are those of all nodes from the root down. Nodes are never changed once they have ids, except that a reply
+learns how a template shows it (`shape`) when the conversation first goes on behind it.
 
 A `Tree` adds replies and says for each, as `Completion.tokens` and `Completion.joint`, which ids are new and where they
 go, so that a record of completions holds each id once.

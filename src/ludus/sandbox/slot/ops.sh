@@ -54,9 +54,13 @@ pack) # PATH FROM BYTES -> that part of an archive of a file or folder; from 1
     *) fail 'Input/output error' ;;
     esac
     ;;
-unpack) # PATH, archive on stdin
+unpack | replace) # PATH, archive on stdin
     mkdir -p -- "$1" || exit
-    tar -xof - -C "$1" 2>&1 >/dev/null | grep -v ': Exiting with failure' >&2
+    if [[ $op == replace ]]; then
+        find "$1" -mindepth 1 -delete 2>/dev/null || { chmod -R u+rwX -- "$1" && find "$1" -mindepth 1 -delete; } || exit
+    fi
+    tar -xof - -C "$1" 2>&1 >/dev/null |
+        sed -e '/: Exiting with failure/d' -e 's/Wrote only .* bytes$/No space left on device/' >&2
     exit "${PIPESTATUS[0]}"
     ;;
 start) # ID COMMAND

@@ -3,8 +3,8 @@
     driver ── frames over stdio, or HTTP ──> slotd ──> slot 1: supervisor ─> bash
                                                   └──> slot 2: supervisor ─> bash   …
 
-The driver sends it along as one zip file (`sandbox.bundle`), so that nothing has to be installed there: a container needs
-`bash`, the usual tools and Python 3.8 or later. It runs the same shells as the local backends do: `shell.py`,
+The driver sends it along as one zip file (`sandbox.bundle`), so that nothing has to be installed there: a container
+needs `bash`, the usual tools and Python 3.8 or later. It runs the same shells as the local backends do: `shell.py`,
 `processes.py` and the scripts in `slot/` are in the zip word for word. Nothing here may import anything else of Ludus,
 nor anything that is not in the standard library.
 

@@ -11,8 +11,8 @@ import sys
 import tempfile
 from typing import NamedTuple
 
-from ludus.sandbox.slotd import view
 from ludus.errors import SandboxError
+from ludus.sandbox.slotd import view
 
 _PLACES = ("/run/ludus", "/var/tmp", "/tmp", "/dev/shm")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

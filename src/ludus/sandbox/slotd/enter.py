@@ -8,8 +8,8 @@
               and the network, are shared with the rest of the container.
 `none`        slotd is an ordinary user, or the slot has to be root: order, not safety, as with the backend `local`.
 
-The first process is the slot's supervisor (`slot/supervisor.sh`). The agent cannot kill it: it is pid 1 of the namespace,
-or belongs to root (only the shell it starts is the slot's user). With `none`, it can.
+The first process is the slot's supervisor (`slot/supervisor.sh`). The agent cannot kill it: it is pid 1 of the
+namespace, or belongs to root (only the shell it starts is the slot's user). With `none`, it can.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import os
 import secrets
 import signal
 import traceback
-from typing import Callable, NamedTuple, NoReturn
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn
 
+from ludus.sandbox import seccomp
 from ludus.sandbox.processes import descendants, is_dead, kill_trees
 from ludus.sandbox.slotd import linux, view
 
@@ -28,7 +30,7 @@ NAMESPACES, USER, NONE = "namespaces", "user", "none"
 _INNER_USER = 1000
 """The slot's user as it sees itself in a user namespace."""
 _HIGH_USERS, _LOW_USERS = (0x7000_0000, 0x0FFF_0000), (20_000, 40_000)
-"""Where user numbers are drawn from: far from those that systems give out, or, where a container has only 65,536, low."""
+"""Where user numbers are drawn from: far from those that systems give out; low where a container has only 65,536."""
 
 
 class Way(NamedTuple):
@@ -36,6 +38,8 @@ class Way(NamedTuple):
 
     isolation: str
     in_user_namespace: bool = False
+    own_users: bool = False
+    """Each slot has a user number of its own. Takes a root who can change to any number."""
     why: str = ""
     """Why not better."""
 
@@ -65,11 +69,6 @@ class Entrance:
     def way(self) -> Way:
         return self._way
 
-    @property
-    def own_users(self) -> bool:
-        """Whether each slot has a user number of its own."""
-        return os.geteuid() == 0 and self._way.isolation != NONE
-
     def inner_user(self, user: int) -> int:
         """How a slot's user is numbered for itself."""
         return _INNER_USER if self._way.in_user_namespace else user
@@ -83,17 +82,17 @@ class Entrance:
         if self._way.isolation == NAMESPACES:
             assert self._libc is not None
             return _spawn_inside(self._libc, self._way, place, become)
-        return _spawn_beside(self._libc, place, become)
+        return _spawn_beside(self._libc, self._way, place, become)
 
     def sweep(self, user: int, first: int, *, spare_first: bool) -> None:
         """Kill a slot's processes, with or without its first one. Needed only where there is no pid namespace."""
         for _ in range(100):  # bounded: something may fork faster than it is killed
             left = [pid for pid in descendants([first]) if not is_dead(pid) and not (spare_first and pid == first)]
-            if self.own_users:
+            if self._way.own_users:
                 left += _processes_of(user)
             if not left:
                 return
-            if self.own_users:
+            if self._way.own_users:
                 _kill_all_of(user)
             kill_trees(lambda left=left: left)
 
@@ -125,21 +124,25 @@ def find_entrance(*, as_root: bool, probe: Callable[[Entrance], str]) -> Entranc
         return Entrance(None, Way(NONE, why=f"no system calls through ctypes: {error}"))
     if as_root:
         return Entrance(libc, Way(NONE, why="slots run as root"))
-    problems: list[str] = []
-    for way in (Way(NAMESPACES, in_user_namespace=True), Way(NAMESPACES)):
-        if way.in_user_namespace or os.geteuid() == 0:
-            problem = probe(Entrance(libc, way))
-            if not problem:
-                return Entrance(libc, way)
-            problems.append(problem)
-    why = f"namespaces are not allowed here ({'; '.join(dict.fromkeys(problems))})"
-    if os.geteuid() == 0:
-        entrance = Entrance(libc, Way(USER, why=why))
+    why = "namespaces are not allowed here"
+    for way in _WAYS:
+        if way.own_users and os.geteuid() != 0:
+            continue
+        entrance = Entrance(libc, way._replace(why="" if way.isolation == NAMESPACES else why))
         problem = probe(entrance)
         if not problem:
             return entrance
-        why += f"; users cannot be changed ({problem})"
+        why += f"; {problem}"
     return Entrance(libc, Way(NONE, why=why))
+
+
+_WAYS = (
+    Way(NAMESPACES, in_user_namespace=True, own_users=True),
+    Way(NAMESPACES, own_users=True),
+    Way(NAMESPACES, in_user_namespace=True),
+    Way(USER, own_users=True),
+)
+"""Best first."""
 
 
 # ---- in namespaces ------------------------------------------------------------------------------------------------
@@ -148,24 +151,26 @@ def find_entrance(*, as_root: bool, probe: Callable[[Entrance], str]) -> Entranc
 def _spawn_inside(libc: linux.Libc, way: Way, place: Place, become: Callable[[], NoReturn]) -> int:
     """A process that makes the namespaces and leaves the first process of them to us, its adopted child."""
     told, tell = os.pipe()
+    adopted, adopt = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        os.close(adopt)
+        _in_child(place, lambda: _make_namespaces(libc, way, place, tell, adopted, become))
+    os.close(tell)
+    os.close(adopted)
     try:
-        parent = os.fork()
-        if parent == 0:
-            _in_child(place, lambda: _make_namespaces(libc, way, place, tell, become))
-        os.close(tell)
-        tell = -1
         number = os.read(told, 32)
         os.waitpid(parent, 0)
         return int(number or b"0")
     finally:
         os.close(told)
-        if tell >= 0:
-            os.close(tell)
+        os.close(adopt)
 
 
-def _make_namespaces(libc: linux.Libc, way: Way, place: Place, tell: int, become: Callable[[], NoReturn]) -> None:
-    own_user = os.geteuid() == 0
-    if way.in_user_namespace and own_user:
+def _make_namespaces(
+    libc: linux.Libc, way: Way, place: Place, tell: int, adopted: int, become: Callable[[], NoReturn]
+) -> None:
+    if way.in_user_namespace and way.own_users:
         _change_user(place.user)
         libc.own_proc_files()
     user, group = os.geteuid(), os.getegid()
@@ -177,19 +182,18 @@ def _make_namespaces(libc: linux.Libc, way: Way, place: Place, tell: int, become
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"{_INNER_USER} {user} 1")
         _write("/proc/self/gid_map", f"{_INNER_USER} {group} 1")
-    waiting, gone = os.pipe()
     first = os.fork()
     if first:
         os.write(tell, b"%d" % first)
         return
-    os.close(gone)
     os.close(tell)
-    os.read(waiting, 1)  # until our parent is gone: a death signal set before would kill us with it
-    os.close(waiting)
+    os.read(adopted, 1)  # until slotd has seen our parent's end: a death signal set before would kill us with it
+    os.close(adopted)
     _furnish(libc, way, place)
     if not way.in_user_namespace:
         _change_user(place.user)
     libc.die_with_parent()
+    _filter(libc)
     become()
 
 
@@ -209,19 +213,20 @@ def _furnish(libc: linux.Libc, way: Way, place: Place) -> None:
 # ---- without namespaces -------------------------------------------------------------------------------------------
 
 
-def _spawn_beside(libc: linux.Libc | None, place: Place, become: Callable[[], NoReturn]) -> int:
-    first = os.fork()
-    if first:
-        return first
-
+def _spawn_beside(libc: linux.Libc | None, way: Way, place: Place, become: Callable[[], NoReturn]) -> int:
     def go() -> None:
         if libc is not None:
             libc.adopt_orphans()
-            libc.no_new_privileges()
             libc.die_with_parent()
+            if way.isolation == USER:
+                libc.no_new_privileges()
+                _filter(libc)
         become()
 
-    _in_child(place, go)
+    first = os.fork()
+    if not first:
+        _in_child(place, go)
+    return first
 
 
 def _processes_of(user: int) -> list[int]:
@@ -272,6 +277,14 @@ def _in_child(place: Place, work: Callable[[], None]) -> NoReturn:
         os.write(2, traceback.format_exc().encode(errors="replace"))
     finally:
         os._exit(code)
+
+
+def _filter(libc: linux.Libc) -> None:
+    """Refuse the system calls that no task needs. A host that knows no filters has none."""
+    program = seccomp.program()
+    if program:
+        with contextlib.suppress(OSError):
+            libc.filter_calls(program)
 
 
 def _change_user(user: int) -> None:

@@ -21,7 +21,8 @@ NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
 RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, NOATIME, NODIRATIME = 1, 2, 4, 8, 32, 1024, 2048
 BIND, MOVE, REC, PRIVATE, RELATIME = 4096, 8192, 16384, 1 << 18, 1 << 21
 _DETACH = 2
-_PDEATHSIG, _DUMPABLE, _CAPBSET_DROP, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 24, 36, 38
+_PDEATHSIG, _DUMPABLE, _SECCOMP, _CAPBSET_DROP, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 22, 24, 36, 38
+_SECCOMP_FILTER = 2
 _LAST_CAP = 63
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
@@ -70,6 +71,14 @@ class Libc:
                     return
                 if error.errno != errno.EPERM:
                     raise
+
+    def filter_calls(self, program: bytes) -> None:
+        """Install a system-call filter for this process and all it starts. Needs `no_new_privileges`."""
+        steps = ctypes.create_string_buffer(program, len(program))
+        fprog = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(steps))
+        argument = ctypes.create_string_buffer(fprog, len(fprog))
+        zero = ctypes.c_ulong(0)
+        self._call("prctl", _SECCOMP, ctypes.c_ulong(_SECCOMP_FILTER), argument, zero, zero)
 
     def _prctl(self, option: int, value: int) -> None:
         zero = ctypes.c_ulong(0)

@@ -1,7 +1,7 @@
 """The start of slotd.
 
-    stdio             the first message on stdin is the greeting, with the settings; messages follow
-    http FILE PORT    FILE is JSON with `token`, `host` and the settings
+stdio             the first message on stdin is the greeting, with the settings; messages follow
+http FILE PORT    FILE is JSON with `token`, `host` and the settings
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import signal
 import sys
 from typing import Any
 
-from ludus.sandbox.slotd import serve, wire
 from ludus.errors import SandboxError
+from ludus.sandbox.slotd import serve, wire
 from ludus.sandbox.slotd.slots import Settings, Slots
 from ludus.sandbox.slotd.wire import Message
 

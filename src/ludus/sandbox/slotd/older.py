@@ -33,11 +33,11 @@ class _Timeout:
 
 
 def _zip(*columns: Any, strict: bool = False) -> Any:
-    return builtins.zip(*columns)
+    return builtins.zip(*columns)  # noqa: B905 - older Pythons have no `strict`
 
 
 def fill_gaps() -> None:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036
         setattr(asyncio, "timeout", _Timeout)  # noqa: B010
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036
         setattr(shell, "zip", _zip)  # noqa: B010

@@ -7,11 +7,12 @@ import hmac
 import os
 import platform
 import sys
-from typing import Any, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from ludus.sandbox.slotd import wire
 from ludus.errors import SandboxError
 from ludus.sandbox import ExecResult
+from ludus.sandbox.slotd import wire
 from ludus.sandbox.slotd.slots import Slot, Slots, Spec
 from ludus.sandbox.slotd.wire import Message
 
@@ -192,7 +193,7 @@ class Web:
         try:
             while await self._exchange(reader, writer):
                 pass
-        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):  # noqa: UP041
             pass  # the other end is gone, silent, or does not speak HTTP
         finally:
             writer.close()

@@ -8,15 +8,16 @@ import os
 import resource
 import signal
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
+from ludus.errors import SandboxError
+from ludus.sandbox import ExecResult
 from ludus.sandbox.shell import Pipes, Shell, lay_down
 from ludus.sandbox.slotd import base as disk
 from ludus.sandbox.slotd import enter, view
-from ludus.errors import SandboxError
-from ludus.sandbox import ExecResult
 
 _START_SECONDS = 30.0
 _END_SECONDS = 30.0
@@ -64,9 +65,7 @@ class Paths(NamedTuple):
     bash: str
 
 
-_PATHS_INSIDE = Paths(
-    view.WORKSPACE, "/tmp", view.HOME, view.IO, view.LIB, "/tmp/.ludus-jobs", view.LIB + "/bash"
-)
+_PATHS_INSIDE = Paths(view.WORKSPACE, "/tmp", view.HOME, view.IO, view.LIB, "/tmp/.ludus-jobs", view.LIB + "/bash")
 
 
 class Slot:
@@ -115,7 +114,7 @@ class Slot:
             return await self.shell.run(os.fsencode(text), seconds=seconds, keep=keep)
         finally:
             with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+                os.unlink(path)
 
     def _forget(self) -> None:
         """Drop old results, but never one that is still to come."""
@@ -200,7 +199,7 @@ class Slots:
     def _prepare(self, name: str, spec: Spec) -> Slot:
         if not name.isidentifier() or not name.isascii():
             raise SandboxError(f"{name!r} is no name for a slot", retryable=False)
-        user = enter.new_user() if self._entrance.own_users else os.geteuid()
+        user = enter.new_user() if self.way.own_users else os.geteuid()
         folder = self._base.slot(name)
         if self.way.isolation == enter.NAMESPACES:
             disk.name_user(folder + "/etc", self._entrance.inner_user(user))
@@ -222,7 +221,7 @@ class Slots:
                 os.makedirs(path, exist_ok=True)
                 os.chmod(path, 0o755 if part == "workspace" else 0o700)
                 os.chown(path, user, user)
-        if self._entrance.own_users:
+        if self.way.own_users:
             disk.lay_demotion(folder + "/demote", user, self._base.bash)
             if self._settings.exclusive:
                 with contextlib.suppress(OSError):  # a read-only image: then the user has no name
@@ -324,7 +323,7 @@ class Slots:
             self._kill(slot)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._ended[slot.first]), _END_SECONDS)
-            if self._entrance.own_users and self.way.isolation == enter.USER:
+            if self.way.isolation == enter.USER:
                 self._entrance.sweep(slot.user, slot.first, spare_first=False)
             self._ended.pop(slot.first, None)
         disk.remove_tree(slot.folder)
@@ -345,7 +344,7 @@ class Slots:
         for path in (slot.paths.workspace, slot.paths.home):
             if path in (view.WORKSPACE, view.HOME):
                 disk.empty(path)
-        if self._entrance.own_users:
+        if self.way.own_users:
             disk.remove_files_of(slot.user)
 
     def reap(self) -> None:

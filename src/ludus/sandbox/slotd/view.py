@@ -2,7 +2,8 @@
 
 Two views. `image`: everything in the container, read-only. `system`: only the folders of a host that programs live in,
 so that the homes and services of a host are out of sight. Over either lie the slot's own `/workspace`, `/tmp` and home,
-of limited size, its own `/proc`, a `/dev` with harmless devices, and `/run/ludus` with the scripts and input of its shell.
+of limited size, its own `/proc`, a `/dev` with harmless devices, and `/run/ludus` with the scripts and input of its
+shell.
 """
 
 from __future__ import annotations
@@ -132,9 +133,7 @@ def _devices(libc: linux.Libc, dev: str) -> None:
     _tmpfs(libc, dev + "/shm", f"mode=1777,size={_SHM_MB}m,nr_inodes={_SHM_MB * _FILES_PER_MB}")
     os.mkdir(dev + "/pts")
     with contextlib.suppress(OSError):  # then there are no terminals; nothing of ours needs one
-        libc.mount(
-            "devpts", dev + "/pts", "devpts", linux.NOSUID | linux.NOEXEC, "newinstance,ptmxmode=0666,mode=620"
-        )
+        libc.mount("devpts", dev + "/pts", "devpts", linux.NOSUID | linux.NOEXEC, "newinstance,ptmxmode=0666,mode=620")
         os.symlink("pts/ptmx", dev + "/ptmx")
     _remount(libc, dev, linux.NOSUID)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
 
 VERSION = 1
 MAX_BYTES = 1 << 30
@@ -63,9 +64,9 @@ def unpack(data: bytes) -> Message:
 
 def _object(text: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value: Any = json.loads(text)
     except ValueError as error:
         raise Garbled(str(error)) from error
-    if not isinstance(value, dict):
+    if type(value) is not dict:
         raise Garbled("not an object")
-    return value
+    return cast("dict[str, Any]", value)

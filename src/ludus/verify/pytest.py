@@ -1,0 +1,169 @@
+"""Hidden tests, run with pytest in a slot and judged in the driver.
+
+    async def verify(self, rollout, box):
+        return await run_tests(box, {"test_solution.py": rollout.task.answer})
+
+The tests import the agent's code from /workspace. They are laid down now, outside /workspace and under a name that
+nobody could know before; `python3 -I` runs them, without the agent's conftest, plugins, pytest.ini, `sitecustomize`,
+PYTHONPATH or a module of /workspace that is named like one of the library. What counts is a report that ends with a
+secret of this run, not an exit code or a file. Each test must be in it: one that is missing, skipped or expected to
+fail has not passed. Two control tests that must fail are run with them; if they do not, the run was tampered with.
+
+What this cannot do: a test and the code it imports share a process, so code that was written to find the runner's
+insides at run time can lie about itself, control tests or not. Tests that start the agent's program as a process of its
+own and look at what it does are out of its reach.
+"""
+
+import ast
+import importlib.util
+import json
+import secrets
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path, PurePosixPath
+from shlex import quote
+
+import msgspec
+from msgspec import Struct
+
+from ludus.errors import VerifierError
+from ludus.sandbox import WORKSPACE, Sandbox
+from ludus.sandbox.archive import Entry, archive, gather
+from ludus.types import Score
+
+_PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
+_RUNNER = Path(__file__).with_name("in_slot.py")
+_CONTROL = """\
+def test_{0}_must_fail():
+    assert 1 == 2
+
+
+def test_{0}_must_raise():
+    raise ValueError
+"""
+_FEEDBACK_TESTS = 5
+
+
+class _Report(Struct):
+    outcomes: dict[str, str]
+    notes: dict[str, str]
+
+
+async def run_tests(
+    box: Sandbox, tests: Mapping[str, str], *, seconds: float = 120.0, python: str = "python3"
+) -> Score:
+    """Full marks if every test passes; `soft` is the share that does. `tests` are files by name, helpers included.
+
+    Raises:
+        VerifierError: the tests are at fault, or pytest is neither in the slot nor beside Ludus.
+    """
+    expected = expected_tests(tests)
+    token, secret = secrets.token_hex(8), secrets.token_hex(16)
+    folder = f"/tmp/ludus-judge-{token}"
+    has_pytest = (await box.exec(f"{python} -I -c 'import pytest'", timeout=60)).exit_code == 0
+    await box.unpack(_judge(tests, token, packages=not has_pytest), folder)
+    order = {
+        "secret": secret,
+        "packages": "" if has_pytest else f"{folder}/packages",
+        "tests": folder,
+        "workspace": WORKSPACE,
+    }
+    command = f'env -i PATH="$PATH" HOME="$HOME" LANG=C.UTF-8 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {python} -I -B'
+    done = await box.exec(
+        f"{command} {quote(folder)}/run.py", timeout=seconds, stdin=json.dumps(order).encode(), cwd=WORKSPACE
+    )
+    if done.timed_out:
+        return Score.of(0.0, f"The tests did not end within {seconds:g} s.")
+    records = _records(done.stdout, secret)
+    tail = done.stderr.decode(errors="replace")[-1000:]
+    if not records:
+        raise VerifierError(f"pytest did not start in the slot (exit code {done.exit_code}): {tail}")
+    report = records[-1]
+    if report == "ready":
+        return Score.of(0.0, f"The tests were ended before they were through (exit code {done.exit_code}).\n{tail}")
+    told = msgspec.json.decode(report, type=_Report)
+    return judged(told.outcomes, told.notes, expected)
+
+
+def expected_tests(tests: Mapping[str, str]) -> frozenset[str]:
+    """`file::function` and `file::Class::function` of every test, as their source says it."""
+    found: set[str] = set()
+    for name, text in tests.items():
+        file = PurePosixPath(name)
+        if file.is_absolute() or ".." in file.parts:
+            raise VerifierError(f"a test file's name must lie below the tests' folder, not '{name}'", retryable=False)
+        if file.suffix != ".py" or not (file.name.startswith("test_") or file.stem.endswith("_test")):
+            continue
+        try:
+            tree = ast.parse(text)
+        except SyntaxError as error:
+            raise VerifierError(f"hidden test '{name}' is not Python: {error}", retryable=False) from error
+        found |= {f"hidden/{name}::{inner}" for inner in _functions(tree)}
+    if not found:
+        raise VerifierError("the hidden tests hold no test: name files and functions test_…", retryable=False)
+    return frozenset(found)
+
+
+def _functions(tree: ast.Module | ast.ClassDef) -> list[str]:
+    names: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            names.append(node.name)
+        elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            names += [f"{node.name}::{inner}" for inner in _functions(node)]
+    return names
+
+
+def judged(outcomes: Mapping[str, str], notes: Mapping[str, str], expected: frozenset[str]) -> Score:
+    """The verdict on a report."""
+    control = {name: outcome for name, outcome in outcomes.items() if name.startswith("control/")}
+    if len(control) != 2 or set(control.values()) != {"failed"}:
+        return Score.of(0.0, "The test run was tampered with: tests that must fail did not.")
+    counted = {name: outcome for name, outcome in outcomes.items() if name not in control}
+    seen = {name.partition("[")[0] for name in counted}
+    counted |= dict.fromkeys(expected - seen, "missing")
+    wrong = sorted(name for name, outcome in counted.items() if outcome != "passed")
+    share = 1 - len(wrong) / len(counted)
+    if not wrong:
+        return Score(1.0, True, 1.0, f"All {len(counted)} tests passed.")
+    shown = "\n".join(f"{name}: {counted[name]}\n{notes.get(name, '')}".rstrip() for name in wrong[:_FEEDBACK_TESTS])
+    return Score(0.0, False, share, f"{len(wrong)} of {len(counted)} tests did not pass.\n{shown}")
+
+
+def _records(stdout: bytes, secret: str) -> list[str]:
+    """What the runner said: the lines that begin with the secret."""
+    lines = (line.partition(" ") for line in stdout.decode(errors="replace").splitlines())
+    return [rest for word, _, rest in lines if word == secret]
+
+
+# ---- what is laid down --------------------------------------------------------------------------------------------
+
+
+def _judge(tests: Mapping[str, str], token: str, *, packages: bool) -> bytes:
+    files = {
+        "run.py": _RUNNER.read_bytes(),
+        "pytest.ini": b"[pytest]\n",
+        f"control/test_{token}.py": _CONTROL.format(token).encode(),
+        **{f"hidden/{name}": text.encode() for name, text in tests.items()},
+    }
+    laid = [Entry(path, 0o644, data=data) for path, data in files.items()]
+    return archive([*laid, *(_pytest_packages() if packages else ())])
+
+
+@cache
+def _pytest_packages() -> tuple[Entry, ...]:
+    """pytest and what it needs, as installed beside Ludus: all of it is plain Python."""
+    found: list[Entry] = []
+    for name in _PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise VerifierError(
+                "there is no pytest in the slot and none beside Ludus: pip install pytest", retryable=False
+            )
+        origin = Path(spec.origin)
+        whole = origin.name == "__init__.py"
+        prefix = f"packages/{name}" if whole else "packages"
+        for entry in gather(origin.parent if whole else origin):
+            if entry.path.endswith(".py"):
+                found.append(Entry(f"{prefix}/{entry.path}", 0o644, data=entry.data))
+    return tuple(found)

@@ -1,0 +1,216 @@
+"""Killed anywhere, a run comes to what it would have come to: the same steps, decisions and skills, byte for byte.
+
+A child process trains and kills itself (SIGKILL) at a random point: before or after any reply of a model and any write
+to the store, or where a record is handed over. Then the run is resumed, sometimes to be killed once more, and at the
+end compared with a run that was never interrupted. `LUDUS_KILLS=200` tries more points than the default.
+"""
+
+import asyncio
+import hashlib
+import os
+import random
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from ludus.errors import StoreError
+from ludus.models.scripted import ScriptedModel
+from ludus.reflact.gate import Gate
+from ludus.reflact.optimizer import CALLS
+from ludus.reflact.records import Record, Step, Summary
+from ludus.reflact.run import Engine, read_records
+from ludus.reflact.settings import Appendix, SlowUpdate, TrainSettings
+from ludus.reflact.train import train
+from ludus.store import RunDir
+from ludus.types import Message, Rollout, to_json
+
+KILLS = int(os.environ.get("LUDUS_KILLS", "25"))
+
+SETTINGS = TrainSettings(
+    epochs=3,
+    batch_size=2,
+    accumulation=2,
+    minibatch_size=2,
+    merge_batch_size=2,
+    edit_budget=3,
+    min_edit_budget=1,
+    slow=SlowUpdate(samples=3, gated=False, pairs="changed"),
+    appendix=Appendix(enabled=True, consolidate_above=2),
+    gate=Gate(metric="mixed"),
+    optimizer_tries=2,
+)
+VARIANTS = {
+    "patch": SETTINGS,
+    "rewrite": msgspec.structs.replace(SETTINGS, update_mode="rewrite_from_suggestions", control="autonomous"),
+    "documents": msgspec.structs.replace(
+        SETTINGS, update_mode="full_rewrite_minibatch", slow=SlowUpdate(samples=3), gate=Gate(metric="soft")
+    ),
+}
+
+
+def chance(messages: Sequence[Message]) -> random.Random:
+    """A die that falls alike whenever the same is asked."""
+    said = "\0".join(message.content for message in messages)
+    return random.Random(hashlib.sha256(said.encode()).digest())
+
+
+def moody(world: SimpleNamespace, messages: Sequence[Message]) -> Any:
+    """An optimizer that helps, harms, misplaces, babbles and repeats itself, depending on every word it is shown."""
+    die = chance(messages)
+    if die.random() < 0.35:
+        return "Let me think about it."
+    reply = world.optimizer(messages)
+    role = world.role(messages)
+    if role.startswith("analyst") and '"op"' in messages[0].content:
+        extra = [
+            world.edit(world.HARM),
+            world.edit(f"Be brief, {die.randrange(5)}."),
+            world.edit("Nowhere.", "insert_after", target="no such text"),
+            world.edit("", "delete", target=f"Obey {world.rule(die.randrange(3))}."),
+        ]
+        reply["items"] = die.sample([*reply["items"][:1], *extra], die.randrange(3))
+    if role == "slow":
+        reply["guidance"] = die.choice(["Keep going.", "Obey RULE-1.", world.HARM])
+    if role == "budget":
+        reply["budget"] = die.randrange(3)
+    if role == "meta":
+        reply["memory"] = f"Lesson {die.randrange(100)}."
+    return reply
+
+
+class Life:
+    """Counts the moments of a process, and ends it at one of them."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.moment = 0
+        self.last = last
+
+    def passes(self) -> None:
+        self.moment += 1
+        if self.moment == self.last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Mortal:
+    """A store in a process that may end before or after each write."""
+
+    def __init__(self, run: RunDir, life: Life) -> None:
+        self._run, self._life = run, life
+        self.get, self.get_record = run.get, run.get_record
+
+    def put(self, key: str, rollout: Rollout) -> None:
+        self._life.passes()
+        self._run.put(key, rollout)
+        self._life.passes()
+
+    def put_record(self, key: str, kind: str, body: bytes) -> bytes:
+        self._life.passes()
+        kept = self._run.put_record(key, kind, body)
+        self._life.passes()
+        return kept
+
+
+async def work(world: SimpleNamespace, path: Path, settings: TrainSettings, life: Life) -> list[Record]:
+    async def agent(*asked: Any) -> Message:
+        for _ in range(random.randrange(4)):  # what ends first is left to chance, in every process anew
+            await asyncio.sleep(0)
+        life.passes()
+        return world.agent(*asked)
+
+    async def optimizer(messages: Sequence[Message], *rest: Any) -> Any:
+        for _ in range(random.randrange(4)):
+            await asyncio.sleep(0)
+        life.passes()
+        reply = moody(world, messages)
+        return reply if isinstance(reply, str) else msgspec.json.encode(reply).decode()
+
+    seen: list[Record] = []
+    with RunDir.open(path, {"train": msgspec.to_builtins(settings)}, resume=True) as run:
+        async for record in train(
+            world.Env(),
+            world.policy(script=agent),
+            world.splits(train=6, selection=3, test=3),
+            settings,
+            optimizer=ScriptedModel(optimizer, name="moody"),
+            engine=Engine(store=Mortal(run, life), concurrency=3),
+        ):
+            life.passes()
+            seen.append(record)
+    return seen
+
+
+def killed(do: Callable[[], object]) -> bool:
+    """Run in a copy of this process; whether it was killed rather than finished."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            do()
+            status = 0
+        finally:
+            os._exit(status)
+    _, how = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(how) or os.WEXITSTATUS(how) == 0, "the child failed by itself"
+    return os.WIFSIGNALED(how) and os.WTERMSIG(how) == signal.SIGKILL
+
+
+def timeless(records: Sequence[Record]) -> list[bytes]:
+    return [to_json(msgspec.structs.replace(record, seconds={})) for record in records]
+
+
+def left_behind(path: Path) -> tuple[list[bytes], set[str], set[str]]:
+    """What a run directory holds: its records, and the addresses of its calls and rollouts."""
+    with RunDir.read(path) as run:
+        return timeless(list(read_records(run))), {key for key, _ in run.records(CALLS)}, set(run.scores())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_run_that_was_killed_comes_to_the_same_end(world: SimpleNamespace, tmp_path: Path, variant: str):
+    settings = VARIANTS[variant]
+    life = Life()
+    whole = timeless(asyncio.run(work(world, tmp_path / "whole", settings, life)))
+    kept = left_behind(tmp_path / "whole")
+    assert kept[0] == whole
+    points = random.Random(variant)
+    ended = 0
+    for number in range(KILLS // len(VARIANTS) + 1):
+        path = tmp_path / str(number)
+        for _ in range(points.choice([1, 1, 2])):
+            last = points.randrange(1, life.moment)
+            ended += killed(lambda path=path, last=last: asyncio.run(work(world, path, settings, Life(last))))
+        assert timeless(asyncio.run(work(world, path, settings, Life()))) == whole
+        assert left_behind(path) == kept
+    assert ended >= KILLS // len(VARIANTS)
+
+
+def test_the_runs_that_are_killed_are_worth_it(world: SimpleNamespace, tmp_path: Path):
+    """Between them they go through every kind of decision and event."""
+    actions: set[str] = set()
+    events: set[str] = set()
+    for variant, settings in VARIANTS.items():
+        records = asyncio.run(work(world, tmp_path / variant, settings, Life()))
+        actions |= {record.action for record in records if isinstance(record, Step)}
+        events |= {event.stage for record in records if isinstance(record, Step) for event in record.events}
+        assert isinstance(records[-1], Summary)
+    assert {"accept_new_best", "reject", "skip_no_updates"} <= actions
+    assert {"analyst", "merge"} <= events
+
+
+def test_a_finished_run_is_resumed_without_a_single_call(world: SimpleNamespace, tmp_path: Path):
+    first = asyncio.run(work(world, tmp_path / "run", SETTINGS, Life()))
+    life = Life()
+    again = asyncio.run(work(world, tmp_path / "run", SETTINGS, life))
+    assert again == first  # to the last bit, timings included: nothing was done again
+    assert life.moment == len(again)
+
+
+def test_a_changed_setting_is_refused_with_the_difference(world: SimpleNamespace, tmp_path: Path):
+    asyncio.run(work(world, tmp_path / "run", SETTINGS, Life()))
+    changed = msgspec.structs.replace(SETTINGS, edit_budget=4)
+    with pytest.raises(StoreError, match=r"train\.edit_budget: 3 → \(not set\)"):  # 4 is the default
+        asyncio.run(work(world, tmp_path / "run", changed, Life()))

@@ -83,8 +83,8 @@ def write(messages, tools, sampling):
     if messages[-1].role == "tool":
         return say("Done.")
     prompt = messages[-1].content
-    path = prompt.split("file ")[1].split(" with")[0]
-    return call("write_file", path=path, content=prompt.split(":\\n", 1)[1])
+    path = prompt.split("called ")[1].split(" that")[0]
+    return call("write_file", path=path, content=prompt.split('"')[1])
 """
 
 

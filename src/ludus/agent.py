@@ -51,6 +51,7 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     """How far a rollout may go."""
 
     turns: int = 30
+    """How many replies of the model a rollout has at most."""
     rollout_seconds: float = 1800.0
     """Time for the agent's turns: not counted are waiting for a slot, `setup` and `verify`."""
     tool_seconds: float = 300.0
@@ -63,8 +64,10 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     """How much of a result that is too long is shown: its beginning and, more of it, its end."""
     context_tokens: int | None = None
     """The model's context window. The rollout ends, as `context`, before a prompt that would not fit in it."""
-    verify_seconds: float = 600.0
     setup_seconds: float = 600.0
+    """Time for the environment's `setup`; past it the rollout has failed, and is tried again."""
+    verify_seconds: float = 600.0
+    """The same for its `verify`."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 import msgspec
 
 from ludus.stats import Marks, Spread, Summary
-from ludus.types import Group, Message, Rollout, ToolResult
+from ludus.types import Call, Group, Message, Rollout, ToolResult
 
 if TYPE_CHECKING:  # rich takes a while to import, and most commands do not draw
     from rich.console import Console
@@ -193,10 +193,13 @@ def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest
     console.print(_text(origin, "dim"))
     for message in rollout.opening:
         _print_message(message, console, longest)
+        for call in message.calls:
+            _print_call(call, console, longest)
     for turn in rollout.turns:
         _print_message(turn.completion.message, console, longest)
         for result in turn.results:
-            _print_call(result, console, longest)
+            _print_call(result.call, console, longest)
+            _print_result(result, console, longest)
     console.print()
     console.print(_closing(rollout))
     if rollout.score is not None and rollout.score.feedback:
@@ -218,17 +221,19 @@ def _print_message(message: Message, console: "Console", longest: int) -> None:
         console.print(_text(_trimmed(message.content, longest), "dim" if message.role == "system" else ""))
 
 
-def _print_call(result: ToolResult, console: "Console", longest: int) -> None:
-    line = _text("→ ", "yellow") + _text(result.call.name, "bold yellow") + _text(" " + _arguments(result, longest))
-    console.print(line)
+def _print_call(call: Call, console: "Console", longest: int) -> None:
+    console.print(_text("→ ", "yellow") + _text(call.name, "bold yellow") + _text(" " + _arguments(call, longest)))
+
+
+def _print_result(result: ToolResult, console: "Console", longest: int) -> None:
     style = "red" if result.error else "dim"
     for shown in _trimmed(result.content, longest).splitlines() or ["(nothing)"]:
         console.print(_text("  │ ", style) + _text(shown, style))
 
 
-def _arguments(result: ToolResult, longest: int) -> str:
+def _arguments(call: Call, longest: int) -> str:
     """One argument per line where one has line breaks of its own, else the JSON as it is."""
-    raw = result.call.arguments
+    raw = call.arguments
     try:
         value = msgspec.json.decode(raw, type=dict[str, Any])
     except msgspec.MsgspecError:

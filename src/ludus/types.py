@@ -80,13 +80,17 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     """How completions are drawn. What is None is left to the server."""
 
     temperature: float | None = 1.0
+    """0 always takes the likeliest token."""
     top_p: float | None = None
+    """Draw only from the likeliest tokens that together have this probability."""
     max_tokens: int | None = None
     """The longest reply, in tokens."""
     stop: tuple[str, ...] = ()
+    """Texts that end a reply."""
     seed: int | None = None
     """The base seed: each rollout and turn derives its own from it."""
     tool_choice: Literal["auto", "required", "none"] | None = None
+    """Whether the model may, must or must not call a tool."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further request fields, passed on as they are (`top_k`, `reasoning_effort`, `guided_json`, …)."""
 

@@ -672,7 +672,8 @@ def test_progress_is_told_while_a_stage_runs(world: SimpleNamespace):
     assert all(1 <= p.done <= p.total for p in told)
 
 
-def test_a_run_that_is_asked_to_stop_ends_before_its_summary_and_can_go_on(world: SimpleNamespace):
+@pytest.mark.parametrize("stage", ["rollout", "evaluate"])
+def test_a_run_that_is_asked_to_stop_ends_before_its_summary_and_can_go_on(world: SimpleNamespace, stage: str):
     store = InMemory()
 
     async def some() -> list[Record]:
@@ -680,7 +681,7 @@ def test_a_run_that_is_asked_to_stop_ends_before_its_summary_and_can_go_on(world
         seen: list[Record] = []
 
         def watch(progress: Progress) -> None:
-            if progress.step == 2 and progress.stage == "evaluate":
+            if progress.step == 2 and progress.stage == stage:
                 stop.set()
 
         engine = Engine(store=store, stop=stop, watch=watch, concurrency=2)

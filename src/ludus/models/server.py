@@ -30,7 +30,9 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
     """Dollars per million tokens."""
 
     prompt: float = 0.0
+    """Of what is sent."""
     completion: float = 0.0
+    """Of what comes back."""
     cached: float | None = None
     """Prompt tokens read from the server's cache; None: as `prompt`."""
     written: float | None = None

@@ -42,6 +42,7 @@ class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
     first: float = 0.5
     """The longest wait before the first retry; it doubles each time."""
     longest: float = 30.0
+    """The longest wait between two attempts."""
     longest_asked: float = 120.0
     """A `Retry-After` beyond this is cut to it."""
     failures: int = 3

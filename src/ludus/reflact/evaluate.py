@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ludus.reflact.data import Finished
 from ludus.reflact.gate import Gate, Judged, Measure, Verdict, beats, judge, mean, score
 from ludus.reflact.lab import Trial, measured
-from ludus.reflact.records import Bucket, Held, RunState, Tested
+from ludus.reflact.records import Bucket, Held, Product, RunState, Tested
 from ludus.reflact.run import Run
 from ludus.skill import Skill
 from ludus.stats import interval
@@ -46,7 +46,7 @@ async def evaluate(run: Run, state: RunState, candidate: Skill | None, origin: s
 async def measured_current(run: Run, state: RunState) -> RunState:
     """The state with its current skill measured, and promoted if it is the best."""
     if state.current.measure is not None:
-        return with_measure(state, state.current.measure, run.settings.gate)
+        return state
     (measure,) = await measure_on_selection(run, [state.current.skill], "validate")
     return with_measure(state, measure, run.settings.gate)
 
@@ -99,6 +99,12 @@ def tested(skill: Skill, tasks: Sequence[Task], rollouts: Sequence[Rollout]) -> 
     kinds = sorted({task.kind for task in tasks})
     by_kind = {kind: bucket(measure, [task for task in tasks if task.kind == kind]) for kind in kinds}
     return Tested(bucket(measure, tasks), by_kind if len(kinds) > 1 else {}, measure.failed)
+
+
+def product(gate: Gate, held: Held, tested: Tested | None) -> Product:
+    """A skill that the run ends with, and everything that was measured of it."""
+    measure = held.measure or Measure(held.skill.hash)
+    return Product(held.skill, held.origin, held.step, score_of(gate, held), measure.hard, measure.soft, tested)
 
 
 def bucket(measure: Measure, tasks: Sequence[Task]) -> Bucket:

@@ -101,11 +101,11 @@ class Lab:
             raise Stopped("the run was asked to stop")
 
     async def _run(self, missing: Sequence[tuple[str, Job]], arrived: Callable[[str, Rollout], None]) -> None:
-        key_of = {_identity(job): key for key, job in missing}
+        key_of = {(job.task.id, job.replicate, job.seed, _skill_of(job)): key for key, job in missing}
 
         def record(rollout: Rollout) -> None:
             at = rollout.provenance
-            key = key_of[rollout.task.id, at.replicate, at.seed, at.policy]
+            key = key_of[rollout.task.id, at.replicate, at.seed, at.skill]
             self.store.put(key, rollout)
             # What is kept, not what was made: the optimizer must see the same text now and after a resume.
             arrived(key, self.store.get(key) or rollout)
@@ -154,8 +154,8 @@ def _job(trial: Trial, policy: Policy) -> Job:
     return Job(trial.task, policy, trial.replicate, derive_seed(trial.seed, trial.task.id, trial.replicate))
 
 
-def _identity(job: Job) -> tuple[str, int, int, str]:
-    return job.task.id, job.replicate, job.seed, job.policy.fingerprint
+def _skill_of(job: Job) -> str:
+    return job.policy.skill.hash if job.policy.skill else ""
 
 
 def _check_outage(rollouts: Sequence[Rollout], stage: str, max_failed: float) -> None:

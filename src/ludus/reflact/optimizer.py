@@ -170,7 +170,7 @@ def _read(completion: Completion, kind: type[T]) -> T | str:
         return str(error)
 
 
-_OURS = frozenset({"support", "source", "level", "evidence"})
+_OURS = frozenset({"form", "support", "source", "level", "evidence"})
 
 
 def _cleaned(value: Any) -> Any:

@@ -53,6 +53,11 @@ class Proposer:
     """The update modes it can propose items for."""
     needs_optimizer: ClassVar[bool] = False
 
+    @property
+    def identity(self) -> str:
+        """Equal for proposers that propose alike. One that has options adds them."""
+        return f"{self.name}@{self.version}"
+
     async def reflect(self, view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> tuple[Reflection, ...]:
         """What one batch teaches. The rollouts come in a fixed order, each as soon as it and those before it are done;
         one without a score broke, and says nothing."""

@@ -228,6 +228,16 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step", ta
     """By stage. `reflect` is what it took beyond the rollouts, which it runs beside."""
     state: RunState
 
+    @property
+    def hard(self) -> float | None:
+        """The share of the step's train rollouts that passed."""
+        return pooled(self.batches)[1]
+
+    @property
+    def soft(self) -> float | None:
+        """The mean partial credit of the step's train rollouts."""
+        return pooled(self.batches)[2]
+
 
 class SlowReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The slow update of an epoch."""

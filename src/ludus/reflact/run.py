@@ -168,7 +168,7 @@ def begin(
         (env.name, env.version, env),
         policy.fingerprint,
         (optimizer.name if optimizer else "", sampling),
-        (proposer.name, proposer.version),
+        proposer.identity,
         prompts.digest,
         settings,
         splits.digest,

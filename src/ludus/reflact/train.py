@@ -31,7 +31,7 @@ from ludus.models import Model
 from ludus.reflact import buffer
 from ludus.reflact.appendix import note_lapses
 from ludus.reflact.data import Batch, Finished, Splits, plan_epoch, steps_per_epoch
-from ludus.reflact.evaluate import evaluate, measure_on_selection, measured_current, score_of, test
+from ludus.reflact.evaluate import evaluate, measure_on_selection, measured_current, product, score_of, test
 from ludus.reflact.journal import Clock, side_by_side
 from ludus.reflact.lab import Outage, Stopped
 from ludus.reflact.meta import write_memory
@@ -42,7 +42,6 @@ from ludus.reflact.records import (
     Decided,
     EpochEnd,
     Held,
-    Product,
     Record,
     RunState,
     SlowReport,
@@ -152,8 +151,7 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Bat
     clock.lap("aggregate")
 
     # 4 select
-    selections = state.selections + (settings.control == "scheduled" and bool(items))
-    budget = await decide_budget(view, items, reports, selections, total_steps(run)) if items else None
+    budget = await decide_budget(view, items, reports, state.selections + 1, total_steps(run)) if items else None
     chosen = await choose(run.proposer, view, items, budget)
     clock.lap("select")
 
@@ -198,7 +196,7 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Bat
         state=replace(
             after,
             step=number,
-            selections=selections,
+            selections=state.selections + (budget is not None and budget.control == "scheduled"),
             history=(*state.history, line),
             spent=total(state.spent, spent),
         ),
@@ -273,29 +271,19 @@ async def _lessons(run: Run, state: RunState, pairs: Sequence[Pair]) -> tuple[Sl
 async def finish(run: Run, state: RunState) -> Summary:
     """Validate the final skill, promote it if it is better, and test what there is."""
     clock = Clock(run.journal, state.epoch, state.step)
-    before = state.best
-    if state.current.skill != state.best.skill:
-        state = await measured_current(run, state)
+    best_so_far = state.best.skill
+    state = await measured_current(run, state)
     clock.lap("validate")
+
     finished = Finished(state.initial.skill, state.best.skill, state.current.skill)
     tested = await test(run, finished) if run.settings.test else {}
     clock.lap("test")
-    spent = run.journal.spent()
-    state = replace(state, spent=total(state.spent, spent))
+
     epochs = stats(state.history)
-
-    def product(held: Held) -> Product:
-        measure = held.measure
-        return Product(
-            held.skill,
-            held.origin,
-            held.step,
-            score_of(run.settings.gate, held),
-            measure.hard if measure else None,
-            measure.soft if measure else None,
-            tested.get(held.skill),
-        )
-
+    spent = total(state.spent, run.journal.spent())
+    initial, best, final = (
+        product(run.settings.gate, held, tested.get(held.skill)) for held in (state.initial, state.best, state.current)
+    )
     return Summary(
         steps=state.step,
         accepted=sum(epoch.accepted for epoch in epochs),
@@ -303,12 +291,12 @@ async def finish(run: Run, state: RunState) -> Summary:
         undecided=sum(epoch.undecided for epoch in epochs),
         skipped=sum(epoch.skipped for epoch in epochs),
         epochs=epochs,
-        promoted=state.best.skill != before.skill,
-        initial=product(state.initial),
-        best=product(state.best),
-        final=product(state.current),
+        promoted=state.best.skill != best_so_far,
+        initial=initial,
+        best=best,
+        final=final,
         events=run.journal.events(),
-        spent=state.spent,
+        spent=spent,
         seconds=clock.seconds,
-        state=state,
+        state=replace(state, spent=spent),
     )

@@ -24,6 +24,7 @@ class SandboxSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     network: bool = False
     """Whether commands may reach the network."""
     memory_mb: int = 1024
+    """What all processes of a slot may use together."""
     """What processes may use, on top of what the slot's files take: those lie in memory too."""
     disk_mb: int = 256
     """What /workspace, /tmp and home may each hold."""
@@ -33,6 +34,11 @@ class SandboxSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     """The default time limit of one command."""
     output_bytes: int = 1_000_000
     """How much of stdout, and of stderr, is kept: the first and the last part; the middle is dropped."""
+    base: tuple[str, ...] = ()
+    """Folders of the host that /workspace starts with, the lowest first. Slots change their own view of them only.
+    `Pool.snapshot` makes such a folder of what a slot has become."""
+    caches: tuple[tuple[str, str], ...] = ()
+    """Folders of the host and where slots see them, read-only: package and repository mirrors."""
     env: tuple[tuple[str, str], ...] = ()
     """Variables set in every command. Nothing else of the host's environment is passed on."""
 

@@ -13,6 +13,7 @@ import errno
 import io
 import os
 import posixpath
+import stat
 import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from ludus.sandbox import TRANSFER_BYTES
+
+_OPAQUE = "SCHILY.xattr.user.overlay.opaque"
 
 
 class TooLarge(OSError):
@@ -39,24 +42,34 @@ class Entry(Struct, frozen=True):
     """A file's content; None for folders and links."""
     link: str | None = None
     """Where a symbolic link points."""
+    removed: bool = False
+    """In a layer: nothing is here, whatever the layers below have."""
+    opaque: bool = False
+    """In a layer: this folder hides what the layers below have in it."""
 
     @property
     def is_folder(self) -> bool:
-        return self.data is None and self.link is None
+        return self.data is None and self.link is None and not self.removed
 
 
-def entries(archive: bytes, *, max_bytes: int = TRANSFER_BYTES) -> Iterator[Entry]:
-    """What an archive holds that may be kept. Raises TooLarge, and ValueError if it is no archive."""
+def entries(archive: bytes, *, max_bytes: int = TRANSFER_BYTES, layer: bool = False) -> Iterator[Entry]:
+    """What an archive holds that may be kept; with `layer`, also what an overlay says about the layers below.
+
+    Raises TooLarge, and ValueError if it is no archive.
+    """
     left = max_bytes
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
                 path = _inside(member.name)
+                if layer and path and member.ischr() and member.devmajor == member.devminor == 0:
+                    yield Entry(path, 0, removed=True)
                 if path is None or not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
                     continue
                 mode = member.mode & 0o777
                 if member.isdir():
-                    yield Entry(path, mode | 0o700, member.mtime)
+                    opaque = layer and _OPAQUE in member.pax_headers
+                    yield Entry(path, mode | 0o700, member.mtime, opaque=opaque)
                 elif member.issym():
                     yield Entry(path, mode, member.mtime, link=member.linkname)
                 elif member.islnk():
@@ -141,24 +154,37 @@ def _below(folder: Path) -> Iterator[tuple[Path, str]]:
             yield here / name, (here / name).relative_to(folder).as_posix()
 
 
-def extract(items: Iterable[Entry], folder: Path) -> None:
-    """Lay entries down below `folder`, which is made. Raises OSError, also when something there is in the way."""
+def extract(items: Iterable[Entry], folder: Path, *, all_links: bool = False) -> None:
+    """Lay entries down below `folder`, which is made. Raises OSError, also when something there is in the way.
+
+    `all_links` keeps links that point out of it, for a folder that only slots will look into.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     links: list[tuple[Path, str]] = []
+    folders: list[tuple[Path, Entry]] = []
     for item in items:
         path = folder / item.path
         if item.link is not None:
-            if _stays(item.path, item.link):
+            if all_links or _stays(item.path, item.link):
                 links.append((path, item.link))
             continue
         _real_folders(folder, item.path if item.is_folder else posixpath.dirname(item.path))
+        if item.opaque:
+            os.setxattr(path, "user.overlay.opaque", b"y")
+        if item.removed:
+            os.mknod(path, stat.S_IFCHR, os.makedev(0, 0))
         if item.data is not None:
-            _lay(path, item.data, item.mode)
+            _lay(path, item)
+        elif item.is_folder:
+            folders.append((path, item))
     for path, target in links:
         _real_folders(folder, posixpath.dirname(path.relative_to(folder).as_posix()))
         if path.is_symlink():
             path.unlink()
         path.symlink_to(target)
+    for path, item in reversed(folders):  # last: laying down what a folder holds changes its time
+        path.chmod(item.mode)
+        os.utime(path, (item.mtime, item.mtime))
 
 
 def _stays(path: str, target: str) -> bool:
@@ -177,8 +203,10 @@ def _real_folders(root: Path, path: str) -> None:
         here.mkdir(exist_ok=True)
 
 
-def _lay(path: Path, data: bytes, mode: int) -> None:
+def _lay(path: Path, item: Entry) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-        file.write(data)
-        os.fchmod(file.fileno(), mode)
+        file.write(item.data or b"")
+        file.flush()
+        os.fchmod(file.fileno(), item.mode)
+        os.utime(file.fileno(), (item.mtime, item.mtime))

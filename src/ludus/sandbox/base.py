@@ -67,6 +67,8 @@ class Layout:
     jobs: str
     """Where background processes keep their logs."""
     bash: str
+    changes: str = WORKSPACE
+    """Where the files lie that differ from what the slot started with."""
 
 
 @dataclass(frozen=True)
@@ -244,9 +246,16 @@ class ShellSandbox:
         await to_thread(extract, [msgspec.structs.replace(items[0], path=target.name)], target.parent)
 
     async def pack(self, path: str, *, max_bytes: int = TRANSFER_BYTES) -> bytes:
+        return await self._pack("pack", path, max_bytes)
+
+    async def changes(self) -> bytes:
+        """What differs from the layers that the slot started from, as an archive that says what was removed too."""
+        return await self._pack("layer", self._layout.changes, TRANSFER_BYTES)
+
+    async def _pack(self, operation: str, path: str, max_bytes: int) -> bytes:
         inside, parts, size = self._inside(path), list[bytes](), 0
         while True:
-            part = await self._operate("pack", inside, str(size + 1), str(_PACK_BYTES), keep=_PACK_BYTES)
+            part = await self._operate(operation, inside, str(size + 1), str(_PACK_BYTES), keep=_PACK_BYTES)
             if part.exit_code != 0:
                 raise _os_error(part, path)
             parts.append(part.stdout)

@@ -26,15 +26,18 @@ import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypedDict
 
+import msgspec
+
 from ludus.errors import ConfigError, SandboxError
-from ludus.sandbox import WORKSPACE, SandboxSpec
+from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.base import Layout, Place, ShellSandbox, open_sandbox
 from ludus.sandbox.hostdir import HostDir, remove_tree
+from ludus.sandbox.layers import Layers
 from ludus.sandbox.limits import SHM_MB, Cgroups, Held, describe, find_cgroups, ulimits
 from ludus.sandbox.processes import Child, children, signal_each
 from ludus.sandbox.seccomp import program
@@ -45,6 +48,7 @@ _LIB = "/run/ludus/lib"
 _IO = "/run/ludus/io"
 _LAYOUT = Layout(WORKSPACE, "/tmp", _IO, _LIB, "/tmp/.ludus-jobs", f"{_LIB}/bash")
 _SUPERVISOR = (f"{_LIB}/bash", "--norc", "--noprofile", f"{_LIB}/supervisor.sh")
+_CHANGES = "/run/ludus/changes"
 _USER = 1000
 _START_SECONDS = 30.0
 _END_SECONDS = 30.0
@@ -78,6 +82,7 @@ class _Shared:
     fixed: tuple[str, ...]
     """The part of bubblewrap's command line that does not depend on the spec."""
     variables: Mapping[str, str]
+    layers: Layers
     rules: bytes
     """The system-call filter; empty on machines that have none."""
 
@@ -106,6 +111,15 @@ class Bwrap:
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
         shared = self._prepared()
         return await open_sandbox(spec, lambda stack: _open(shared, spec, stack))
+
+    async def snapshot(self, box: Sandbox) -> SandboxSpec:
+        """The spec of slots that start with what /workspace is in `box` now. Its processes should be at rest; home
+        and /tmp are not part of it."""
+        shared, spec = self._prepared(), box.spec
+        if not isinstance(box, ShellSandbox):
+            raise SandboxError("a slot of this kind has no snapshots", retryable=False)
+        layer = await shared.layers.save(await box.changes(), spec.base)
+        return msgspec.structs.replace(spec, base=(*spec.base, layer))
 
     def close(self) -> None:
         if self._shared is not None:
@@ -144,7 +158,8 @@ class Bwrap:
 
 async def _open(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> Place:
     """Start a slot. Whatever it takes on the host is put on `stack`, to be given back in reverse."""
-    user = _new_user()
+    layers, owner = await shared.layers.ready(spec.base)
+    user = _new_user() if owner is None else owner
     io = shared.host.slot(user)
     stack.callback(remove_tree, io)
     cgroup = shared.cgroups.make(io.name, spec)
@@ -156,13 +171,14 @@ async def _open(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> Pl
         with cgroup.doors() as doors:
             supervisor = shell.supervisor_arguments(_LIB, _IO, doors, ulimits(spec, shared.cgroups.parents))
             with shared.filter() as rules:
-                command = [*_arguments(shared, spec, io, rules), *_SUPERVISOR, *supervisor]
+                command = [*_arguments(shared, spec, io, rules, layers), *_SUPERVISOR, *supervisor]
+                command = [*_around(shared, spec, io), *command] if layers else command
                 child = _spawn(shared, command, user, pipes, (*doors, *rules))
     finally:
         pipes.close_slot_ends()
-    stack.push_async_callback(_end, child)
-    await shell.started(_START_SECONDS, lambda: _first_process(child))
-    return Place(shell, io, _LAYOUT)
+    stack.push_async_callback(_end, child, bool(layers))
+    await shell.started(_START_SECONDS, lambda: _first_process(child, around=bool(layers)))
+    return Place(shell, io, replace(_LAYOUT, changes=_CHANGES) if layers else _LAYOUT)
 
 
 def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, fds: Sequence[int]) -> Child:
@@ -183,14 +199,15 @@ def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, 
     return Child(popen)
 
 
-def _first_process(child: Child) -> int:
+def _first_process(child: Child, *, around: bool) -> int:
     """The slot's pid 1, as the host numbers it: bubblewrap has no other child. 0 if there is none."""
-    return next(iter(children(child.pid)), 0)
+    inner = next(iter(children(child.pid)), 0) if around else child.pid
+    return next(iter(children(inner)), 0) if inner else 0
 
 
-async def _end(child: Child) -> None:
+async def _end(child: Child, around: bool) -> None:
     """Kill the slot's pid 1, and with it the namespace: bubblewrap ends when the last process in it has."""
-    first = _first_process(child)
+    first = _first_process(child, around=around)
     if first:
         signal_each((first,), signal.SIGKILL)
     else:
@@ -226,8 +243,31 @@ def _try_out(shared: _Shared) -> str:
 # ---- how the slot looks -------------------------------------------------------------------------------------------
 
 
-def _arguments(shared: _Shared, spec: SandboxSpec, io: Path, rules: Sequence[int]) -> list[str]:
+def _around(shared: _Shared, spec: SandboxSpec, io: Path) -> list[str]:
+    """What goes before bubblewrap for a slot with layers: another one, that makes a file system of limited size for
+    the changes. The inner one can only name folders of the host for them."""
+    folder = str(io / "changes")
+    return [
+        *(shared.fixed[0], "--unshare-user", "--uid", "0", "--gid", "0", "--cap-add", "ALL", "--die-with-parent"),
+        *("--dev-bind", "/", "/", "--size", str(spec.disk_mb * 2**20), "--perms", "0755", "--tmpfs", folder),
+        *("--dir", f"{folder}/upper", "--dir", f"{folder}/work", "--"),
+    ]
+
+
+def _overlay(io: Path, layers: Sequence[str]) -> list[str]:
+    folder = str(io / "changes")
+    return [
+        *(part for layer in layers for part in ("--overlay-src", layer)),
+        *("--overlay", f"{folder}/upper", f"{folder}/work", WORKSPACE),
+        *("--ro-bind", f"{folder}/upper", _CHANGES),
+    ]
+
+
+def _arguments(
+    shared: _Shared, spec: SandboxSpec, io: Path, rules: Sequence[int], layers: Sequence[str] = ()
+) -> list[str]:
     disk = str(spec.disk_mb * 2**20)
+    empty = ("--size", disk, "--perms", "0755", "--tmpfs", WORKSPACE)
     variables = {**shared.variables, **dict(spec.env)}
     return [
         *shared.fixed,
@@ -235,7 +275,8 @@ def _arguments(shared: _Shared, spec: SandboxSpec, io: Path, rules: Sequence[int
         *(("--share-net", *_resolver()) if spec.network else ()),
         *("--size", disk, "--perms", "1777", "--tmpfs", "/tmp"),
         *("--size", disk, "--perms", "0700", "--tmpfs", HOME),
-        *("--size", disk, "--perms", "0755", "--tmpfs", WORKSPACE),
+        *(_overlay(io, layers) if layers else empty),
+        *(part for source, place in spec.caches for part in ("--ro-bind", source, place)),
         *("--ro-bind", str(io), _IO),
         *("--remount-ro", "/", "--chdir", WORKSPACE),
         *(part for name, value in variables.items() for part in ("--setenv", name, value)),
@@ -302,7 +343,7 @@ def _prepare(binary: Path) -> _Shared:
         "TERM": "dumb",
     }
     fixed = _fixed_arguments(host, etc, [*folders, *([python] if python else [])])
-    return _Shared(host, cgroups, (str(bwrap), *fixed), variables, program())
+    return _Shared(host, cgroups, (str(bwrap), *fixed), variables, Layers(host, _new_user()), program())
 
 
 def find_bwraps() -> list[Path]:

@@ -224,7 +224,8 @@ def _docker_fleet(socket: Path, image: str, **common: object) -> Callable[..., F
 def _ground(fleet: str) -> Any:
     @pytest.fixture(scope="session")
     def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
-        ground = Ground(request.getfixturevalue(fleet)())
+        # The loop rests while other backends have their turn, and the heartbeat with it.
+        ground = Ground(request.getfixturevalue(fleet)(lapse_seconds=3600.0, idle_seconds=3600.0))
         yield ground
         ground.close()
 

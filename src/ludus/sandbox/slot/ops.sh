@@ -37,7 +37,7 @@ write) # PATH, content on stdin
 folder) # PATH -> whether it is one
     [[ -d $1 ]]
     ;;
-pack) # PATH FROM BYTES -> that part of an archive of a file or folder; from 1
+pack | layer) # PATH FROM BYTES -> that part of an archive of a file or folder; from 1
     [[ -e $1 ]] || fail 'No such file or directory'
     [[ -L $1 && ! -d $1 ]] && set -- "$(readlink -f -- "$1")" "${@:2}"
     [[ -r $1 ]] || fail 'Permission denied'
@@ -48,7 +48,9 @@ pack) # PATH FROM BYTES -> that part of an archive of a file or folder; from 1
         cd -- "${1%/*}/" || exit
         set -- "$PWD" "./${1##*/}" "${@:2}"
     fi
-    tar -cf - -- "$2" 2>/dev/null | tail -c "+$3" | head -c "$4"
+    options=()
+    [[ $op == layer ]] && options=(--format=pax --xattrs '--xattrs-include=user.*')
+    tar "${options[@]}" -cf - -- "$2" 2>/dev/null | tail -c "+$3" | head -c "$4"
     case ${PIPESTATUS[0]} in
     0 | 1 | 2 | 141) ;; # 1, 2: a file could not be read; 141: nobody wanted the rest
     *) fail 'Input/output error' ;;

@@ -36,7 +36,7 @@ $(VENV)/.setup: pyproject.toml scripts/setup
 	@touch $@
 
 $(VENV)/.setup-dev: pyproject.toml scripts/setup
-	@PYTHON="$(PYTHON)" scripts/setup "$(VENV)" local,mcp,dev
+	@PYTHON="$(PYTHON)" scripts/setup "$(VENV)" local,mcp,tokens,modal,dev
 	@touch $@ $(VENV)/.setup
 
 clean:

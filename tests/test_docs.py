@@ -54,7 +54,7 @@ def test_the_settings_reference_is_the_one_of_the_code():
     assert text == ludus("config").stdout, "run: ludus config > docs/configuration.md"
 
 
-@pytest.mark.parametrize("page", sorted(p.name for p in (ROOT / "docs").glob("*.md")) + ["../README.md"])
+@pytest.mark.parametrize("page", [*sorted(p.name for p in (ROOT / "docs").glob("*.md")), "../README.md"])
 def test_links_lead_somewhere(page: str):
     path = ROOT / "docs" / page
     for target in re.findall(r"\]\(([^)#]+)", path.read_text()):

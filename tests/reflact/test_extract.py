@@ -65,7 +65,7 @@ def test_an_inner_object_never_stands_for_a_broken_outer_one():
 
 def test_a_text_full_of_brackets_is_given_up():
     """It would take hours in quadratic time."""
-    for text in ("{" * 100_000, "{x " * 50_000, '{"' * 50_000, "[{" * 50_000, "```json " * 20_000):
+    for text in ("{" * 100_000, '{"a": [' * 50_000, "{x " * 50_000, '{"' * 50_000, "[{" * 50_000, "```json " * 20_000):
         with pytest.raises(ValueError):
             extract_json(text)
 

@@ -330,14 +330,26 @@ class ShellSandbox:
             raise SandboxError("a slot of this kind cannot be reset", retryable=False)
         if self._closed:
             raise SandboxError("the slot is closed")
-        await to_the_end(self._resources.aclose())
-        place = await self._make(self._resources)
+        old, self._resources = self._resources, AsyncExitStack()
+        ending = asyncio.create_task(old.aclose())
+        try:
+            place = await self._make(self._resources)
+        except BaseException:
+            self._closed = True  # neither the old place nor a new one
+            await to_the_end(self._resources.aclose())
+            raise
+        finally:
+            await to_the_end(_finished(ending))
         self._shell, self._io, self._layout = place.shell, place.io, place.layout
         self._jobs, self._results = {}, {}
 
     async def close(self) -> None:
         self._closed = True
         await to_the_end(self._resources.aclose())
+
+
+async def _finished(task: asyncio.Task[None]) -> None:
+    await task
 
 
 def _in_subshell(command: str, env: Mapping[str, str], cwd: str | None) -> str:

@@ -5,7 +5,7 @@ the user can, use the network, and see and signal the user's processes. What it 
 environment without the host's variables, limits on time and output (not on memory, processes or disk), and an end at
 which its processes are killed and its folder is removed. Use it for tests and for code that you wrote.
 
-`/workspace` and `/tmp` are folders of the slot: `read`, `write` and `cwd` translate the path. A command's own text is
+A `base` is copied for each slot; its snapshots are whole copies. `/workspace` and `/tmp` are folders of the slot: `read`, `write` and `cwd` translate the path. A command's own text is
 not translated, so commands should use relative paths and `$TMPDIR`. Background processes are found by a variable in
 their environment; a process that clears its environment *and* leaves the slot's process tree escapes `settle` and
 `close`.
@@ -13,12 +13,16 @@ their environment; a process that clears its environment *and* leaves the slot's
 
 import asyncio
 import os
+import shutil
 import subprocess
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
+import msgspec
+
 from ludus.errors import SandboxError
-from ludus.sandbox import SandboxSpec
+from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
+from ludus.sandbox.archive import entries, extract
 from ludus.sandbox.base import Layout, Place, ShellSandbox, open_sandbox
 from ludus.sandbox.hostdir import HostDir, find_bash, remove_tree
 from ludus.sandbox.processes import Child, descendants, is_dead, kill_trees
@@ -33,12 +37,27 @@ class Local:
 
     def __init__(self) -> None:
         self._host: HostDir | None = None
+        self._layers = 0
 
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
         if self._host is None:
             self._host = HostDir()
+        if spec.caches:
+            raise SandboxError("sandbox.caches needs mounts, which 'local' slots do not have", retryable=False)
         host = self._host
         return await open_sandbox(spec, lambda stack: _open(host, spec, stack))
+
+    async def snapshot(self, box: Sandbox) -> SandboxSpec:
+        """The spec of slots that start with a copy of what the workspace is in `box` now."""
+        assert self._host is not None, "there is a slot"
+        self._layers += 1
+        layer = self._host.path / f"layer-{self._layers}"
+        packed = await box.pack(WORKSPACE)
+        try:
+            await asyncio.to_thread(lambda: extract(entries(packed), layer, all_links=True))
+        except (OSError, ValueError) as error:
+            raise SandboxError(f"no snapshot could be made: {error}") from error
+        return msgspec.structs.replace(box.spec, base=(str(layer),))
 
     def close(self) -> None:
         if self._host is not None:
@@ -53,6 +72,8 @@ async def _open(host: HostDir, spec: SandboxSpec, stack: AsyncExitStack) -> Plac
     io, workspace, tmp, jobs = (folder / name for name in ("io", "workspace", "tmp", "jobs"))
     for part in (io, workspace, tmp, jobs):
         part.mkdir()
+    for layer in spec.base:
+        await asyncio.to_thread(_copy, layer, workspace)
     pipes = Pipes.open()
     shell = Shell(pipes, io, str(workspace), sweep=lambda: _sweep(folder, child, spare=child.pid))
     stack.callback(shell.close)
@@ -65,6 +86,13 @@ async def _open(host: HostDir, spec: SandboxSpec, stack: AsyncExitStack) -> Plac
     await shell.started(_START_SECONDS, lambda: child.pid)
     layout = Layout(str(workspace), str(tmp), str(io), str(host.lib), str(jobs), find_bash())
     return Place(shell, io, layout)
+
+
+def _copy(layer: str, workspace: Path) -> None:
+    try:
+        shutil.copytree(layer, workspace, symlinks=True, dirs_exist_ok=True)
+    except (OSError, shutil.Error) as error:
+        raise SandboxError(f"sandbox.base '{layer}' cannot be used: {error}", retryable=False) from error
 
 
 def _spawn(command: list[str], spec: SandboxSpec, folder: Path, pipes: Pipes) -> Child:

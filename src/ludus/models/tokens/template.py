@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ludus.errors import ConfigError
 
@@ -104,11 +104,29 @@ def _compiled(environment: ImmutableSandboxedEnvironment, source: str) -> Callab
 def _environment(now: datetime) -> ImmutableSandboxedEnvironment:
     """Jinja with the settings and helpers that chat templates are written for."""
     extensions = [_Generation, "jinja2.ext.loopcontrols"]
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.filters["tojson"] = _to_json
     helpers: dict[str, Any] = {"raise_exception": _refuse, "strftime_now": now.strftime}
     environment.globals.update(helpers)
     return environment
+
+
+_METHODS = frozenset(dir(dict))
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, with a short way for what templates do most: to look up a field of a message."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute not in _METHODS:
+            fields = cast(dict[str, Any], obj)
+            return fields[attribute] if attribute in fields else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if type(obj) is dict and isinstance(argument, str) and argument in obj:
+            return cast(dict[str, Any], obj)[argument]
+        return super().getitem(obj, argument)
 
 
 def _to_json(

@@ -1,0 +1,134 @@
+"""Slots that start from a folder or from what another slot has become."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ludus.errors import SandboxError
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.pool import Pool, open_pool
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    folder = tmp_path / "base"
+    (folder / "src" / "deep").mkdir(parents=True)
+    (folder / "gone").mkdir()
+    for name in ("README", "src/a", "src/deep/b", "gone/x", "gone/y"):
+        (folder / name).write_text(name)
+    (folder / "run").write_text("echo ran")
+    (folder / "run").chmod(0o755)
+    (folder / "link").symlink_to("README")
+    for path in (tmp_path, *tmp_path.parents[:3]):
+        if path != Path("/tmp") and path.is_relative_to("/tmp"):
+            path.chmod(path.stat().st_mode | 0o011)
+    return folder
+
+
+def in_pool(backend: str, test: Callable[[Pool], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), open_pool(backend, max_slots=8) as pool:
+            await test(pool)
+
+    asyncio.run(main())
+
+
+async def tree(box: Sandbox) -> str:
+    return (await box.exec("find . -mindepth 1 | sort; cat $(find . -type f | sort)", cwd="/workspace")).text
+
+
+def test_a_slot_starts_with_its_base_and_changes_only_its_own_view(backend, base):
+    spec = SandboxSpec(disk_mb=32, base=(str(base),))
+
+    async def test(pool: Pool) -> None:
+        async with pool.lease(spec) as one, pool.lease(spec) as two:
+            before = await tree(two)
+            assert "./src/deep/b" in before
+            changed = await one.exec(
+                "./run && echo more >>README && rm src/a && rm -r gone && mkdir gone && touch -d 2001-02-03 run && "
+                "chmod 600 run && mv src/deep moved && ln -sf x link"
+            )
+            assert changed.exit_code == 0, changed.text
+            assert await tree(two) == before
+            await one.reset()
+            assert await tree(one) == before
+        assert (base / "README").read_text() == "README"
+        assert (base / "src" / "a").exists()
+
+    in_pool(backend, test)
+
+
+def test_a_snapshot_is_where_other_slots_start(backend, base):
+    async def test(pool: Pool) -> None:
+        async with pool.lease(SandboxSpec(disk_mb=32, base=(str(base),))) as box:
+            await box.exec("rm -r gone && mkdir gone && echo n >gone/new; rm src/a; echo more >>README; chmod 700 src")
+            await box.exec("ln -s /etc/passwd out; touch -d 2001-02-03T00:00Z run; printf 'odd' >$'a\\nb'; mkdir empty")
+            want = await tree(box)
+            spec = await pool.snapshot(box)
+            await box.exec("rm -rf *")
+        async with pool.lease(spec) as one, pool.lease(spec) as two:
+            assert await tree(one) == await tree(two) == want
+            stat = await one.exec("stat -c '%a %Y' run src | head -1; stat -c %a src; readlink out")
+            assert stat.stdout.split() == [b"755", b"981158400", b"700", b"/etc/passwd"]
+            assert (await one.exec("rm README; echo x >>src/deep/b; rmdir empty; rm gone/new")).exit_code == 0
+            second = await pool.snapshot(one)
+            want_two = await tree(one)
+            async with pool.lease(second) as three:
+                assert await tree(three) == want_two
+            assert await tree(two) == want
+
+    in_pool(backend, test)
+
+
+def test_a_slot_without_a_base_can_be_forked_too(backend):
+    async def test(pool: Pool) -> None:
+        async with pool.lease(SandboxSpec(disk_mb=32)) as box:
+            await box.exec("mkdir -p a/b; echo set up >a/b/c")
+            spec = await pool.snapshot(box)
+            forks = await asyncio.gather(*(_fork(pool, spec, n) for n in range(4)))
+        assert forks == [f"set up\n{n}\n".encode() for n in range(4)]
+
+    in_pool(backend, test)
+
+
+async def _fork(pool: Pool, spec: SandboxSpec, number: int) -> bytes:
+    async with pool.lease(spec) as box:
+        await box.exec(f"echo {number} >>a/b/c")
+        return await box.read("a/b/c")
+
+
+def test_changes_have_a_size_limit_and_are_gone_with_the_slot(bwrap, base):
+    async def test(pool: Pool) -> None:
+        async with pool.lease(SandboxSpec(disk_mb=8, base=(str(base),))) as box:
+            full = await box.exec("head -c 20M /dev/zero >big")
+            assert b"No space left" in full.stderr
+            await box.reset()
+            assert (await box.exec("head -c 6M /dev/zero >big")).exit_code == 0
+            assert b"Read-only" in (await box.exec("touch /run/ludus/changes/x")).stderr
+            privileges = await box.exec("grep CapEff /proc/self/status; id -u; unshare -U true; mount -t tmpfs x /tmp")
+            assert privileges.stdout.split() == [b"CapEff:", b"0000000000000000", b"1000"]
+            assert privileges.exit_code != 0
+
+    in_pool(bwrap, test)
+
+
+def test_shared_caches_are_there_and_read_only(bwrap, base):
+    async def test(pool: Pool) -> None:
+        async with pool.lease(SandboxSpec(disk_mb=8, caches=((str(base), "/mirror"),))) as box:
+            assert (await box.exec("cat /mirror/README")).stdout == b"README"
+            assert b"Read-only" in (await box.exec("touch /mirror/x")).stderr
+
+    in_pool(bwrap, test)
+
+
+def test_a_base_that_is_not_there_is_told(backend, tmp_path):
+    async def test(pool: Pool) -> None:
+        with pytest.raises(SandboxError):
+            async with pool.lease(SandboxSpec(disk_mb=8, base=(str(tmp_path / "missing"),))):
+                pass
+        async with pool.lease(SandboxSpec(disk_mb=8)) as box:
+            assert (await box.exec("echo fine")).stdout == b"fine\n"
+
+    in_pool(backend, test)

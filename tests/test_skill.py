@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.errors import ConfigError
@@ -283,6 +283,7 @@ edits = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(texts, st.lists(edits, max_size=4), st.booleans())
 def test_no_edit_ever_changes_a_protected_part(text: str, changes: list[Edit], lenient: bool):
     skill, reports = apply(Skill(text), changes, lenient=lenient)
@@ -293,6 +294,7 @@ def test_no_edit_ever_changes_a_protected_part(text: str, changes: list[Edit], l
     assert all(r.status.startswith(("applied", "skipped")) for r in reports)
 
 
+@settings(deadline=None)
 @given(texts, texts)
 def test_no_rewrite_ever_changes_a_protected_part(old: str, new: str):
     result = protect(Skill(old), new)
@@ -300,6 +302,7 @@ def test_no_rewrite_ever_changes_a_protected_part(old: str, new: str):
     assert protect(Skill(old), result.text).text == result.text
 
 
+@settings(deadline=None)
 @given(texts, st.lists(texts, max_size=3))
 def test_a_skill_gets_back_the_guidance_and_the_notes_it_was_given(text: str, given_notes: list[str]):
     skill = with_guidance(Skill(text), "be good")
@@ -309,6 +312,7 @@ def test_a_skill_gets_back_the_guidance_and_the_notes_it_was_given(text: str, gi
     assert with_notes(noted, given_notes) == noted
 
 
+@settings(deadline=None)
 @given(texts, st.sampled_from(["x", "- x", "word", "\n", "zz"]))
 def test_an_edit_of_one_place_changes_that_place_only(text: str, target: str):
     skill, (report,) = apply(Skill(text), [Edit("delete", "", target)])

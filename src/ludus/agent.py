@@ -17,6 +17,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 from msgspec import Struct
@@ -84,7 +85,7 @@ class Policy:
     registry: Registry = BUILTIN
     """What the names in `toolsets` stand for: the built-in ones and those that the run configured."""
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Equal for policies that act alike, whatever process or machine they live in."""
         skill = self.skill.hash if self.skill else ""

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 with warnings.catch_warnings():
@@ -37,6 +37,7 @@ BLOCK = f"{GUIDANCE.start}\nguide\n{GUIDANCE.end}"
 # ---- schedules ----------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(["constant", "linear", "cosine"]),
     st.integers(0, 40),
@@ -54,6 +55,7 @@ def test_schedules_are_equal(mode: str, most: int, least: int, total: int):
 ratios = st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 500), ratios)
 def test_split_sizes_are_equal(total: int, ratio: tuple[int, int, int]):
     assert counts(total, ratio) == their_data._compute_split_counts(total, ratio)
@@ -70,6 +72,7 @@ def test_splits_by_ratio_hold_the_same_items(tmp_path: Path):
     assert [list(part) for part in ours] == [loader.get_split_items(name) for name in ("train", "val", "test")]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(1, 9), st.integers(1, 4), st.integers(1, 5), st.integers(0, 99))
 def test_epoch_plans_are_equal(size: int, batch_size: int, accumulation: int, epoch: int, seed: int):
     tasks = [Task(id=str(n), prompt="") for n in range(size)]
@@ -102,12 +105,14 @@ shares = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]) | st.floats(0, 1)
 metrics = st.sampled_from(["hard", "soft", "mixed"])
 
 
+@settings(deadline=None)
 @given(shares, shares, metrics, shares)
 def test_gate_scores_are_equal(hard: float, soft: float, metric: str, weight: float):
     gate = Gate(metric=metric, mixed_weight=weight)  # type: ignore[arg-type]
     assert project(gate, hard, soft) == their_gate.select_gate_score(hard, soft, metric, weight)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(shares, shares), min_size=1, max_size=1),
     st.tuples(shares, shares),
@@ -142,6 +147,7 @@ def test_decisions_are_equal(
     assert verdict.decision is not Decision.UNDECIDED
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([0.0, 1.0]), shares), min_size=1, max_size=20))
 def test_means_are_equal(rows: list[tuple[float, float]]):
     marks = {str(n): Mark(*row) for n, row in enumerate(rows)}
@@ -150,6 +156,7 @@ def test_means_are_equal(rows: list[tuple[float, float]]):
     assert (measure.hard, measure.soft) == pytest.approx(theirs, abs=1e-12)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_hashes_are_equal(text: str):
     assert Skill(text).hash == skill_hash(text)
@@ -170,6 +177,7 @@ edits = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(documents, st.lists(edits, min_size=1, max_size=4))
 def test_lenient_edits_are_equal_but_for_protection(text: str, changes: list[Edit]):
     skill = Skill(text)
@@ -192,6 +200,7 @@ def test_lenient_edits_are_equal_but_for_protection(text: str, changes: list[Edi
         skill = ours
 
 
+@settings(deadline=None)
 @given(documents, st.lists(edits, min_size=1, max_size=4))
 def test_strict_edits_differ_only_in_what_is_skipped(text: str, changes: list[Edit]):
     skill = Skill(text)
@@ -212,6 +221,7 @@ def test_strict_edits_differ_only_in_what_is_skipped(text: str, changes: list[Ed
 # ---- regions ------------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(bodies.filter(lambda text: "\n\n\n" not in text and text.strip()), st.sampled_from(["g", "two\nlines"]))
 def test_new_guidance_and_notes_are_placed_alike(text: str, content: str):
     assert with_guidance(Skill(text), content).text == their_slow.replace_slow_update_field(text, content)
@@ -224,6 +234,7 @@ def test_new_guidance_and_notes_are_placed_alike(text: str, content: str):
     assert guidance(Skill(their_slow.replace_slow_update_field(text, content))) == content
 
 
+@settings(deadline=None)
 @given(bodies.filter(str.strip))
 def test_replacing_guidance_keeps_the_rest(text: str):
     start = their_slow.replace_slow_update_field(text, "one")
@@ -241,6 +252,7 @@ objects = st.dictionaries(st.text(max_size=4), values, min_size=1, max_size=3)
 FRAMES = ["{}", "Here it is:\n{}\nDone.", "```json\n{}\n```", "Thinking.\n```json\n{}\n```\nThat is all."]
 
 
+@settings(deadline=None)
 @given(objects, st.sampled_from(FRAMES), st.booleans())
 def test_what_theirs_finds_ours_finds_too(value: dict[str, object], frame: str, pretty: bool):
     text = frame.replace("{}", json.dumps(value, indent=2 if pretty else None), 1)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.env import Env
@@ -53,6 +53,7 @@ def test_split_sizes_are_those_of_the_original(total: int, sizes: tuple[int, int
     assert counts(total, (2, 1, 7)) == sizes
 
 
+@settings(deadline=None)
 @given(st.integers(0, 300), st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9)), st.integers())
 def test_every_task_is_in_exactly_one_part(total: int, ratio: tuple[int, int, int], seed: int):
     parts = divide(range(total), ratio, seed)
@@ -170,6 +171,7 @@ def test_seeds_are_those_of_the_original():
     assert slow_seed(42, 3) == 6042
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 4), st.integers(1, 4))
 def test_an_epoch_sees_every_task_once_and_no_batch_is_empty(size: int, batch: int, accumulation: int, epoch: int):
     plan = plan_epoch(tasks(size), epoch, batch_size=batch, accumulation=accumulation, seed=7)

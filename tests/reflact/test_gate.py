@@ -1,7 +1,7 @@
 """The gate: strictly higher, on what both were judged on, or not at all."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.reflact.gate import Decision, Gate, Judged, Mark, Measure, beats, density, judge, project, score
@@ -116,6 +116,7 @@ gates = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(gates, measures, measures, measures)
 def test_what_is_accepted_beats_the_current_one(
     gate: Gate, one: dict[str, Mark], two: dict[str, Mark], three: dict[str, Mark]
@@ -133,6 +134,7 @@ def test_what_is_accepted_beats_the_current_one(
         assert beats(gate, candidate, best)
 
 
+@settings(deadline=None)
 @given(gates, measures)
 def test_no_text_beats_itself(gate: Gate, its: dict[str, Mark]):
     same = (Skill("c"), Measure(Skill("c").hash, its))

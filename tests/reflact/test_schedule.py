@@ -1,7 +1,7 @@
 """Budgets by step: the original's values, and what holds for all of them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.reflact.schedule import Schedule, budget
@@ -31,6 +31,7 @@ def test_the_values_of_the_original(schedule: Schedule, most: int, least: int, v
     assert curve(schedule, most, least, len(values)) == values
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["constant", "linear", "cosine"]), st.integers(0, 30), st.integers(0, 30), st.integers(1, 80))
 def test_a_budget_falls_and_stays_within_its_limits(schedule: Schedule, least: int, more: int, total: int):
     most = least + more

@@ -14,7 +14,7 @@ from typing import Any
 
 _FENCE = re.compile(r"```(?:json|JSON)\s*")
 _DECODER = json.JSONDecoder(strict=False)
-_ATTEMPTS = 200
+_ATTEMPTS = 50
 """How many brackets that start nothing are looked at: a text full of them is not worth quadratic time."""
 
 

@@ -10,7 +10,6 @@ allows user namespaces, which Apptainer itself most often needs too; where it do
 that the user may use; else memory is limited per process, and processes per slot.
 """
 
-import posixpath
 from collections.abc import Hashable
 
 import msgspec
@@ -34,7 +33,7 @@ class Apptainer:
         self._settings = settings
 
     def kind(self, spec: SandboxSpec) -> Hashable:
-        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes
+        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
 
     async def launch(self, spec: SandboxSpec) -> Server:
         settings = self._settings
@@ -67,8 +66,8 @@ def _held(settings: ApptainerSettings) -> bool:
 def apptainer_command(settings: ApptainerSettings, spec: SandboxSpec) -> list[str]:
     """How slotd is started in a container."""
     options = ["--containall", "--no-home", "--cleanenv", "--writable-tmpfs"]
-    for mount in settings.mounts:
-        options += ("--bind", f"{mount.source}:{posixpath.normpath(mount.target)}:ro")
+    for source, target in (*((mount.source, mount.target) for mount in settings.mounts), *spec.caches):
+        options += ("--bind", f"{source}:{target}:ro")
     if settings.gpus:
         options.append("--nv")
     if settings.fakeroot:

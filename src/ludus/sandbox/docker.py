@@ -53,7 +53,7 @@ class Docker:
         self._swept: asyncio.Task[None] | None = None
 
     def kind(self, spec: SandboxSpec) -> Hashable:
-        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes
+        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
 
     async def launch(self, spec: SandboxSpec) -> Server:
         if self._swept is None:
@@ -174,7 +174,7 @@ def container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> dict[s
         "CapAdd": [*rights, *(_NAMESPACE_RIGHTS if nested else ())],
         "SecurityOpt": [*security, *(("apparmor=unconfined",) if nested else ())],
         "Tmpfs": _own_files(settings, spec),
-        "Binds": [f"{mount.source}:{mount.target}:ro" for mount in settings.mounts],
+        "Binds": [f"{source}:{target}:ro" for source, target in (*_mounts(settings), *spec.caches)],
         "LogConfig": {"Type": "none", "Config": {}},
     }
     if nested:
@@ -203,6 +203,10 @@ def container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> dict[s
     }
 
 
+def _mounts(settings: DockerSettings) -> list[tuple[str, str]]:
+    return [(mount.source, mount.target) for mount in settings.mounts]
+
+
 def _memory_mb(settings: DockerSettings, spec: SandboxSpec) -> int:
     """Room for the slots' processes, their full disks, which lie in memory, and slotd."""
     if settings.memory_mb:
@@ -213,7 +217,7 @@ def _memory_mb(settings: DockerSettings, spec: SandboxSpec) -> int:
 def _own_files(settings: DockerSettings, spec: SandboxSpec) -> dict[str, str]:
     """File systems in memory. A slot with a view of its own makes its own, inside."""
     common = "rw,exec,nosuid,nodev"
-    own = {"/run/ludus": f"{common},mode=711,size={_SLOTD_MB // 3}m"}
+    own = {"/run/ludus": f"{common},mode=711,size={_SLOTD_MB // 3}m"} if settings.read_only else {}
     if settings.slots == 1:
         size = f"size={spec.disk_mb}m"
         own |= {WORKSPACE: f"{common},mode=755,{size}", HOME: f"{common},mode=700,{size}"}

@@ -10,8 +10,12 @@ import asyncio
 from collections.abc import Hashable
 from typing import Protocol
 
+import msgspec
+
 from ludus.errors import SandboxError
-from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
+from ludus.sandbox.archive import entries, extract
+from ludus.sandbox.hostdir import HostDir
 from ludus.sandbox.remote import Server
 from ludus.sandbox.teardown import to_the_end
 
@@ -63,6 +67,9 @@ class Fleet:
         self._idle_seconds = idle_seconds
         self._berths: list[_Berth] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._host: HostDir | None = None
+        """For snapshots."""
+        self._layers = 0
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         kind = self._backend.kind(spec)
@@ -86,6 +93,19 @@ class Fleet:
             await to_the_end(leave())
             raise
 
+    async def snapshot(self, box: Sandbox) -> SandboxSpec:
+        """The spec of slots that start with a copy of what the workspace is in `box` now. The copy is the driver's."""
+        packed = await box.pack(WORKSPACE)
+        if self._host is None:
+            self._host = HostDir()
+        self._layers += 1
+        layer = self._host.path / f"layer-{self._layers}"
+        try:
+            await asyncio.to_thread(lambda: extract(entries(packed), layer, all_links=True))
+        except (OSError, ValueError) as error:
+            raise SandboxError(f"no snapshot could be made: {error}") from error
+        return msgspec.structs.replace(box.spec, base=(str(layer),))
+
     def servers(self) -> list[Server]:
         """Those that run now."""
         return [server for berth in self._berths if (server := berth.server) is not None and server.alive]
@@ -99,6 +119,9 @@ class Fleet:
         while self._tasks:
             await asyncio.wait(self._tasks)
         await self._backend.close()
+        if self._host is not None:
+            self._host.close()
+            self._host = None
 
     # ---- one server -----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from ludus.sandbox.teardown import to_the_end
 
 _BEATS_PER_LAPSE = 5
 _GOODBYE_SECONDS = 5.0
+_WORDS_SECONDS = 2.0
 _WAIT_SECONDS = 20.0
 """How long one HTTP request waits for a command; a longer command is asked for again."""
 _RETRY_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
@@ -121,6 +122,7 @@ class StdioLink:
             self._die(f"no answer to '{head['op']}' within {seconds:g} s")
             raise SandboxError(self._dead) from None
         except OSError as error:
+            await asyncio.wait((self._listener,), timeout=_WORDS_SECONDS)  # the end of the stream may tell more
             self._die(f"the connection is lost: {error}")
             raise SandboxError(self._dead) from error
         finally:

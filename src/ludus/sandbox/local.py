@@ -5,10 +5,10 @@ the user can, use the network, and see and signal the user's processes. What it 
 environment without the host's variables, limits on time and output (not on memory, processes or disk), and an end at
 which its processes are killed and its folder is removed. Use it for tests and for code that you wrote.
 
-A `base` is copied for each slot; its snapshots are whole copies. `/workspace` and `/tmp` are folders of the slot: `read`, `write` and `cwd` translate the path. A command's own text is
+`/workspace` and `/tmp` are folders of the slot: `read`, `write` and `cwd` translate the path. A command's own text is
 not translated, so commands should use relative paths and `$TMPDIR`. Background processes are found by a variable in
 their environment; a process that clears its environment *and* leaves the slot's process tree escapes `settle` and
-`close`.
+`close`. A `base` is copied for each slot, and a snapshot is a whole copy.
 """
 
 import asyncio

@@ -31,6 +31,8 @@ _SLOTD_MB = 96
 _IDLE_SECONDS = 60
 """After which Modal ends a sandbox that runs nothing."""
 _END_SECONDS = 30.0
+_PIECE_BYTES = 2**20
+"""The client takes no more than 2 MB at once."""
 
 
 class Modal:
@@ -48,6 +50,8 @@ class Modal:
         return spec.network, spec.memory_mb, spec.disk_mb, spec.processes
 
     async def launch(self, spec: SandboxSpec) -> Server:
+        if spec.caches or self._settings.mounts:
+            raise SandboxError("Modal cannot mount folders of a host: leave out caches and mounts", retryable=False)
         if self._opened is None:
             self._opened = asyncio.create_task(self._open())
         client, app = await asyncio.shield(self._opened)
@@ -159,8 +163,9 @@ class ModalChannel:
             while self._unsent:
                 data, self._unsent = b"".join(self._unsent), []
                 try:
-                    self._process.stdin.write(data)
-                    await self._process.stdin.drain.aio()
+                    for start in range(0, len(data), _PIECE_BYTES):
+                        self._process.stdin.write(data[start : start + _PIECE_BYTES])
+                        await self._process.stdin.drain.aio()
                 except Exception as error:  # whatever the client raises means that the process cannot be reached
                     raise ConnectionError(f"Modal: {type(error).__name__}: {error}") from error
 

@@ -61,7 +61,7 @@ class Nomad:
         self._swept: asyncio.Task[None] | None = None
 
     def kind(self, spec: SandboxSpec) -> Hashable:
-        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes
+        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
 
     async def launch(self, spec: SandboxSpec) -> Server:
         if self._swept is None:
@@ -101,8 +101,15 @@ class Nomad:
         except BaseException:
             await link.close()
             raise
-        env = settings.env if settings.driver == "raw_exec" else ()
-        return Server(link, about, places=settings.slots, end=lambda: self._purge(name), env=env)
+        bare = settings.driver == "raw_exec"
+        return Server(
+            link,
+            about,
+            places=settings.slots,
+            end=lambda: self._purge(name),
+            env=settings.env if bare else (),
+            mounts=settings.mounts if bare else None,
+        )
 
     async def _address(self, name: str, evaluation: str) -> str:
         """Where the job's slotd listens, once it runs."""
@@ -298,7 +305,7 @@ def _config(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
         command, *arguments = finder(settings.python, f"{tasks}/slotd", f"{hidden}/slotd.json", port)
         return {"command": command, "args": arguments}
     if settings.driver == "singularity":
-        binds = [f"{tasks}:/local:ro", f"{hidden}:/secrets:ro", *(f"{m.source}:{m.target}:ro" for m in settings.mounts)]
+        binds = [f"{tasks}:/local:ro", f"{hidden}:/secrets:ro", *_shown(settings, spec)]
         options = ["--containall", "--no-home", "--writable-tmpfs", "--cleanenv"]
         options += [part for bind in binds for part in ("--bind", bind)]
         return {
@@ -318,12 +325,19 @@ def _config(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
         "args": arguments,
         "ports": [_PORT],
         "pids_limit": spec.processes * settings.slots + 32,
-        "volumes": [f"{mount.source}:{mount.target}:ro" for mount in settings.mounts],
+        "volumes": _shown(settings, spec),
     }
     if settings.privileged:
         return {**config, "privileged": True}
     config |= {"cap_drop": ["all"], "cap_add": [*_RIGHTS, *_NAMESPACE_RIGHTS]}
     return {**config, "security_opt": ["no-new-privileges", "apparmor=unconfined"]}
+
+
+def _shown(settings: NomadSettings, spec: SandboxSpec) -> list[str]:
+    """Folders of the node that the container may read."""
+    return [
+        f"{source}:{target}:ro" for source, target in (*((m.source, m.target) for m in settings.mounts), *spec.caches)
+    ]
 
 
 def _resources(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
@@ -339,7 +353,6 @@ def _templates(settings: NomadSettings, token: str) -> list[dict[str, Any]]:
         "view": "system" if settings.driver == "raw_exec" else "image",
         "lapse": settings.lapse_seconds,
         "exclusive": settings.slots == 1 and settings.driver != "raw_exec",
-        "mounts": [(m.source, m.target) for m in settings.mounts] if settings.driver == "raw_exec" else [],
     }
     plain = {"LeftDelim": "<%ludus", "RightDelim": "ludus%>", "ChangeMode": "noop"}
     program = {"EmbeddedTmpl": base64.b64encode(bundle()).decode(), "DestPath": "local/slotd", "Perms": "0644"}

@@ -8,8 +8,13 @@ At most `max_slots` slots live at a time, counting those that start and those th
 first served. A slot is used once: at the end of its lease it is closed, in the background, and never handed out
 again. With `warm` > 0, that many slots of each spec that was asked for are kept ready; making them never takes room
 that a waiting request needs, and a request for another spec may have them closed. If a slot cannot be made, one
-waiting request is told (`SandboxError`) and the others go on. Nothing polls: every event calls `_pump`, which decides
-what happens next.
+waiting request is told (`SandboxError`) and the others go on; after several failures in a row the pool pauses before the
+next try, a little longer each time. Nothing polls: every event calls `_pump`, which decides what happens next.
+
+Callers that cannot keep a block open hold slots by name instead: `acquire(trajectory)`, `heartbeat`, `release`. Such a
+hold ends by itself when `lease_seconds` pass without a sign of life. A slot released with `reset=True` is used again; if
+it cannot be reset, it is closed and counted. `idle_seconds` closes warm slots that nobody asks for, `lifetime_seconds`
+any slot that was held for too long. All clocks are the event loop's, which does not jump.
 """
 
 import asyncio
@@ -26,9 +31,11 @@ from ludus.errors import ConfigError, SandboxError, suggest
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.bwrap import Bwrap
 from ludus.sandbox.local import Local
+from ludus.sandbox.pace import Pace, failed, made, pause, started
 from ludus.sandbox.teardown import to_the_end
 
 Create = Callable[[SandboxSpec], Awaitable[Sandbox]]
+Snapshot = Callable[[Sandbox], Awaitable[SandboxSpec]]
 
 BACKENDS = ("bwrap", "local")
 
@@ -47,6 +54,14 @@ class PoolMetrics(Struct, frozen=True):
     """Slots that could not be made."""
     lost: int
     """Slots that could not be ended as they should."""
+    reused: int = 0
+    """Slots that were reset and are or were used again."""
+    broken: int = 0
+    """Slots that died while they were ready, or could not be reset: closed, and never handed out."""
+    expired: int = 0
+    """Slots taken back from holders that gave no sign of life or held on for too long."""
+    paused: float = 0.0
+    """Seconds until the pool makes slots again, after failures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +80,11 @@ class Pool:
         max_slots: int = 64,
         warm: int = 0,
         acquire_seconds: float = 600.0,
+        idle_seconds: float | None = None,
+        lifetime_seconds: float | None = None,
+        lease_seconds: float | None = None,
+        starts_per_second: float | None = None,
+        snapshot: Snapshot | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         if max_slots < 1:
@@ -75,8 +95,22 @@ class Pool:
         self._max_slots = max_slots
         self._warm_target = warm
         self._acquire_seconds = acquire_seconds
+        self._idle_seconds = idle_seconds
+        self._lifetime_seconds = lifetime_seconds
+        self._lease_seconds = lease_seconds
+        self._starts_per_second = starts_per_second
+        self._snapshot = snapshot
         self._on_close = on_close
         self._open = False
+        self._held: dict[str, Sandbox] = {}
+        """Slots held by name."""
+        self._timers: dict[Sandbox | str, asyncio.TimerHandle] = {}
+        """When a warm slot is too idle, a leased one too old, or a name too silent."""
+        self._pace = Pace()
+        self._wake: asyncio.TimerHandle | None = None
+        self._reused = 0
+        self._broken = 0
+        self._expired = 0
         self._requests: deque[_Request] = deque()
         self._warm: dict[SandboxSpec, deque[Sandbox]] = {}
         """Ready slots of every spec that was asked for, longest ago first."""
@@ -103,7 +137,17 @@ class Pool:
     def metrics(self) -> PoolMetrics:
         warm = sum(map(len, self._warm.values()))
         return PoolMetrics(
-            self._live(), len(self._leased), warm, len(self._requests), self._created, self._failed, self._lost
+            live=self._live(),
+            leased=len(self._leased),
+            warm=warm,
+            waiting=len(self._requests),
+            created=self._created,
+            failed=self._failed,
+            lost=self._lost,
+            reused=self._reused,
+            broken=self._broken,
+            expired=self._expired,
+            paused=self._pause() if self._open else 0.0,
         )
 
     @asynccontextmanager
@@ -132,6 +176,92 @@ class Pool:
             yield fresh
         finally:
             self._give_back(fresh)
+
+    async def snapshot(self, box: Sandbox) -> SandboxSpec:
+        """The spec of slots that start with what /workspace is in `box` now: lease it to fork."""
+        if self._snapshot is None:
+            raise SandboxError("slots of this kind have no snapshots", retryable=False)
+        return await self._snapshot(box)
+
+    # ---- slots held by name ---------------------------------------------------------------------------------------
+
+    async def acquire(
+        self, trajectory: str, spec: SandboxSpec = SandboxSpec(), *, timeout: float | None = None
+    ) -> Sandbox:
+        """The slot of a trajectory: the one that it holds, or a fresh one. Raises as `lease` does."""
+        if trajectory not in self._held:
+            box = await self._acquire(spec, self._acquire_seconds if timeout is None else timeout)
+            if trajectory in self._held:  # somebody else asked under the same name and was first
+                self._give_back(box)
+            else:
+                self._held[trajectory] = box
+        self.heartbeat(trajectory)
+        return self._held[trajectory]
+
+    def heartbeat(self, trajectory: str) -> None:
+        """A sign of life. Raises SandboxError when the trajectory holds no slot (any more)."""
+        if trajectory not in self._held:
+            raise SandboxError(f"'{trajectory}' holds no slot: it was released, or taken back for want of a heartbeat")
+        self._set_timer(trajectory, self._lease_seconds, self._silent)
+
+    def release(self, trajectory: str, *, reset: bool = False) -> None:
+        """Give a trajectory's slot back, to be closed or, with `reset`, used again. Does nothing if it holds none."""
+        box = self._held.pop(trajectory, None)
+        self._cancel_timer(trajectory)
+        if box is None or box not in self._leased:
+            return
+        if reset:
+            self._leased.remove(box)
+            self._cancel_timer(box)
+            self._closing += 1
+            _own(self._closers, self._recycle(box))
+        else:
+            self._give_back(box)
+
+    def _silent(self, trajectory: Sandbox | str) -> None:
+        assert isinstance(trajectory, str)
+        self._expired += 1
+        self.release(trajectory)
+
+    async def _recycle(self, box: Sandbox) -> None:
+        try:
+            await box.reset()
+        except Exception:  # a backend is foreign code; a slot that cannot be reset is never handed out again
+            self._broken += 1
+            self._close(box)
+        else:
+            if self._open:
+                self._reused += 1
+                self._ready(box)
+            else:
+                self._close(box)
+        finally:
+            self._closing -= 1
+            self._pump()
+
+    # ---- timers ---------------------------------------------------------------------------------------------------
+
+    def _set_timer(self, key: Sandbox | str, seconds: float | None, act: Callable[[Sandbox | str], None]) -> None:
+        self._cancel_timer(key)
+        if seconds is not None:
+            self._timers[key] = asyncio.get_running_loop().call_later(seconds, act, key)
+
+    def _cancel_timer(self, key: Sandbox | str) -> None:
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+
+    def _too_idle(self, box: Sandbox | str) -> None:
+        assert not isinstance(box, str)
+        ready = self._warm.get(box.spec, deque())
+        if box in ready:
+            ready.remove(box)
+            self._unwilling.add(box.spec)  # not replaced until somebody asks
+            self._close(box)
+
+    def _too_old(self, box: Sandbox | str) -> None:
+        assert not isinstance(box, str)
+        self._expired += 1
+        self._give_back(box)
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
@@ -172,6 +302,16 @@ class Pool:
             self._leased.remove(box)
             self._close(box)
 
+    def _ready(self, box: Sandbox) -> None:
+        self._warm.setdefault(box.spec, deque()).append(box)
+        self._set_timer(box, self._idle_seconds, self._too_idle)
+
+    def _hand_out(self, request: _Request, box: Sandbox) -> None:
+        self._requests.remove(request)
+        self._leased.add(box)
+        self._set_timer(box, self._lifetime_seconds, self._too_old)
+        request.box.set_result(box)
+
     # ---- deciding -------------------------------------------------------------------------------------------------
 
     def _live(self) -> int:
@@ -187,12 +327,12 @@ class Pool:
 
     def _serve(self) -> None:
         for request in tuple(self._requests):
-            ready = self._warm.get(request.spec)
+            ready = self._warm.get(request.spec, deque())
+            while ready and not is_alive(ready[0]):
+                self._broken += 1
+                self._close(ready.popleft())
             if ready and not request.box.done():
-                self._requests.remove(request)
-                box = ready.popleft()
-                self._leased.add(box)
-                request.box.set_result(box)
+                self._hand_out(request, ready.popleft())
 
     def _start_missing(self) -> None:
         """Start a slot for each request that none is starting for, oldest first, as far as there is room."""
@@ -202,6 +342,8 @@ class Pool:
                 starting[request.spec] -= 1
             elif room > 0:
                 room -= 1
+                if not self._may_start():
+                    return
                 self._start(request.spec)
             elif leaving > 0:
                 leaving -= 1  # this one gets the room of a slot that is ending
@@ -223,12 +365,29 @@ class Pool:
             missing = self._warm_target - len(ready) - self._starting[spec]
             room = self._max_slots - self._live()
             for _ in range(min(missing, room) if spec not in self._unwilling else 0):
+                if not self._may_start():
+                    return
                 self._start(spec)
+
+    def _pause(self) -> float:
+        return pause(self._pace, asyncio.get_running_loop().time(), self._starts_per_second)
+
+    def _may_start(self) -> bool:
+        """Whether a slot may be made now; if not, the pool looks again when it may."""
+        seconds = self._pause()
+        if seconds > 0 and self._wake is None:
+            self._wake = asyncio.get_running_loop().call_later(seconds, self._woken)
+        return seconds <= 0
+
+    def _woken(self) -> None:
+        self._wake = None
+        self._pump()
 
     # ---- doing ----------------------------------------------------------------------------------------------------
 
     def _start(self, spec: SandboxSpec) -> None:
         self._starting[spec] += 1
+        self._pace = started(self._pace, asyncio.get_running_loop().time())
         _own(self._makers, self._make(spec))
 
     async def _make(self, spec: SandboxSpec) -> None:
@@ -242,8 +401,9 @@ class Pool:
             self._could_not_make(spec, failure)
         else:
             self._created += 1
+            self._pace = made(self._pace)
             if self._open:
-                self._warm[spec].append(box)
+                self._ready(box)
             else:
                 self._close(box)
         finally:
@@ -252,6 +412,7 @@ class Pool:
 
     def _could_not_make(self, spec: SandboxSpec, error: SandboxError) -> None:
         self._failed += 1
+        self._pace = failed(self._pace, asyncio.get_running_loop().time())
         self._unwilling.add(spec)
         request = next((r for r in self._requests if r.spec == spec and not r.box.done()), None)
         if request is not None:
@@ -259,6 +420,7 @@ class Pool:
             request.box.set_exception(error)
 
     def _close(self, box: Sandbox) -> None:
+        self._cancel_timer(box)
         self._closing += 1
         _own(self._closers, self._end(box))
 
@@ -281,11 +443,20 @@ class Pool:
             self._close(box)
         self._leased.clear()
         self._warm.clear()
+        self._held.clear()
+        for timer in (*self._timers.values(), *((self._wake,) if self._wake else ())):
+            timer.cancel()
+        self._timers.clear()
         for maker in self._makers:
             maker.cancel()
         while tasks := self._makers | self._closers:
             await asyncio.wait(tasks)
         self._on_close()
+
+
+def is_alive(box: Sandbox) -> bool:
+    """Whether a slot that waits can still be used, as far as its kind can tell without trying."""
+    return bool(getattr(box, "alive", True))
 
 
 def _own(owner: set[asyncio.Task[None]], work: Coroutine[None, None, None]) -> None:
@@ -313,14 +484,21 @@ def open_pool(
             bwrap.check()
         finally:
             bwrap.close()
-        create, on_close = bwrap.create, bwrap.close
+        create, snapshot, on_close = bwrap.create, bwrap.snapshot, bwrap.close
     elif backend == "local":
         if require_sandbox:
             raise ConfigError(
                 "sandbox.backend is 'local', which isolates nothing, but require_sandbox is set: use 'bwrap'"
             )
         local = Local()
-        create, on_close = local.create, local.close
+        create, snapshot, on_close = local.create, local.snapshot, local.close
     else:
         raise ConfigError(f"sandbox.backend '{backend}' is unknown; {suggest(backend, list(BACKENDS))}")
-    return Pool(create, max_slots=max_slots, warm=warm, acquire_seconds=acquire_seconds, on_close=on_close)
+    return Pool(
+        create,
+        max_slots=max_slots,
+        warm=warm,
+        acquire_seconds=acquire_seconds,
+        snapshot=snapshot,
+        on_close=on_close,
+    )

@@ -8,7 +8,6 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import fields
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
@@ -16,16 +15,18 @@ from typing import Any, cast
 from msgspec import Struct
 
 from ludus.errors import SandboxError
-from ludus.sandbox import ExecResult, SandboxSpec
+from ludus.sandbox import WORKSPACE, ExecResult, SandboxSpec
 from ludus.sandbox.base import Layout, ShellSandbox
 from ludus.sandbox.limits import Held
 from ludus.sandbox.link import Link
+from ludus.sandbox.settings import Mount
 from ludus.sandbox.shell import Shell
 from ludus.sandbox.slotd.wire import Message
 from ludus.sandbox.teardown import to_the_end
 
 MARGIN_SECONDS = 60.0
 """How much longer than a command's own time limit we wait for slotd, which enforces it."""
+_PART_BYTES = 4 * 2**20
 _OPEN_SECONDS = 90.0
 _CLOSE_SECONDS = 60.0
 
@@ -74,13 +75,24 @@ class _RemoteShell:
         execution = f"{self._series}-{next(self._executions)}"
         async with self._turn:
             try:
-                body = command + (stdin or b"")
-                reply = await self._call({**head, "execution": execution}, body, seconds=seconds + MARGIN_SECONDS)
+                rest = await self._send_ahead(execution, stdin or b"")
+                body, limit = command + rest, seconds + MARGIN_SECONDS
+                reply = await self._call({**head, "execution": execution}, body, seconds=limit)
             except asyncio.CancelledError:
                 with suppress(SandboxError):  # found by the next command; this caller has gone
                     await to_the_end(self._call({"op": "cancel", "execution": execution}, seconds=MARGIN_SECONDS))
                 raise
         return _result(reply)
+
+    async def _send_ahead(self, execution: str, stdin: bytes) -> bytes:
+        """Send a long input in parts, so that slotd never holds more than one of them. What is left is the last."""
+        offset = 0
+        while len(stdin) - offset > _PART_BYTES:
+            part = stdin[offset : offset + _PART_BYTES]
+            head = {"op": "input", "execution": execution, "offset": offset}
+            await self._call(head, part, seconds=MARGIN_SECONDS)
+            offset += len(part)
+        return stdin[offset:]
 
     async def fresh(self) -> None:
         async with self._turn:
@@ -111,6 +123,11 @@ def _result(reply: Message) -> ExecResult:
     )
 
 
+def _layout(reply: Message) -> Layout:
+    paths: dict[str, str] = reply.head["paths"]
+    return Layout(**{name: paths[name] for name in ("workspace", "tmp", "io", "lib", "jobs", "bash")})
+
+
 class RemoteSandbox(ShellSandbox):
     """A slot of a `Server`."""
 
@@ -128,6 +145,15 @@ class RemoteSandbox(ShellSandbox):
         """Make the slot as it was when it was opened: its processes, files and shared memory are gone."""
         await self._remote.reset()
         self._jobs, self._results = {}, {}
+        await self.lay_base()
+
+    async def lay_base(self) -> None:
+        """Copy what the workspace starts with into the slot."""
+        for layer in self.spec.base:
+            try:
+                await self.upload(Path(layer), WORKSPACE)
+            except OSError as error:
+                raise SandboxError(f"sandbox.base '{layer}' cannot be used: {error}", retryable=False) from error
 
 
 class Server:
@@ -142,7 +168,10 @@ class Server:
         end: Callable[[], Awaitable[None]],
         memory_held: bool = False,
         env: tuple[tuple[str, str], ...] = (),
+        mounts: Sequence[Mount] | None = None,
     ) -> None:
+        """`memory_held`: a container holds the slot's memory. `mounts`: what slotd is to show to every slot, beside the
+        caches of its spec; None where the container has them already."""
         self.about = about
         self.places = places
         """Slots that it can hold at once."""
@@ -150,6 +179,7 @@ class Server:
         self._end = end
         self._memory_held = memory_held
         self._env = env
+        self._mounts = mounts
         self._names = count(1)
 
     @property
@@ -169,6 +199,7 @@ class Server:
             "processes": spec.processes,
             "memory_mb": 0 if self._memory_held else spec.memory_mb,
             "env": {**dict(self._env), **dict(spec.env)},
+            "mounts": [] if self._mounts is None else [*((m.source, m.target) for m in self._mounts), *spec.caches],
         }
         call = self._link.call({"op": "open", "slot": name, "spec": wanted}, seconds=_OPEN_SECONDS)
         try:
@@ -180,9 +211,13 @@ class Server:
         shell, resources = _RemoteShell(self._link, name), AsyncExitStack()
         resources.push_async_callback(given_back)
         resources.push_async_callback(shell.close)
-        paths = reply.head["paths"]
-        layout = Layout(**{field.name: paths[field.name] for field in fields(Layout)})
-        return RemoteSandbox(spec, shell, layout, resources)
+        box = RemoteSandbox(spec, shell, _layout(reply), resources)
+        try:
+            await box.lay_base()
+        except BaseException:
+            await box.close()
+            raise
+        return box
 
     async def close(self) -> None:
         await to_the_end(self._close())

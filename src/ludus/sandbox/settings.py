@@ -60,7 +60,7 @@ class DockerSettings(RemoteSettings, frozen=True, kw_only=True, tag_field="backe
     root: bool = False
     """Run commands as the container's root, for images that expect it. A slot can then break itself."""
     read_only: bool = False
-    """Make the image's own files read-only for slotd as well."""
+    """Make the image's own files read-only for slotd as well. A command's input is then limited to 32 MB."""
     runtime: str = ""
     """Another runtime of the engine, such as `runsc`."""
     pull: bool = True

@@ -57,10 +57,7 @@ class Ssh:
         settings = self._settings
         link = StdioLink(await run_program(ssh_command(settings, host)))
         try:
-            mounts = [(mount.source, mount.target) for mount in settings.mounts]
-            reply = await link.start(
-                {"view": "system", "mounts": mounts}, seconds=settings.start_seconds, lapse=settings.lapse_seconds
-            )
+            reply = await link.start({"view": "system"}, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
             about = msgspec.convert(reply.head, About)
             demand(about, slots=settings.slots, trusted=settings.trusted, container=False)
         except SandboxError as error:
@@ -73,7 +70,7 @@ class Ssh:
         async def end() -> None:
             self._used[host] -= 1
 
-        return Server(link, about, places=settings.slots, end=end, env=settings.env)
+        return Server(link, about, places=settings.slots, end=end, env=settings.env, mounts=settings.mounts)
 
 
 def ssh_command(settings: SshSettings, host: str) -> list[str]:

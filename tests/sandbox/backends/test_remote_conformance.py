@@ -1,7 +1,12 @@
 """The contract of `Sandbox`, on every remote backend: the very tests that the local ones pass."""
 
 import importlib.util
+import inspect
 from pathlib import Path
+
+import pytest
+
+from ludus.sandbox import Sandbox
 
 
 def _suite() -> dict[str, object]:
@@ -11,7 +16,35 @@ def _suite() -> dict[str, object]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return {name: test for name, test in vars(module).items() if name.startswith("test_")}
+    tests = {name: test for name, test in vars(module).items() if name.startswith("test_")}
+    return {name: test for name, test in tests.items() if "backend" in inspect.signature(test).parameters}
 
 
 globals().update(_suite())
+
+NASTY = ("'\"\\$`!(){}[]<>|&;#*?~ \t\n\r\x01\x7f", "\n\n", " ", "-n", "é世🦊", "%s%d\\0", "a" * 100_000)
+
+
+def test_nothing_is_harmed_on_the_way(backend, in_box):
+    from shlex import quote
+
+    async def test(box: Sandbox) -> None:
+        for text in NASTY:
+            assert (await box.exec(f"printf %s {quote(text)}")).stdout == text.encode()
+            assert (await box.exec("cat", stdin=text.encode())).stdout == text.encode()
+        for text in NASTY[:-1]:
+            assert (await box.exec('printf %s "$V"', env={"V": text})).stdout == text.encode()
+        everything = bytes(range(256)) * 5000
+        await box.write("a b/'c'\n$d", everything)
+        assert await box.read("a b/'c'\n$d") == everything
+
+    in_box(backend, test)
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 262_144, 3_000_000])
+def test_output_of_any_size_arrives(backend, in_box, size):
+    async def test(box: Sandbox) -> None:
+        await box.write("data", b"x" * size)
+        assert await box.read("data") == b"x" * size
+
+    in_box(backend, test)

@@ -173,6 +173,10 @@ class Nested:
     prefix: str
     closed = False
 
+    @cached_property
+    def _tag(self) -> Spelling:
+        return Spelling(self.prefix + "<{tag}>")
+
     def read(self, source: Source, at: int, tool: str, stop: str) -> tuple[JsonObject, int]:
         schema = source.tools.schema(source.tools.resolve(tool))
         children, at = self._children(source, at, schema, schema, 0)
@@ -196,8 +200,8 @@ class Nested:
     def _open(self, source: Source, at: int) -> tuple[str, int]:
         if source.undecided(f"{self.prefix}</", at):
             raise Cut
-        fields, at = Spelling(self.prefix + "<{key}>").read(source, at)
-        return fields["key"], at
+        fields, at = self._tag.read(source, at)
+        return fields["tag"], at
 
     def _element(
         self, source: Source, at: int, key: str, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int

@@ -90,7 +90,7 @@ class JsonCalls:
     """The name is the only key, the arguments its value."""
     strict: bool = False
     """An object without arguments is no call."""
-    between: str = ", "
+    between: str = ""
 
     @cached_property
     def _markup(self) -> tuple[Spelling, Spelling]:
@@ -188,7 +188,7 @@ class JsonCalls:
 
     def write(self, calls: Sequence[Call]) -> str:
         if "{calls}" in self.spelled:
-            return self.spelled.replace("{calls}", self.between.join(map(self._object, calls)))
+            return self.spelled.replace("{calls}", (self.between or ", ").join(map(self._object, calls)))
         return self.between.join(
             self.spelled.replace("{to}", call.name).replace("{call}", self._object(call)) for call in calls
         )
@@ -218,6 +218,10 @@ class Spelled:
         before, after = self.call.split("{arguments}")
         return Spelling(before), Spelling(after)
 
+    @cached_property
+    def _id(self) -> Spelling:
+        return Spelling(self.id)
+
     @property
     def opener(self) -> str:
         return self._markup[0].opener
@@ -229,7 +233,7 @@ class Spelled:
         arguments, end = self.notation.read(source, source.space(begin), name, after.opener)
         if not self.notation.closed:
             end = source.expect(after.opener, source.space(end)) - len(after.opener)
-        identity = Spelling(self.id).write(**fields) if self.id else fields.get("id", "")
+        identity = self._id.write(**fields) if self.id else fields.get("id", "")
         return Found(after.close(source, end), [Raw(at, name, arguments, identity)], [])
 
     def write(self, calls: Sequence[Call]) -> str:

@@ -113,14 +113,10 @@ class Spelling:
                 parts += [SPACE, piece] if tags else [piece]
         return tuple(parts)
 
-    @property
+    @cached_property
     def opener(self) -> str:
         """What every text in this spelling begins with."""
         return next((part for part in self.parts if isinstance(part, str)), "")
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        return tuple(part.name for part in self.parts if isinstance(part, Field))
 
     def read(self, source: Source, at: int) -> tuple[dict[str, str], int]:
         """The fields and the position after the markup."""

@@ -7,10 +7,10 @@ loop refuses with the reason, so that the mistake goes back to the model.
 """
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ludus.models.openai import split_think
 from ludus.models.parsers import Parser, Problem
@@ -21,13 +21,21 @@ from ludus.models.tokens.views import RenderCalls
 from ludus.types import Call, Finish, Message, Reasoning, ToolSpec
 
 
-@dataclass(frozen=True)
+class _Opening(NamedTuple):
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+    text: str
+    ids: tuple[int, ...]
+
+
 class Codec:
     """Tokenizer, template and parser of one model."""
 
-    tokenizer: Tokenizer
-    renderer: Renderer
-    parser: Parser
+    def __init__(self, tokenizer: Tokenizer, renderer: Renderer, parser: Parser) -> None:
+        self.tokenizer = tokenizer
+        self.renderer = renderer
+        self.parser = parser
+        self._openings: deque[_Opening] = deque(maxlen=16)
 
     @classmethod
     def open(
@@ -49,6 +57,18 @@ class Codec:
         sources = named_template(template) if template else shipped.templates
         made = Template(sources, tokens=shipped.tokens, variables=variables)
         return cls(shipped.tokenizer, Renderer(made, shipped.tokenizer, _rendering(read), history), read)
+
+    def opening(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[str, tuple[int, ...]]:
+        """The first prompt of a conversation as text and ids. The rollouts of a group begin alike, so the last few are
+        remembered."""
+        begun = tuple(messages)
+        for known in self._openings:
+            if known.messages == begun and known.tools == tuple(tools):
+                return known.text, known.ids
+        text = self.renderer.opening(messages, tools)
+        ids = tuple(self.tokenizer.encode(text))
+        self._openings.append(_Opening(begun, tuple(tools), text, ids))
+        return text, ids
 
     def ended(self, ids: Sequence[int]) -> bool:
         return bool(ids) and ids[-1] in self.tokenizer.ends

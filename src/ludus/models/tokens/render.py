@@ -112,6 +112,16 @@ class Renderer:
             return self.short(leaf, new, tools) or self.whole(leaf, new, tools)
         return (facts.rounds and self.round(leaf, new, tools)) or self.whole(leaf, new, tools)
 
+    def agrees(self, leaf: Node, new: Sequence[Message], extension: Extension, tools: Sequence[ToolSpec]) -> bool:
+        """Whether rendering the whole conversation gives the same extension."""
+        if extension.parent is not leaf:
+            return self.whole(leaf, new, tools) == extension
+        path = leaf.path()
+        few = _FEW_TOOLS if tools else None  # which tools they are matters to the opening alone
+        opening = self.template.render(self._views(path[0].messages, path[0].messages), few)
+        text = self._with_stand_ins(path, len(path), (*leaf.all_messages(), *new), few)
+        return text == opening + _joined(path[1:]) + extension.text or self.whole(leaf, new, tools) == extension
+
     def facts(self, situation: Situation) -> Facts:
         """What the template does with such conversations; found out once."""
         known = self._facts.get(situation)
@@ -127,7 +137,8 @@ class Renderer:
         messages = (*leaf.all_messages(), *new)
         kept = len(path)
         known = _joined(path[:-1] if leaf.sampled else path)
-        text = self._with_stand_ins(path, kept, messages, tools)
+        shown_tools = tool_views(tools)
+        text = self._with_stand_ins(path, kept, messages, shown_tools)
         if leaf.sampled:
             if text.startswith(known) and (delta := self._behind_reply(text, len(known), leaf)) is not None:
                 return Extension(leaf, delta)
@@ -135,7 +146,7 @@ class Renderer:
         while not text.startswith(known) or kept < len(path):
             holds = _common(known, text)
             kept, known = _longest(path[:kept], holds)
-            text = self._with_stand_ins(path, kept, messages, tools)
+            text = self._with_stand_ins(path, kept, messages, shown_tools)
             if text.startswith(known):
                 break
         return Extension(path[kept - 1] if kept else None, text[len(known) :])
@@ -173,7 +184,7 @@ class Renderer:
         return [view(message, names, self.habits, self._render_calls) for message in messages]
 
     def _with_stand_ins(
-        self, path: Sequence[Node], kept: int, messages: Sequence[Message], tools: Sequence[ToolSpec]
+        self, path: Sequence[Node], kept: int, messages: Sequence[Message], tools: Sequence[View] | None
     ) -> str:
         """The whole conversation, with stand-ins for the replies among the first `kept` nodes."""
         shown = self._views(messages, messages)
@@ -182,7 +193,7 @@ class Renderer:
             if node.sampled:
                 shown[position] = stand_in(node.messages[0], node.depth, self.habits)
             position += len(node.messages)
-        return self.template.render(shown, tool_views(tools))
+        return self.template.render(shown, tools)
 
     def _behind_reply(self, text: str, start: int, leaf: Node) -> str | None:
         """What stands behind a reply's stand-in that begins at `start`; None if it does not stand there.

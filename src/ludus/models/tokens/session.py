@@ -12,7 +12,7 @@ was compacted or that the template rewrites, a second sample of the same prompt,
 
 Guarantees. Ids that were sampled are never encoded again. A session stores each id once, whatever the number of turns.
 The tree only grows, and `prompt` and `add` do not wait for anything, so any number of requests may be under way in one
-session. Every so often (at turns 2, 4, 8, …) the conversation is rendered whole and compared with the short way; the
+session. Every so often (at turns 4, 16, 64, …) the conversation is rendered whole and compared with the short way; the
 cost of that stays linear. A session is of use to one conversation and its branches, then dropped.
 """
 
@@ -60,6 +60,7 @@ class Session(Tree):
         self._latest: tuple[list[Message], Node] | None = None
         """The conversation that was last added to, as a shortcut."""
         self._trusts_short = True
+        self._next_audit = 4
 
     # ---- asking ---------------------------------------------------------------------------------------------------
 
@@ -72,8 +73,8 @@ class Session(Tree):
         found, matched = self._find(messages, tools)
         new = messages[matched:]
         if found is self.root:
-            text = self.codec.renderer.opening(messages, tools)
-            node = self.give(self.root, messages, self.codec.tokenizer.encode(text), text, tools)
+            text, ids = self.codec.opening(messages, tools)
+            node = self.give(self.root, messages, ids, text, tools)
         elif not new and not found.sampled:
             node = found
         else:
@@ -95,21 +96,14 @@ class Session(Tree):
 
     def _extend(self, leaf: Node, new: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Node, str]:
         renderer = self.codec.renderer
-        if self._trusts_short:
-            extension = renderer.extend(leaf, new, tools)
-            if self._audit_is_due() and renderer.history == "template":
-                whole = renderer.whole(leaf, new, tools)
-                if whole != extension:
-                    self.counts.surprises += 1
-                    self._trusts_short = False
-                    extension = whole
-        else:
-            extension = renderer.whole(leaf, new, tools)
+        extension = renderer.extend(leaf, new, tools) if self._trusts_short else renderer.whole(leaf, new, tools)
+        if self._trusts_short and renderer.history == "template" and len(self.steps) == self._next_audit:
+            self._next_audit *= 4
+            if not renderer.agrees(leaf, new, extension, tools):
+                self.counts.surprises += 1
+                self._trusts_short = False
+                extension = renderer.whole(leaf, new, tools)
         return extension.parent or self.root, extension.text
-
-    def _audit_is_due(self) -> bool:
-        count = len(self.steps)
-        return count > 1 and count & (count - 1) == 0
 
     def _after_given(self, parent: Node, new: Sequence[Message], text: str, tools: Sequence[ToolSpec]) -> Node:
         """Given text behind given text: the ids are those of both encoded together, or the earlier ones do not hold."""
@@ -201,7 +195,7 @@ def check_columns(generated: Generated) -> None:
     """Every id must have its logprob."""
     if len(generated.ids) != len(generated.logprobs):
         raise ModelError(f"the engine gave {len(generated.logprobs)} logprobs for {len(generated.ids)} ids")
-    if any(number < 0 for number in generated.ids):
+    if generated.ids and min(generated.ids) < 0:
         raise ModelError(f"the engine gave a negative id: {min(generated.ids)}")
 
 

@@ -19,7 +19,9 @@ try:
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
+    from jinja2.runtime import LoopContext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.utils import Namespace
 except ModuleNotFoundError as missing:
     raise ConfigError("exact tokens need the extra 'tokens': pip install 'ludus[tokens]'") from missing
 
@@ -112,15 +114,25 @@ def _environment(now: datetime) -> ImmutableSandboxedEnvironment:
 
 
 _METHODS = frozenset(dir(dict))
+_OF_TEXT = frozenset(("split", "rsplit", "strip", "lstrip", "rstrip", "startswith", "endswith", "replace", "lower"))
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, with a short way for what templates do most: to look up a field of a message."""
+    """Jinja's sandbox, with a short way for the harmless things that templates do all the time: to look up a field of
+    a message, the state of a loop, a method of a text. Everything else goes through its checks."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute not in _METHODS:
+        kind: type = type(obj)  # pyright: ignore[reportUnknownVariableType]
+        if kind is dict and attribute not in _METHODS:
             fields = cast(dict[str, Any], obj)
             return fields[attribute] if attribute in fields else self.undefined(obj=obj, name=attribute)
+        if (kind is LoopContext and attribute[0] != "_") or (kind is str and attribute in _OF_TEXT):
+            return getattr(obj, attribute)
+        if kind is Namespace:
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:
+                return self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:

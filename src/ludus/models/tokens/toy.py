@@ -35,12 +35,22 @@ class Draw:
 class ToyEngine:
     """Plays replies. A list is played once, in order; a function is given the prompt's text."""
 
-    def __init__(self, tokenizer: Tokenizer, replies: Replies | Sequence[str], *, seed: int = 0, scatter: float = 0.3):
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        replies: Replies | Sequence[str],
+        *,
+        seed: int = 0,
+        scatter: float = 0.3,
+        end: str = "",
+    ) -> None:
         self.tokenizer = tokenizer
         self.log: list[Draw] = []
         self.scatter = scatter
         """How often a text is cut where no tokenizer would cut it: the share of places."""
-        self._replies = replies if callable(replies) else _player(list(replies))
+        self.replies = replies if callable(replies) else _player(list(replies))
+        named = [number for number, text in tokenizer.ends.items() if text == end]
+        self._end = (named or list(tokenizer.ends) or [None])[0]
         self._bytes = _byte_ids(tokenizer)
         self._random = random.Random(seed)
 
@@ -63,7 +73,7 @@ class ToyEngine:
 
     def draw(self, prompt: Sequence[int], sampling: Sampling) -> Draw:
         """Sample one reply."""
-        text = self._replies(self.tokenizer.decode(prompt))
+        text = self.replies(self.tokenizer.decode(prompt))
         ids = self.scattered(text)
         finish, limit = Finish.STOP, sampling.max_tokens
         stopped = self._stopped(ids, sampling.stop)
@@ -71,8 +81,8 @@ class ToyEngine:
             ids = ids[:stopped]
         elif limit is not None and len(ids) >= limit:
             ids, finish = ids[:limit], Finish.LENGTH
-        elif self.tokenizer.ends:
-            ids = [*ids, next(iter(self.tokenizer.ends))]
+        elif self._end is not None:
+            ids = [*ids, self._end]
         logprobs = tuple(-((number * 31 + place * 17) % 997 + 1) / 100 for place, number in enumerate(ids))
         told = self.tokenizer.decode(ids[:-1] if ids and ids[-1] in self.tokenizer.ends else ids)
         for word in sampling.stop:

@@ -170,12 +170,15 @@ def _columns(given: Sequence[int], generated: Generated) -> Tokens:
     return Tokens(
         (*given, *generated.ids),
         (False,) * len(given) + (True,) * len(generated.ids),
-        (None,) * len(given) + tuple(map(_finite, generated.logprobs)),
+        (None,) * len(given) + finite(generated.logprobs),
     )
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def finite(values: tuple[float | None, ...]) -> tuple[float | None, ...]:
+    """The values, with None for those that are not finite."""
+    if None not in values and math.isfinite(sum(values)):  # pyright: ignore[reportArgumentType, reportCallIssue, reportUnknownArgumentType]
+        return values
+    return tuple(value if value is not None and math.isfinite(value) else None for value in values)
 
 
 def alike(one: Sequence[int], other: Sequence[int]) -> int:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from ludus.errors import SandboxError
 from ludus.sandbox.slotd import view
 
-_PLACES = ("/run/ludus", "/var/tmp", "/tmp", "/dev/shm")
+_PLACES = ("/var/lib", "/run/ludus", "/var/tmp", "/tmp", "/dev/shm")
+"""Where to keep it: rather on a disk, for input of commands lies there."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

@@ -62,7 +62,9 @@ class Desk:
         head, operation = message.head, message.head["op"]
         if operation == "run":
             return await self._run(head, message.body)
-        if operation == "cancel":
+        if operation == "input":
+            self._slots.get(head["slot"]).take_input(str(head["execution"]), int(head["offset"]), message.body)
+        elif operation == "cancel":
             await self._cancel(head)
         elif operation == "fresh":
             await self._slots.get(head["slot"]).shell.fresh()
@@ -124,6 +126,7 @@ def _spec(fields: dict[str, Any]) -> Spec:
         int(fields["processes"]),
         int(fields["memory_mb"]),
         {str(name): str(value) for name, value in fields["env"].items()},
+        tuple((str(source), str(target)) for source, target in fields["mounts"]),
     )
 
 

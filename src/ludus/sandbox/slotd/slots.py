@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ludus.errors import SandboxError
 from ludus.sandbox import ExecResult
-from ludus.sandbox.shell import Pipes, Shell, lay_down
+from ludus.sandbox.shell import Pipes, Shell
 from ludus.sandbox.slotd import base as disk
 from ludus.sandbox.slotd import enter, view
 
@@ -38,8 +38,6 @@ class Settings(NamedTuple):
     """There is one slot at a time, so it may have the container's own /workspace if it cannot have a private one."""
     lapse: float = 30.0
     """Seconds of silence after which the driver counts as dead."""
-    mounts: tuple[tuple[str, str], ...] = ()
-    """Folders (source, target) that slots with a view of their own may read."""
 
 
 class Spec(NamedTuple):
@@ -51,6 +49,8 @@ class Spec(NamedTuple):
     memory_mb: int
     """Of one process; 0 where the container holds the memory."""
     env: dict[str, str]
+    mounts: tuple[tuple[str, str], ...] = ()
+    """Folders (source, target) that the slot may read."""
 
 
 class Paths(NamedTuple):
@@ -84,16 +84,18 @@ class Slot:
             self.pipes, Path(folder, "io"), paths.workspace, sweep=(lambda: sweep(self)) if sweep else None
         )
         self.first = 0
-        self._inputs = 0
         self._executions: OrderedDict[str, asyncio.Task[ExecResult]] = OrderedDict()
 
     def execute(
         self, execution: str, command: bytes, stdin: bytes | None, seconds: float, keep: int
     ) -> asyncio.Task[ExecResult]:
-        """Run a command, unless this execution is known: then it is the same run."""
+        """Run a command, unless this execution is known: then it is the same run. With `stdin`, which may be empty, it
+        reads what came in as its `take_input`, and that."""
         task = self._executions.get(execution)
         if task is None:
-            task = asyncio.ensure_future(self._run(command, stdin, seconds, keep))
+            if stdin is not None:
+                self.take_input(execution, None, stdin)
+            task = asyncio.ensure_future(self._run(execution, command, stdin is not None, seconds, keep))
             task.add_done_callback(_seen)
             self._executions[execution] = task
             self._forget()
@@ -102,19 +104,35 @@ class Slot:
     def execution(self, execution: str) -> asyncio.Task[ExecResult] | None:
         return self._executions.get(execution)
 
-    async def _run(self, command: bytes, stdin: bytes | None, seconds: float, keep: int) -> ExecResult:
-        if stdin is None:
-            return await self.shell.run(command, seconds=seconds, keep=keep)
-        self._inputs += 1
-        name = f"in-{self._inputs}"
-        path = Path(self.folder, "io", name)
+    def take_input(self, execution: str, offset: int | None, data: bytes) -> None:
+        """Lay down a part of a command's standard input, at an offset or at the end. The slot may read it."""
+        fd = os.open(self._input(execution), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
         try:
-            lay_down(path, stdin)
-            text = f"( eval {quote(os.fsdecode(command))} ) <{quote(f'{self.paths.io}/{name}')}"
+            os.fchmod(fd, 0o644)
+            place = os.lseek(fd, 0, os.SEEK_END) if offset is None else offset
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(fd, view, place)
+                place, view = place + written, view[written:]
+        except OSError as error:
+            raise SandboxError(f"input for the slot cannot be written there: {error}") from error
+        finally:
+            os.close(fd)
+
+    def _input(self, execution: str) -> str:
+        if not execution.replace("-", "").isalnum():
+            raise ValueError(f"{execution!r} is no name for an execution")
+        return f"{self.folder}/io/in-{execution}"
+
+    async def _run(self, execution: str, command: bytes, has_input: bool, seconds: float, keep: int) -> ExecResult:
+        if not has_input:
+            return await self.shell.run(command, seconds=seconds, keep=keep)
+        try:
+            text = f"( eval {quote(os.fsdecode(command))} ) <{quote(f'{self.paths.io}/in-{execution}')}"
             return await self.shell.run(os.fsencode(text), seconds=seconds, keep=keep)
         finally:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+                os.unlink(self._input(execution))
 
     def _forget(self) -> None:
         """Drop old results, but never one that is still to come."""
@@ -125,13 +143,12 @@ class Slot:
                 return
             size -= _size(self._executions.pop(name))
 
-    async def abandon(self) -> None:
-        """End every execution under way."""
+    async def close(self) -> None:
+        """End the shell, and with it every execution under way."""
+        self.shell.close()
         tasks = [task for task in self._executions.values() if not task.done()]
-        for task in tasks:
-            task.cancel()
         if tasks:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=_END_SECONDS)
 
 
 def _seen(task: asyncio.Task[ExecResult]) -> None:
@@ -204,6 +221,8 @@ class Slots:
         if self.way.isolation == enter.NAMESPACES:
             disk.name_user(folder + "/etc", self._entrance.inner_user(user))
             return Slot(name, spec, folder, user, _PATHS_INSIDE, None)
+        if spec.mounts:
+            raise SandboxError("caches need namespaces, which are not allowed there", retryable=False)
         return Slot(name, spec, folder, user, self._shared_paths(folder, user), self._sweep)
 
     def _shared_paths(self, folder: str, user: int) -> Paths:
@@ -258,7 +277,7 @@ class Slots:
             folder + "/etc",
             owner,
             slot.spec.disk_mb,
-            self._settings.mounts,
+            slot.spec.mounts,
         )
         return enter.Place(slot.user, slot.spec.network, sight, self._null, stdout, stderr, passed)
 
@@ -317,8 +336,7 @@ class Slots:
         self._base.remove()
 
     async def _end(self, slot: Slot) -> None:
-        slot.shell.close()
-        await slot.abandon()
+        await slot.close()
         if slot.first:
             self._kill(slot)
             with contextlib.suppress(asyncio.TimeoutError):

@@ -1,0 +1,53 @@
+"""How fast a pool makes slots: a limit on the rate, and a pause after failures in a row. Pure decisions.
+
+A backend that is down is not asked again at once by everyone who waits: from the third failure in a row on there is
+a pause, which doubles up to a minute; after it, one slot is tried, and a success ends it.
+"""
+
+from dataclasses import dataclass, replace
+
+FORGIVEN = 2
+"""So many failures in a row mean nothing yet."""
+FIRST_PAUSE = 0.25
+LONGEST_PAUSE = 60.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What has happened lately, by the event loop's clock."""
+
+    failures: int = 0
+    """In a row."""
+    resume: float = 0.0
+    """Not before this moment, after failures."""
+    last_start: float = float("-inf")
+
+
+def started(pace: Pace, now: float) -> Pace:
+    if pace.failures > FORGIVEN:  # a trial: the next one waits for how it goes
+        return replace(pace, last_start=now, resume=now + cooldown(pace.failures))
+    return replace(pace, last_start=now)
+
+
+def made(pace: Pace) -> Pace:
+    return replace(pace, failures=0, resume=0.0)
+
+
+def failed(pace: Pace, now: float) -> Pace:
+    failures = pace.failures + 1
+    return replace(pace, failures=failures, resume=now + cooldown(failures))
+
+
+def cooldown(failures: int) -> float:
+    """The pause after so many failures in a row."""
+    if failures <= FORGIVEN:
+        return 0.0
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - FORGIVEN - 1, 20))
+
+
+def pause(pace: Pace, now: float, starts_per_second: float | None) -> float:
+    """Seconds until the next slot may be made; 0 for at once."""
+    wait = pace.resume - now
+    if starts_per_second is not None:
+        wait = max(wait, pace.last_start + 1.0 / starts_per_second - now)
+    return max(0.0, wait)

@@ -1,0 +1,91 @@
+"""What a run keeps and counts: the two stores alike, and sums that do not depend on what ended first."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ludus.errors import StoreError
+from ludus.reflact.journal import InMemory, Journal, one_error, side_by_side
+from ludus.reflact.records import Spent, Unusable, total
+from ludus.store import RunDir
+from ludus.types import Usage
+
+
+@pytest.fixture(params=["memory", "disk"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[InMemory | RunDir]:
+    if request.param == "memory":
+        yield InMemory()
+        return
+    with RunDir.open(tmp_path / "run", {}) as run:
+        yield run
+
+
+def test_a_record_is_found_again_and_the_first_one_stays(store: InMemory | RunDir):
+    assert store.get_record("k") is None
+    assert store.put_record("k", "call", b"one") == b"one"
+    assert store.put_record("k", "call", b"two") == b"one"
+    store.put_record("a", "call", b"three")
+    store.put_record("b", "record", b"four")
+    assert store.get_record("k") == b"one"
+    assert list(store.records("call")) == [("k", b"one"), ("a", b"three")]
+
+
+def test_records_outlive_their_process_and_are_masked(tmp_path: Path):
+    with RunDir.open(tmp_path / "run", {}, secrets=["sesame-sesame"]) as run:
+        assert run.put_record("k", "call", b"open sesame-sesame") == b"open [redacted]"
+    with RunDir.read(tmp_path / "run") as run:
+        assert run.get_record("k") == b"open [redacted]"
+        with pytest.raises(StoreError, match="reading only"):
+            run.put_record("l", "call", b"")
+
+
+def test_sums_are_the_same_in_any_order():
+    usages = [Usage(1, 2, 0, dollars) for dollars in (0.1, 0.2, 0.3, 1e-17, 7.7)]
+    sums: set[tuple[Spent, ...]] = set()
+    for order in (usages, usages[::-1]):
+        journal = Journal()
+        for usage in order:
+            journal.book("agent", "rollout", usage)
+        sums.add(journal.spent())
+    (only,) = sums
+    assert only[0].calls == 5
+
+
+def test_an_outcome_is_counted_once_also_if_it_was_counted_in_an_earlier_record():
+    journal = Journal()
+    journal.counted(["old"])
+    for key in ("old", "new", "new"):
+        journal.book_outcome(key, "rollout", Usage(1, 1))
+    assert journal.spent() == (Spent("agent", "rollout", 1, Usage(1, 1)),)
+    assert journal.close() == ("new",)
+    assert journal.spent() == ()
+
+
+def test_events_are_in_order_of_their_place():
+    journal = Journal()
+    events = [Unusable("merge", "1", "", 1), Unusable("analyst", "2", "", 1), Unusable("analyst", "1", "", 1)]
+    for event in events:
+        journal.note(event)
+    assert journal.events() == (events[2], events[1], events[0])
+
+
+def test_totals_add_up_by_role_and_stage():
+    one, two = Spent("agent", "test", 1, Usage(1, 1)), Spent("agent", "slow", 2, Usage(2, 2))
+    assert total([one], [two, one]) == (two, Spent("agent", "test", 2, Usage(2, 2)))
+
+
+def test_tasks_that_fall_together_raise_one_error():
+    async def fall(error: Exception) -> None:
+        raise error
+
+    async def together() -> None:
+        async with side_by_side() as group:
+            group.create_task(fall(KeyError("first")))
+            group.create_task(fall(KeyError("second")))
+
+    with pytest.raises(KeyError, match="first"):
+        asyncio.run(together())
+    with pytest.raises(KeyError), one_error():
+        raise ExceptionGroup("outer", [ExceptionGroup("inner", [KeyError("deep")])])

@@ -426,7 +426,9 @@ def test_the_sandbox_section_overrides_the_environment_s_slot():
 
 def test_the_sandbox_section_has_every_setting_of_a_slot_that_is_plain():
     ours = {f.name for f in msgspec.structs.fields(SandboxConfig)}
-    assert {f.name for f in msgspec.structs.fields(SandboxSpec)} - ours == {"env"}
+    assert {f.name for f in msgspec.structs.fields(SandboxSpec)} - ours == {"env", "base", "caches"}, (
+        "those are the environment's own"
+    )
 
 
 # ---- models, policies ---------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from ludus.sandbox.ssh import Ssh
 HERE = Path(__file__).parent
 SPEC = SandboxSpec(disk_mb=64, memory_mb=512)
 BACKENDS = ("docker", "docker_single", "podman", "ssh", "nomad", "apptainer", "modal")
-"""With `docker_single`, a slot has a container to itself, without namespaces in it; with the others, several share one."""
+"""With `docker_single`, a slot has a container to itself, without namespaces in it; elsewhere several share one."""
 
 
 def load(path: Path) -> ModuleType:

@@ -13,7 +13,7 @@ from ludus.types import JsonObject, ToolSpec
 
 
 def parse_text(text: str, parser: str, tools: Any = None) -> str:
-    """One reply as a line of JSON, with the tools that `read_tools` understands."""
+    """One reply as a line of JSON. `tools` is what `read_tools` understands."""
     return _line(Parser(parser).parse(text, read_tools(tools)))
 
 
@@ -30,10 +30,16 @@ def parse_rows(lines: Iterable[str], parser: str = "", tools: Any = None) -> Ite
                     raise ConfigError('no parser: set "parser" in the row, or --parser')
                 if name not in parsers:
                     parsers[name] = Parser(name)
-                offered = row.get("tools")
-                yield _line(parsers[name].parse(row["input"], read_tools(tools if offered is None else offered)))
+                yield _row_line(parsers[name], row["input"], row.get("tools", tools))
             except ConfigError as error:
                 raise ConfigError(f"line {number}: {error}") from None
+
+
+def _row_line(parser: Parser, text: str, tools: Any) -> str:
+    """Tools that are no list do not stop a file of many rows; the row says that they were passed over."""
+    if tools is None or isinstance(tools, list):
+        return _line(parser.parse(text, read_tools(cast(Any, tools))))
+    return _line(parser.parse(text), warning='"tools" is no list and was passed over')
 
 
 def _row(line: str) -> JsonObject:
@@ -48,8 +54,10 @@ def _row(line: str) -> JsonObject:
 
 def read_tools(tools: Any) -> tuple[ToolSpec, ...]:
     """Tools as an API takes them, with or without `function` around each. What has no name is passed over."""
+    if tools is not None and not isinstance(tools, list):
+        raise ConfigError("tools: expected a list of tools, as an API takes them")
     found: list[ToolSpec] = []
-    for tool in cast(list[Any], tools) if isinstance(tools, list) else []:
+    for tool in cast(list[Any], tools or []):
         spec = mapping(mapping(tool).get("function")) or mapping(tool)
         name = spec.get("name")
         if isinstance(name, str) and name:
@@ -57,11 +65,13 @@ def read_tools(tools: Any) -> tuple[ToolSpec, ...]:
     return tuple(found)
 
 
-def _line(reply: Parsed) -> str:
+def _line(reply: Parsed, warning: str = "") -> str:
     calls = [{"name": call.name, "arguments": json.loads(call.arguments)} for call in reply.calls]
     row: JsonObject = {"content": reply.content or None, "tool_calls": calls}
     if reply.reasoning:
         row["reasoning"] = reply.reasoning
     if reply.problems:
         row["problems"] = msgspec.to_builtins(reply.problems)
+    if warning:
+        row["warning"] = warning
     return json.dumps(row, ensure_ascii=False)

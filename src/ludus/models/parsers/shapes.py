@@ -66,6 +66,10 @@ def problem_of(source: Source, at: int, error: Bad | Cut) -> Problem:
     return Problem(kind, at, source.text[at : min(end, at + MAX_RAW)], str(error))
 
 
+def _unclosed(at: int) -> Problem:
+    return Problem("truncated", at, "", "the list of calls is not closed")
+
+
 def _bounds(*edges: Spelling) -> re.Pattern[str]:
     """What a broken list of calls cannot reach beyond: the tag that closes it, and the marker of the next one."""
     return re.compile("|".join(re.escape(edge.opener) for edge in edges if edge.opener))
@@ -155,7 +159,7 @@ class JsonCalls:
         if not calls:
             raise wrong
         if listed and not source.char(at) and not problems:
-            problems.append(Problem("truncated", at, "", "the list of calls is not closed"))
+            problems.append(_unclosed(at))
         return Found(at, calls, problems)
 
     def _recover(self, source: Source, at: int, over: int, error: Bad | Cut, misses: int) -> tuple[int, int]:
@@ -294,6 +298,8 @@ class Pythonic:
             end += 1
         elif self.bare:
             raise Bad(end, "expected ']'") if source.char(end) else Cut
+        elif not source.char(end) and not found.problems:
+            found.problems.append(_unclosed(end))
         return found._replace(end=after.close(source, end))
 
     def _check_plausible(self, source: Source, at: int) -> None:
@@ -306,33 +312,33 @@ class Pythonic:
         calls: list[Raw] = []
         problems: list[Problem] = []
         wrong: Bad | Cut = Bad(at, "expected a call")
-        text = source.text
+        region = ""
         while _NAME.match(source.char(at)):
             try:
-                call, at = self._call(text, at, PYTHON)
+                call, at = self._call(source.text, at, PYTHON)
                 calls.append(call)
             except (Bad, Cut) as error:
                 if self.bare or (isinstance(error, Cut) and not source.final):
                     raise
                 wrong = error
-                text = text if problems else self._region(source, at)
-                call, end = self._unescaped(text, at) if len(problems) < PATIENCE else (None, at)
+                region = region if at < len(region) else self._region(source, at)
+                call, end = self._unescaped(region, at) if len(problems) < PATIENCE else (None, at)
                 if call:
                     calls.append(call)
                 else:
                     problems.append(problem_of(source, at, error))
-                    following = _NEXT.search(text, error.at) if isinstance(error, Bad) else None
-                    end = following.end() if following else max(at, len(text))
+                    following = _NEXT.search(region, error.at) if isinstance(error, Bad) else None
+                    end = following.end() if following else len(region)
                 at = end
-            following = _SEPARATORS.match(text, at)
+            following = _SEPARATORS.match(source.text, at)
             at = following.end() if following else at
         if not calls:
             raise wrong
         return Found(at, calls, problems)
 
     def _region(self, source: Source, at: int) -> str:
-        """The text up to where the calls are over."""
-        over = self._bounds.search(source.text, at)
+        """The text up to where the calls are over, at the latest."""
+        over = self._bounds.search(source.text, at + 1)
         if not over and not source.final:
             raise Cut
         return source.text[: over.start()] if over else source.text

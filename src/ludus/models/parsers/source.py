@@ -162,10 +162,8 @@ def _field(name: str, after: str) -> list[str | Field | None]:
     if after.startswith('"'):
         return [Field(name, re.compile(rf'[^"\n]{{1,{MAX_FIELD}}}'), quoted=True)]
     end = re.escape(after[0]) if after and not after.isspace() else ""
-    if name == "index":
-        kind = r"\d"
-    elif name == "key":
-        kind = rf"[^\n<{end}]"
-    else:
-        kind = rf"[^\s<>{{}}\[\]\\\"'{end}]"
+    kind = {
+        "index": r"\d",
+        "name": rf"[^\s<>{{}}\[\]\\\"'{end}]",
+    }.get("name" if name in {"to", "tag", "id"} else name, rf"[^\n<{end}]")
     return [SPACE, Field(name, re.compile(rf"{kind}{{1,{MAX_FIELD}}}")), SPACE]

@@ -60,7 +60,7 @@ class Speech:
         else:
             spoken = text.rstrip()
             said = "".join((*self._blank, spoken))
-            self._blank = [text[len(spoken) :]]
+            self._blank = [text[len(spoken) :]] if len(spoken) < len(text) else []
             at += len(text) - len(text.lstrip())
             self._pass_on(said if self.begun or not self._called else said.lstrip(self._glue), at)
             self.begun, self._just_called = True, False

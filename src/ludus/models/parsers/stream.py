@@ -1,8 +1,8 @@
 """A reply, taken apart as it comes: what is said, what is thought, what is called.
 
 `Stream` looks for the next marker of its format, lets the shapes there read, and goes on behind what they read. Text
-that turned out to be no call is text. It keeps no more of the text than it cannot decide on yet. `parse` is a stream
-that is fed once, so a whole text and any way of cutting it into pieces give the same result.
+that turned out to be no call is text. It keeps no more of the text than it cannot decide on yet. A whole text is a
+stream that is fed once, so any way of cutting it into pieces gives the same result.
 
 Guarantees: nothing in the input makes it raise; the time is in proportion to the length, whatever the text; content
 is passed on as soon as it is certain to be content, a call only when it is complete. Not guaranteed: that a call fits
@@ -63,14 +63,6 @@ class Parsed(Struct, frozen=True):
         )
 
 
-def parse(
-    format: Format, text: str, tools: Sequence[ToolSpec] = (), *, thinking: bool = False, first: int = 0
-) -> Parsed:
-    """A whole reply. `thinking` and `first` are those of `Stream`."""
-    stream = Stream(format, tools, thinking=thinking, first=first)
-    return Parsed.of(stream.finish(text))
-
-
 class Stream:
     """One reply of a model. Feed it pieces of text, then finish it; both give the events that have become certain."""
 
@@ -83,6 +75,7 @@ class Stream:
         self._tools = Tools(tools)
         self._speech = Speech(format, self._say)
         self._span: Span | None = format.spans[0] if thinking and format.spans else None
+        self._span_at = 0
         self._section: Section | None = None
         self._number = first
         self._ids: set[str] = set()
@@ -108,6 +101,8 @@ class Stream:
         self._pieces.append(piece)
         self._advance(final=True)
         self._events += self._speech.finish()
+        if self._span and (self._span.tags or self._span.thought):
+            self._events.append(Problem("truncated", self._span_at, self._span.begin, "the thought does not end"))
         return self._drained()
 
     def _drained(self) -> list[Event]:
@@ -200,7 +195,7 @@ class Stream:
                 self._section = None
                 self._speech.unclose(tag, self._base + at)
             case Span():
-                self._span = markup
+                self._span, self._span_at = markup, self._base + at
                 if markup.tags:
                     self._speech.text(tag, self._base + at)
             case Noise():

@@ -36,6 +36,7 @@ class Cut(Exception):
 # ---- JSON ---------------------------------------------------------------------------------------------------------
 
 _DECODER = json.JSONDecoder(strict=False)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[][{}]', re.DOTALL)
 _UNFINISHED = re.compile(r"-|\.|[eE][+-]?|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|n(?:u(?:ll?)?)?|-?I\w{0,7}|N\w?|")
 
@@ -100,7 +101,7 @@ def loads(text: str) -> Any:
 
 def dumps(value: Any) -> str:
     """JSON as arguments are recorded: Python's separators, letters as they are; ValueError for NaN and infinities."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    text = _ENCODER.encode(value)
     # Half a surrogate pair is legal in a JSON escape and nowhere else.
     return text if text.isascii() or _encodable(text) else json.dumps(value, allow_nan=False)
 

@@ -152,7 +152,7 @@ def _answer_findings(renderer: Renderer) -> list[Finding]:
     if _ANSWER.content not in text:
         said = f"template: it leaves out the answers of tools. {_OTHER_TEMPLATE}"
         found.append(_for_tools("fatal", "drops_answers", said))
-    if "Xqargqx" not in text:
+    if renderer.habits.calls == "in content":
         said = "template: it leaves out earlier calls; those that were not sampled here are shown in the parser's form"
         found.append(_for_tools("info", "drops_calls", said))
     with suppress(TemplateFault):  # that it takes no system text was found already

@@ -69,7 +69,7 @@ class Facts:
     rounds: bool
     """Whether dropped reasoning changes nothing before the round it is dropped from."""
     fault: str = ""
-    """What the template says when it refuses answers of tools."""
+    """What the template says when it refuses some of them."""
 
 
 class Renderer:
@@ -371,12 +371,14 @@ def _find_facts(renderer: Renderer, situation: Situation) -> Facts:
 def _walks(
     renderer: Renderer, situation: Situation, tools: Sequence[ToolSpec], *, thinks: bool
 ) -> tuple[list[_Step], str]:
-    """The steps of made-up conversations that are in this situation, and what the template has against tools."""
-    steps, fault = _walk(renderer, _WITHOUT, tools, situation.system, thinks), ""
-    try:
-        steps += _walk(renderer, _WITH_TOOLS, tools, situation.system, thinks)
-    except TemplateFault as error:
-        fault = str(error)
+    """The steps of made-up conversations that are in this situation, and what the template has against them."""
+    steps: list[_Step] = []
+    fault = ""
+    for script in (_WITHOUT, _WITH_TOOLS):
+        try:
+            steps += _walk(renderer, script, tools, situation.system, thinks)
+        except TemplateFault as error:
+            fault = str(error)
     wanted = (situation.answered, situation.follows_answer)
     return [step for step in steps if (step.leaf.answered, step.leaf.follows_answer) == wanted], fault
 

@@ -27,6 +27,8 @@ from ludus.sandbox.processes import descendants, is_dead, kill_trees
 from ludus.sandbox.slotd import linux, view
 
 NAMESPACES, USER, NONE = "namespaces", "user", "none"
+MARK = "LUDUS_SLOT"
+"""The variable by which processes of a slot are found that has nothing else of its own."""
 _INNER_USER = 1000
 """The slot's user as it sees itself in a user namespace."""
 _HIGH_USERS, _LOW_USERS = (0x7000_0000, 0x0FFF_0000), (20_000, 40_000)
@@ -84,12 +86,16 @@ class Entrance:
             return _spawn_inside(self._libc, self._way, place, become)
         return _spawn_beside(self._libc, self._way, place, become)
 
-    def sweep(self, user: int, first: int, *, spare_first: bool) -> None:
-        """Kill a slot's processes, with or without its first one. Needed only where there is no pid namespace."""
+    def sweep(self, user: int, mark: str, first: int, *, spare_first: bool) -> None:
+        """Kill a slot's processes, with or without its first one. Needed only where there is no pid namespace.
+
+        They are those below the first, and those of the slot's user; where it has none of its own, those that carry its
+        mark. A process that clears its environment *and* outlives a killed first process escapes.
+        """
         for _ in range(100):  # bounded: something may fork faster than it is killed
-            left = [pid for pid in descendants([first]) if not is_dead(pid) and not (spare_first and pid == first)]
-            if self._way.own_users:
-                left += _processes_of(user)
+            others = _processes_of(user) if self._way.own_users else _marked(mark)
+            left = {pid for pid in (*descendants([first]), *others) if not is_dead(pid)}
+            left -= {first} if spare_first else set()
             if not left:
                 return
             if self._way.own_users:
@@ -234,7 +240,17 @@ def _processes_of(user: int) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError):
-                if os.stat(f"/proc/{name}").st_uid == user and not is_dead(int(name)):
+                if os.stat(f"/proc/{name}").st_uid == user:
+                    found.append(int(name))
+    return found
+
+
+def _marked(mark: str) -> list[int]:
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                if f"{MARK}={mark}".encode() in file.read().split(b"\0"):
                     found.append(int(name))
     return found
 

@@ -291,6 +291,8 @@ class Slots:
         own.update(PWD=slot.paths.workspace)
         if self.way.isolation != enter.NAMESPACES and not self._settings.exclusive:
             own["TMPDIR"] = slot.paths.tmp
+        if self.way.isolation == enter.NONE:
+            own[enter.MARK] = slot.folder
         own.update(slot.spec.env)
         return own
 
@@ -336,27 +338,25 @@ class Slots:
         self._base.remove()
 
     async def _end(self, slot: Slot) -> None:
-        await slot.close()
         if slot.first:
             self._kill(slot)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._ended[slot.first]), _END_SECONDS)
-            if self.way.isolation == enter.USER:
-                self._entrance.sweep(slot.user, slot.first, spare_first=False)
             self._ended.pop(slot.first, None)
+        await slot.close()
         disk.remove_tree(slot.folder)
         if self.way.isolation != enter.NAMESPACES:
             self._wipe(slot)
 
     def _sweep(self, slot: Slot) -> None:
-        self._entrance.sweep(slot.user, slot.first, spare_first=True)
+        self._entrance.sweep(slot.user, slot.folder, slot.first, spare_first=True)
 
     def _kill(self, slot: Slot) -> None:
         if self.way.isolation == enter.NAMESPACES:  # all others in the namespace die with its first process
             with contextlib.suppress(ProcessLookupError):
                 os.kill(slot.first, signal.SIGKILL)
         else:
-            self._entrance.sweep(slot.user, slot.first, spare_first=False)
+            self._entrance.sweep(slot.user, slot.folder, slot.first, spare_first=False)
 
     def _wipe(self, slot: Slot) -> None:
         for path in (slot.paths.workspace, slot.paths.home):

@@ -8,13 +8,13 @@ At most `max_slots` slots live at a time, counting those that start and those th
 first served. A slot is used once: at the end of its lease it is closed, in the background, and never handed out
 again. With `warm` > 0, that many slots of each spec that was asked for are kept ready; making them never takes room
 that a waiting request needs, and a request for another spec may have them closed. If a slot cannot be made, one
-waiting request is told (`SandboxError`) and the others go on; after several failures in a row the pool pauses before the
-next try, a little longer each time. Nothing polls: every event calls `_pump`, which decides what happens next.
+waiting request is told (`SandboxError`) and the others go on; after several failures in a row the pool pauses before
+the next try, a little longer each time. Nothing polls: every event calls `_pump`, which decides what happens next.
 
 Callers that cannot keep a block open hold slots by name instead: `acquire(trajectory)`, `heartbeat`, `release`. Such a
-hold ends by itself when `lease_seconds` pass without a sign of life. A slot released with `reset=True` is used again; if
-it cannot be reset, it is closed and counted. `idle_seconds` closes warm slots that nobody asks for, `lifetime_seconds`
-any slot that was held for too long. All clocks are the event loop's, which does not jump.
+hold ends by itself when `lease_seconds` pass without a sign of life. A slot released with `reset=True` is used again;
+if it cannot be reset, it is closed and counted. `idle_seconds` closes warm slots that nobody asks for,
+`lifetime_seconds` any slot that was held for too long. All clocks are the event loop's, which does not jump.
 """
 
 import asyncio

@@ -8,7 +8,7 @@ from ludus.errors import SandboxError
 
 _READ_BYTES = 2**18
 _WORDS_BYTES = 4096
-_END_SECONDS = 10.0
+_END_SECONDS = 3.0
 
 
 class ProgramChannel:
@@ -44,7 +44,7 @@ class ProgramChannel:
         return self._words.decode(errors="replace").strip()
 
     async def close(self) -> None:
-        """Close its stdin; a program that does not end of it is killed."""
+        """Close its stdin; a program that does not end of it is killed. What it ran elsewhere ends of it all the same."""
         self._stdin.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):

@@ -66,6 +66,14 @@ def problem_of(source: Source, at: int, error: Bad | Cut) -> Problem:
     return Problem(kind, at, source.text[at : min(end, at + MAX_RAW)], str(error))
 
 
+def _opened(before: Spelling, source: Source, at: int) -> tuple[dict[str, str], int]:
+    try:
+        return before.read(source, at)
+    except (Bad, Cut) as error:
+        error.early = True
+        raise
+
+
 def _unclosed(at: int) -> Problem:
     return Problem("truncated", at, "", "the list of calls is not closed")
 
@@ -114,7 +122,7 @@ class JsonCalls:
         return self._markup[0].opener or self.spelled[0]
 
     def read(self, source: Source, at: int) -> Found:
-        _, begin = self._markup[0].read(source, at)
+        _, begin = _opened(self._markup[0], source, at)
         begin = source.space(begin)
         listed = source.char(begin) == "["
         first = source.space(begin + 1) if listed else begin
@@ -232,7 +240,7 @@ class Spelled:
 
     def read(self, source: Source, at: int) -> Found:
         before, after = self._markup
-        fields, begin = before.read(source, at)
+        fields, begin = _opened(before, source, at)
         name = fields.get("name", "").strip()
         arguments, end = self.notation.read(source, source.space(begin), name, after.opener)
         if not self.notation.closed:
@@ -257,7 +265,7 @@ class Spelled:
 
 _NAME = re.compile(r"[^\W\d][\w.-]{0,255}")
 _KEY = re.compile(r"[^\W\d]\w{0,255}")
-_NEXT = re.compile(r"\)\s*+[,;\n]\s*+(?=[^\W\d][\w.-]{0,255}\()")
+_NEXT = re.compile(r"\)[^\S\n]*+[,;\n]\s*+(?=[^\W\d][\w.-]{0,255}\()")
 
 
 @dataclass(frozen=True)
@@ -285,7 +293,7 @@ class Pythonic:
 
     def read(self, source: Source, at: int) -> Found:
         before, after = self._markup
-        begin = source.space(before.read(source, at)[1])
+        begin = source.space(_opened(before, source, at)[1])
         listed = source.char(begin) == "["
         first = source.space(begin + 1) if listed else begin
         if self.bare:

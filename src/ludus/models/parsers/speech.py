@@ -53,6 +53,8 @@ class Speech:
         self._called = self._just_called = True
 
     def text(self, text: str, at: int) -> None:
+        if not text:
+            return
         if self._enclosed is not None:
             self._enclosed.append(text)
         elif not text.strip(self._glue if self._just_called else None):

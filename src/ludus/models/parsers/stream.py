@@ -162,6 +162,8 @@ class Stream:
         for markup in markers.at(source, at):
             if isinstance(markup, Shape) and not self._worth_reading(markup):
                 continue
+            if isinstance(markup, Noise) and any(not failure.error.early for failure in failures):
+                break  # a broken call is text, tags and all
             try:
                 entered = self._enter(source, at, markup)
                 break

@@ -21,6 +21,9 @@ MAX_DEPTH = 100
 class Bad(Exception):
     """The text at `at` is not what was expected, whatever follows."""
 
+    early = False
+    """It happened in the opening tags, before any argument."""
+
     def __init__(self, at: int, why: str) -> None:
         super().__init__(why)
         self.at = at
@@ -28,6 +31,8 @@ class Bad(Exception):
 
 class Cut(Exception):
     """The text ends before it can be told what this is."""
+
+    early = False
 
     def __init__(self, why: str = "the text ends inside a call") -> None:
         super().__init__(why)

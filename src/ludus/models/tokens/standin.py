@@ -74,7 +74,7 @@ class StandIn:
         if reply is None:
             return _response({"error": {"message": "no such path"}}, 404)
         if self.mangle is not None:
-            reply = self.mangle(path, reply)
+            reply = self.mangle(path, msgspec.json.decode(msgspec.json.encode(reply)))
         return _response(reply)
 
     def _reply(self, method: str, path: str, body: JsonObject) -> Any:

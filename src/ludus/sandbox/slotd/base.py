@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pkgutil
 import shutil
@@ -53,6 +54,7 @@ def make_base() -> Base:
             problems.append(str(error))
             continue
         base = Base(path, path + "/lib", path + "/lib/bash")
+        _remove_orphans(place)
         try:
             _fill(base, bash)
             subprocess.run([base.bash, "-c", ":"], check=True, env={})
@@ -64,8 +66,21 @@ def make_base() -> Base:
     raise SandboxError(f"no folder to keep slots in: {'; '.join(problems)}", retryable=False)
 
 
+def _remove_orphans(place: str) -> None:
+    """Remove what a slotd left that was killed. A folder belongs to one as long as it holds its lock."""
+    for name in os.listdir(place):
+        path = os.path.join(place, name)
+        if not name.startswith("ludus-") or os.lstat(path).st_uid != os.geteuid():
+            continue
+        with contextlib.suppress(OSError), open(f"{path}/lock", "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_tree(path)
+
+
 def _fill(base: Base, bash: str) -> None:
     os.chmod(base.path, 0o711)
+    lock = os.open(base.path + "/lock", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # for as long as this process lives
     os.mkdir(base.lib)
     os.chmod(base.lib, 0o755)
     for name in ("supervisor.sh", "inner.line", "ops.sh"):

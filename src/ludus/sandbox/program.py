@@ -44,7 +44,7 @@ class ProgramChannel:
         return self._words.decode(errors="replace").strip()
 
     async def close(self) -> None:
-        """Close its stdin; a program that does not end of it is killed. What it ran elsewhere ends of it all the same."""
+        """Close its stdin; a program that does not end of it is killed. What it ran elsewhere ends all the same."""
         self._stdin.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):

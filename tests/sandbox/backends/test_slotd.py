@@ -298,7 +298,7 @@ def test_a_slotd_that_falls_silent_is_noticed(slotd):
 
 def test_a_killed_slotd_takes_its_slots_along_and_the_next_removes_its_folder(slotd):
     async def main() -> None:
-        before = set(Path("/var/lib").glob("ludus-*"))
+        before = set(Path("/var/lib").glob("ludus-*"))  # noqa: ASYNC240
         async with slotd() as (link, about):
             server = Server(link, about, places=1, end=nothing)
             box = await server.open(SandboxSpec(disk_mb=32), nothing)
@@ -309,7 +309,7 @@ def test_a_killed_slotd_takes_its_slots_along_and_the_next_removes_its_folder(sl
             await gone(first)
         async with slotd():
             pass
-        assert set(Path("/var/lib").glob("ludus-*")) <= before
+        assert set(Path("/var/lib").glob("ludus-*")) <= before  # noqa: ASYNC240
 
     asyncio.run(main())
 

@@ -6,8 +6,8 @@
         async with pool.lease(spec) as box:
             await box.exec("echo hi")
 
-A pool is made when its profile is first asked for, so a profile that nobody uses costs nothing and may be broken. Secrets
-are read by whoever may read the environment, and passed in: a profile has only their names.
+A pool is made when its profile is first asked for, so a profile that nobody uses costs nothing and may be broken.
+Secrets are read by whoever may read the environment, and passed in: a profile has only their names.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ async def open_profiles(
     acquire_seconds: float = 600.0,
     secret: ReadSecret = _no_secret,
 ) -> AsyncGenerator[Callable[[str], Awaitable[Pool]], None]:
-    """Pools by the name of their profile; `max_slots` and `warm` are for each. Raises ConfigError for an unknown name."""
+    """Pools by the name of their profile; `max_slots` and `warm` are for each. An unknown name is a ConfigError."""
     opened: dict[str, Pool] = {}
     turn = asyncio.Lock()
     async with AsyncExitStack() as stack:

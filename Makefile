@@ -1,6 +1,7 @@
 # Everything a newcomer or CI needs. Each target sets up what it needs and is quick when there is nothing to do.
 #   make demo    set up, then run an agent on the embedded model: no key, no account
 #   make test    set up, then lint, types and tests
+#   make test-backends   the remote sandboxes, against real daemons and stand-ins (minutes)
 #   make lint    formatting, lint rules and types only
 #   make bench   speed, beside other tools of the field (downloads them; takes a while)
 
@@ -9,13 +10,16 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN    ?= runs/demo
 
-.PHONY: demo test lint bench setup setup-dev clean
+.PHONY: demo test test-backends lint bench setup setup-dev clean
 
 demo: setup
 	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
 
 test: lint
 	@$(BIN)/python -m pytest
+
+test-backends: setup-dev
+	@LUDUS_BACKENDS=1 $(BIN)/python -m pytest tests/sandbox/backends
 
 lint: setup-dev
 	@$(BIN)/ruff format --check

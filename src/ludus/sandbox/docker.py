@@ -25,6 +25,7 @@ from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.bundle import receiver
 from ludus.sandbox.engine import Engine, EngineError
+from ludus.sandbox.fleet import Once
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.link import StdioLink
 from ludus.sandbox.owner import is_orphan, own_mark
@@ -50,15 +51,15 @@ class Docker:
         self._settings = settings
         self._engine = Engine(settings.socket, seconds=settings.api_seconds)
         self._owner = own_mark()
-        self._swept: asyncio.Task[None] | None = None
+        self._swept = Once(self._sweep)
+        self._doubtful: set[str] = set()
+        """Containers that the engine may still make, or still have, although it did not say so."""
 
     def kind(self, spec: SandboxSpec) -> Hashable:
         return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
 
     async def launch(self, spec: SandboxSpec) -> Server:
-        if self._swept is None:
-            self._swept = asyncio.create_task(self._sweep())
-        await asyncio.shield(self._swept)
+        await self._swept.done()
         name = f"ludus-{self._owner}-{secrets.token_hex(4)}"
         try:
             return await self._start(name, spec)
@@ -67,9 +68,9 @@ class Docker:
             raise
 
     async def close(self) -> None:
-        if self._swept is not None:
-            self._swept.cancel()
-            await asyncio.wait((self._swept,))
+        await self._swept.stop()
+        for name in tuple(self._doubtful):
+            await self._remove(name)
 
     # ---- one container --------------------------------------------------------------------------------------------
 
@@ -100,12 +101,23 @@ class Docker:
     async def _create(self, name: str, spec: SandboxSpec) -> None:
         body = container(self._settings, spec, self._owner)
         try:
-            await self._engine.request("POST", "/containers/create", {"name": name}, body)
+            await self._make(name, body)
         except EngineError as error:
             if error.status != 404:
                 raise
             await self._pull()
-            await self._engine.request("POST", "/containers/create", {"name": name}, body)
+            await self._make(name, body)
+
+    async def _make(self, name: str, body: dict[str, Any]) -> None:
+        """Have a container made. The engine does not stop when we hang up, so we hear it out even when cancelled."""
+        self._doubtful.add(name)
+        try:
+            await to_the_end(self._engine.request("POST", "/containers/create", {"name": name}, body))
+        except EngineError as error:
+            if error.status:  # it answered: there is none
+                self._doubtful.discard(name)
+            raise
+        self._doubtful.discard(name)
 
     async def _pull(self) -> None:
         image = self._settings.image
@@ -124,17 +136,19 @@ class Docker:
         for pause in (0.2, 1.0, 0.0):
             try:
                 await self._engine.request("DELETE", f"/containers/{name}", {"force": "true", "v": "true"})
-                return
             except EngineError as error:
-                if error.status in _GONE:
-                    return
-                await asyncio.sleep(pause)
+                if error.status not in _GONE:
+                    await asyncio.sleep(pause)
+                    continue
+            else:
+                self._doubtful.discard(name)
+            return
+        self._doubtful.add(name)
 
     async def _sweep(self) -> None:
         """Remove what drivers of this host have left that are not alive any more."""
         filters = msgspec.json.encode({"label": [OWNER]}).decode()
-        found = await self._engine.request("GET", "/containers/json", {"all": "true", "filters": filters})
-        for entry in msgspec.json.decode(found, type=list[_Entry]):
+        for entry in await self._engine.read("/containers/json", {"all": "true", "filters": filters}, list[_Entry]):
             if is_orphan(entry.labels.get(OWNER, "")):
                 await self._remove(entry.id)
 

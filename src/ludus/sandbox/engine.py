@@ -8,12 +8,15 @@ broken one or a status of refusal is an `EngineError`.
 import asyncio
 import struct
 from contextlib import suppress
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import httptools
 import msgspec
 
 from ludus.errors import SandboxError
+
+T = TypeVar("T")
 
 _READ_BYTES = 2**18
 _WORDS_BYTES = 4096
@@ -53,10 +56,20 @@ class Engine:
         except TimeoutError:
             raise EngineError(f"the engine did not answer to {method} {path} within {limit:g} s") from None
         except (OSError, EOFError, httptools.HttpParserError) as error:
-            raise EngineError(f"the engine at {self._socket} cannot be reached: {error or 'it hung up'}") from error
+            raise EngineError(
+                f"the engine at {self._socket} cannot be reached: {str(error) or 'it hung up'}"
+            ) from error
         if status >= 400:
             raise EngineError(f"the engine refused {method} {path} with {status}: {_reason(data)}", status=status)
         return data
+
+    async def read(self, path: str, query: dict[str, str], kind: type[T]) -> T:
+        """Ask for something, and take the answer apart."""
+        data = await self.request("GET", path, query)
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError as error:
+            raise EngineError(f"the engine's answer to {path} is not understood: {error}") from error
 
     async def _exchange(self, method: str, path: str, query: dict[str, str], body: object) -> tuple[int, bytes]:
         reader, writer = await asyncio.open_unix_connection(self._socket, limit=_READ_BYTES)
@@ -69,7 +82,7 @@ class Engine:
                 if not data:
                     break
                 answer.feed(data)
-            if not answer.whole and not answer.until_close:
+            if not answer.whole and not (answer.status and answer.until_close):
                 raise EOFError
             return answer.status, bytes(answer.body)
         finally:

@@ -7,8 +7,8 @@ go elsewhere.
 """
 
 import asyncio
-from collections.abc import Hashable
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ from ludus.sandbox.archive import entries, extract
 from ludus.sandbox.hostdir import HostDir
 from ludus.sandbox.remote import Server
 from ludus.sandbox.teardown import to_the_end
+
+T = TypeVar("T")
 
 
 class Backend(Protocol):
@@ -34,6 +36,25 @@ class Backend(Protocol):
     async def close(self) -> None:
         """Called once, when all servers are ended."""
         ...
+
+
+class Once(Generic[T]):
+    """Work that is done once, when it is first needed, by whoever comes first; if it fails, by the next as well."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+
+    async def done(self) -> T:
+        task = self._task
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._task = asyncio.create_task(self._work())
+        return await asyncio.shield(task)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
 
 
 class _Berth:

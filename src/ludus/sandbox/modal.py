@@ -19,6 +19,7 @@ import msgspec
 from ludus.errors import ConfigError, SandboxError, boundary
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.bundle import receiver
+from ludus.sandbox.fleet import Once
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.link import StdioLink
 from ludus.sandbox.owner import is_orphan, own_mark
@@ -44,7 +45,7 @@ class Modal:
         self._token = token
         self._modal = _library()
         self._owner = own_mark()
-        self._opened: asyncio.Task[Any] | None = None
+        self._opened = Once(self._open)
 
     def kind(self, spec: SandboxSpec) -> Hashable:
         return spec.network, spec.memory_mb, spec.disk_mb, spec.processes
@@ -52,9 +53,7 @@ class Modal:
     async def launch(self, spec: SandboxSpec) -> Server:
         if spec.caches or self._settings.mounts:
             raise SandboxError("Modal cannot mount folders of a host: leave out caches and mounts", retryable=False)
-        if self._opened is None:
-            self._opened = asyncio.create_task(self._open())
-        client, app = await asyncio.shield(self._opened)
+        client, app = await self._opened.done()
         with boundary(SandboxError, "Modal"):
             async with asyncio.timeout(self._settings.start_seconds):
                 sandbox = await self._create(client, app, spec)
@@ -65,9 +64,7 @@ class Modal:
             raise
 
     async def close(self) -> None:
-        if self._opened is not None:
-            self._opened.cancel()
-            await asyncio.wait((self._opened,))
+        await self._opened.stop()
 
     async def _open(self) -> Any:
         """The client and the app, after what dead drivers have left is ended."""

@@ -24,6 +24,7 @@ from ludus.errors import SandboxError
 from ludus.models.http import Client, HttpError, Timeouts
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.bundle import bundle, finder
+from ludus.sandbox.fleet import Once
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.link import HttpLink
 from ludus.sandbox.owner import is_orphan, own_mark
@@ -58,15 +59,13 @@ class Nomad:
         self._client = Client(connections=settings.slots * 2 + 8, response_bytes=2**30)
         """For slotds, not for Nomad."""
         self._owner = own_mark()
-        self._swept: asyncio.Task[None] | None = None
+        self._swept = Once(self._sweep)
 
     def kind(self, spec: SandboxSpec) -> Hashable:
         return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
 
     async def launch(self, spec: SandboxSpec) -> Server:
-        if self._swept is None:
-            self._swept = asyncio.create_task(self._sweep())
-        await asyncio.shield(self._swept)
+        await self._swept.done()
         name = f"{self._settings.job_prefix}-{self._owner}-{secrets.token_hex(4)}"
         try:
             return await self._start(name, spec)
@@ -75,9 +74,7 @@ class Nomad:
             raise
 
     async def close(self) -> None:
-        if self._swept is not None:
-            self._swept.cancel()
-            await asyncio.wait((self._swept,))
+        await self._swept.stop()
         await self._client.close()
         await self._api.close()
 
@@ -87,9 +84,9 @@ class Nomad:
         settings, token = self._settings, secrets.token_urlsafe(32)
         try:
             async with asyncio.timeout(settings.start_seconds):
-                submitted = await self._api.request(
-                    "POST", "/v1/jobs", _Submitted, body={"Job": job(settings, spec, name, token)}
-                )
+                body = {"Job": job(settings, spec, name, token)}
+                # Nomad does not stop when we hang up, so we hear it out even when cancelled.
+                submitted = await to_the_end(self._api.request("POST", "/v1/jobs", _Submitted, body=body))
                 address = await self._address(name, submitted.evaluation)
         except TimeoutError:
             raise SandboxError(f"Nomad did not run job {name} within {settings.start_seconds:g} s") from None

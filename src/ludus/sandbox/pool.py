@@ -147,7 +147,7 @@ class Pool:
             reused=self._reused,
             broken=self._broken,
             expired=self._expired,
-            paused=self._pause() if self._open else 0.0,
+            paused=pause(self._pace, asyncio.get_running_loop().time(), None) if self._open else 0.0,
         )
 
     @asynccontextmanager
@@ -232,7 +232,7 @@ class Pool:
         else:
             if self._open:
                 self._reused += 1
-                self._ready(box)
+                self._ready(box, box.spec)
             else:
                 self._close(box)
         finally:
@@ -252,10 +252,10 @@ class Pool:
 
     def _too_idle(self, box: Sandbox | str) -> None:
         assert not isinstance(box, str)
-        ready = self._warm.get(box.spec, deque())
-        if box in ready:
-            ready.remove(box)
-            self._unwilling.add(box.spec)  # not replaced until somebody asks
+        spec = next((spec for spec, ready in self._warm.items() if box in ready), None)
+        if spec is not None:
+            self._warm[spec].remove(box)
+            self._unwilling.add(spec)  # not replaced until somebody asks
             self._close(box)
 
     def _too_old(self, box: Sandbox | str) -> None:
@@ -302,8 +302,8 @@ class Pool:
             self._leased.remove(box)
             self._close(box)
 
-    def _ready(self, box: Sandbox) -> None:
-        self._warm.setdefault(box.spec, deque()).append(box)
+    def _ready(self, box: Sandbox, spec: SandboxSpec) -> None:
+        self._warm.setdefault(spec, deque()).append(box)
         self._set_timer(box, self._idle_seconds, self._too_idle)
 
     def _hand_out(self, request: _Request, box: Sandbox) -> None:
@@ -403,7 +403,7 @@ class Pool:
             self._created += 1
             self._pace = made(self._pace)
             if self._open:
-                self._ready(box)
+                self._ready(box, spec)
             else:
                 self._close(box)
         finally:

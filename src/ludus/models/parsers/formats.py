@@ -6,14 +6,14 @@ check that it reads what it writes, whole and in pieces.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 from ludus.errors import ConfigError, suggest
 from ludus.models.parsers.notations import JSON, Braces, Nested, Tags
-from ludus.models.parsers.shapes import JsonCalls, Pythonic, Shape, Spelled
+from ludus.models.parsers.shapes import FENCE, JsonCalls, Pythonic, Shape, Spelled
 from ludus.models.parsers.source import Source, Spelling
 from ludus.models.parsers.values import Cut
 from ludus.types import Call
@@ -94,7 +94,7 @@ class Markers:
             literal: [each for opener, each in openers if literal.startswith(opener)] for literal in literals
         }
 
-    def next(self, source: Source, at: int) -> tuple[int, int]:
+    def find(self, source: Source, at: int) -> tuple[int, int]:
         """Where the next marker begins and ends. Both are where to wait for more text, if the end of this text may be
         the beginning of a marker; and the end of the text, if there is none."""
         text = source.text
@@ -109,12 +109,11 @@ class Markers:
                 return end - held, end - held
         return begin, found.end() if found else end
 
-    def at(self, source: Source, at: int) -> list[Markup]:
-        """The markup that may begin here, in its order."""
-        found = self._pattern.match(source.text, at)
-        if not source.final and source.text[at : at + self._longest] in self._beginnings:
+    def choices(self, source: Source, begin: int, end: int) -> list[Markup]:
+        """The markup that may begin with the marker that `find` found, in its order."""
+        if not source.final and source.text[begin : begin + self._longest] in self._beginnings:
             raise Cut  # a longer marker than the one that is here already
-        return self._markup[found.group()] if found else []
+        return self._markup[source.text[begin:end]]
 
 
 THINK = Span("<think>", ("</think>",), tags=True)
@@ -146,6 +145,10 @@ class Format:
     @cached_property
     def markers(self) -> Markers:
         return Markers((*self.shapes, *self.sections, *self.spans, *map(Noise, self.noise)))
+
+    @cached_property
+    def between_calls(self) -> re.Pattern[str]:
+        return re.compile(rf"[\s{re.escape(self.glue)}]*+")
 
     def render(self, calls: Sequence[Call], content: str = "") -> str:
         """A reply as the model would have written it."""
@@ -206,7 +209,12 @@ def _deepseek(shapes: tuple[Shape, ...]) -> Format:
 FORMATS: Mapping[str, Format] = {
     # JSON objects
     "hermes": Format((_HERMES,), noise=_special("im_end"), gap="\n"),
-    "longcat": Format((JsonCalls("<longcat_tool_call>\n{call}\n</longcat_tool_call>", between="\n"),), gap="\n"),
+    "ernie45": Format((_HERMES,), noise=("<response>", "</response>"), gap="\n"),
+    "longcat": Format(
+        (JsonCalls("<longcat_tool_call>\n{call}\n</longcat_tool_call>", between="\n"),),
+        spans=(THINK, Span("<longcat_think>", ("</longcat_think>",), tags=True)),
+        gap="\n",
+    ),
     "internlm": Format((JsonCalls("<|action_start|><|plugin|>\n{call}<|action_end|>", ("name", "parameters")),)),
     "granite_20b_fc": Format((JsonCalls("<function_call> {call}", between="\n"),), gap="\n"),
     "gigachat3": Format(
@@ -234,15 +242,22 @@ FORMATS: Mapping[str, Format] = {
     # lists of JSON objects
     "jamba": Format((JsonCalls("<tool_calls>[\n    {calls}\n]</tool_calls>", between=",\n    "),)),
     "hunyuan_a13b": Format((JsonCalls("<tool_calls>[{calls}]</tool_calls>"),), noise=("<answer>", "</answer>")),
-    "granite": Format((JsonCalls("<|tool_call|>[{calls}]"), JsonCalls("<tool_call>[{calls}]"))),
+    "granite": Format(
+        # The first marker is a special token, which a server may leave out of the text.
+        (JsonCalls("<|tool_call|>[{calls}]"), JsonCalls("<tool_call>[{calls}]"), JsonCalls("[{calls}]", strict=True)),
+        anchored=True,
+    ),
     "phi4_mini_json": Format(
         (JsonCalls("functools[{calls}]"), JsonCalls("<|tool_call|>[{calls}]<|/tool_call|>")), gap="\n"
     ),
-    "apertus": Format((JsonCalls("<|tools_prefix|>[{calls}]<|tools_suffix|>", keyed=True),)),
+    "apertus": Format(
+        (JsonCalls("<|tools_prefix|>[{calls}]<|tools_suffix|>", keyed=True),),
+        noise=_special("inner_prefix", "inner_suffix"),
+    ),
     "xlam": Format(
         (
             JsonCalls("[{calls}]", strict=True),
-            JsonCalls("```json\n[{calls}]\n```"),
+            JsonCalls(f"{FENCE}\n[{{calls}}]\n```"),
             JsonCalls("<tool_call>[{calls}]</tool_call>"),
             JsonCalls("[TOOL_CALLS][{calls}]"),
         ),
@@ -398,7 +413,7 @@ FORMATS: Mapping[str, Format] = {
         gap="\n",
     ),
     # Python
-    "pythonic": Format((Pythonic("[{calls}]"),), gap="\n"),
+    "pythonic": Format((Pythonic("[{calls}]"),), noise=_special("python_start", "python_end"), gap="\n"),
     "llama4_pythonic": Format(
         (Pythonic("[{calls}]"), Pythonic("<|python_start|>[{calls}]<|python_end|>")),
         noise=_special("python_start", "python_end", "eom", "eot"),
@@ -417,7 +432,6 @@ SAME: Mapping[str, str] = {
     "qwen": "hermes",
     "qwen25": "hermes",
     "granite4": "hermes",
-    "ernie45": "hermes",
     "llama4_json": "llama3_json",
     "deepseek_v31": "deepseek_v3_1",
     "poolside_v1": "glm45",
@@ -428,17 +442,19 @@ SAME: Mapping[str, str] = {
 """Formats under another model's name."""
 
 
-def _auto(formats: Iterable[Format]) -> Format:
+@cache
+def auto() -> Format:
     """All formats at once, told apart by their markers. Where two begin alike, the one listed first is tried first;
     what has no marker counts only where a reply begins with it."""
-    formats = list(formats)
+    formats = FORMATS.values()
     sections: dict[str, Section] = {}
     for section in (section for each in formats for section in each.sections):
         same = sections.get(section.begin)
         shapes = (*same.shapes, *section.shapes) if same else section.shapes
         sections[section.begin] = Section(section.begin, section.end, shapes)
+    shapes = [shape for each in formats for shape in each.shapes if shape.opener != FENCE]
     return Format(
-        shapes=tuple(sorted((shape for each in formats for shape in each.shapes), key=lambda shape: shape.bare)),
+        shapes=tuple(sorted(shapes, key=lambda shape: shape.bare)),
         sections=tuple(sections.values()),
         spans=tuple(dict.fromkeys(span for each in formats for span in each.spans)),
         # Only tokens that no text contains by chance.
@@ -447,9 +463,6 @@ def _auto(formats: Iterable[Format]) -> Format:
         anchored=True,
         gap="\n",
     )
-
-
-AUTO = _auto(FORMATS.values())
 
 
 def names() -> list[str]:
@@ -461,7 +474,7 @@ def find(name: str) -> Format:
     """The format of a name. `-`, `.` and `_` are the same in it."""
     plain = re.sub(r"[-. ]", "_", name.strip().lower())
     if plain == "auto":
-        return AUTO
+        return auto()
     plain = SAME.get(plain, plain)
     if plain not in FORMATS:
         raise ConfigError(f"unknown tool-call parser '{name}': {suggest(plain, names())}")

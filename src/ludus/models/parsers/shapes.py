@@ -90,6 +90,8 @@ _ARGUMENTS = ("arguments", "parameters", "args")
 _PLAUSIBLE = re.compile(r'\{\s*"(?:name|tool_name|function|type|id|tool_call_id|arguments|parameters|args)"\s*:')
 _MAYBE_PLAUSIBLE = re.compile(r'\{\s*(?:"\w{0,12}(?:"\s*)?)?\Z')
 _SEPARATORS = re.compile(r"[\s,;]*+")
+FENCE = "```json"
+"""A marker that ordinary text uses too."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class JsonCalls:
         begin = source.space(begin)
         listed = source.char(begin) == "["
         first = source.space(begin + 1) if listed else begin
-        if self.bare:
+        if self.bare or self.opener == FENCE:
             self._check_plausible(source, first)
         found = self._items(source, first, listed)
         end = found.end
@@ -151,7 +153,9 @@ class JsonCalls:
                 value, end = json_value(source.text, at)
                 read = self._calls(value, at, end, explicit=self.strict or bool(problems))
                 # After a bad call a nested object may pass for one: only a tool that exists is believed.
-                calls += [c for c in read if not problems or not source.tools or c.name in source.tools]
+                calls += [
+                    c for c in read if not problems or not source.tools or source.tools.resolve(c.name) in source.tools
+                ]
                 at = end
             except (Bad, Cut) as error:
                 if not listed or self.bare or (isinstance(error, Cut) and not source.final):
@@ -191,8 +195,11 @@ class JsonCalls:
             return [Raw(at, name, arguments) for name, arguments in fields.items()]
         if isinstance(inner := fields.get("function"), dict):
             fields = {**fields, **cast(JsonObject, inner)}
-        name = next((fields[key] for key in (self.keys[0], *_NAMES) if isinstance(fields.get(key), str)), "")
-        key = next((key for key in (self.keys[1], *_ARGUMENTS) if key in fields), "")
+        name, key = fields.get(self.keys[0]), self.keys[1]
+        if not isinstance(name, str):
+            name = next((fields[word] for word in _NAMES if isinstance(fields.get(word), str)), "")
+        if key not in fields:
+            key = next((word for word in _ARGUMENTS if word in fields), "")
         if not name or (explicit and not key):
             raise Bad(end - 1, "an object without a name" if not name else "an object without arguments")
         identity = fields.get(self.id_key or "id")
@@ -311,6 +318,8 @@ class Pythonic:
         return found._replace(end=after.close(source, end))
 
     def _check_plausible(self, source: Source, at: int) -> None:
+        if not _NAME.match(source.char(at)):
+            raise Other(at, "no call")
         try:
             source.expect("(", _word(source.text, at, _NAME)[1])
         except Bad as error:

@@ -6,11 +6,13 @@ around calls is content only when no call was found in it. Some formats end a re
 follows is not content but is reported as stray, so that nothing is lost without a word.
 """
 
+import re
 from collections.abc import Callable
-from string import whitespace
 
 from ludus.models.parsers.formats import Format
 from ludus.models.parsers.shapes import MAX_RAW, Problem
+
+_SPACE = re.compile(r"\s*+")
 
 
 class Speech:
@@ -18,7 +20,7 @@ class Speech:
 
     def __init__(self, format: Format, say: Callable[[str], None]) -> None:
         self._keep = format.keep
-        self._glue = whitespace + format.glue
+        self._glue = format.between_calls
         self._say = say
         self.begun = False
         """There was text that is not blank."""
@@ -57,14 +59,15 @@ class Speech:
             return
         if self._enclosed is not None:
             self._enclosed.append(text)
-        elif not text.strip(self._glue if self._just_called else None):
+        elif (self._glue if self._just_called else _SPACE).fullmatch(text):
             self._blank.append(text)
         else:
             spoken = text.rstrip()
             said = "".join((*self._blank, spoken))
             self._blank = [text[len(spoken) :]] if len(spoken) < len(text) else []
-            at += len(text) - len(text.lstrip())
-            self._pass_on(said if self.begun or not self._called else said.lstrip(self._glue), at)
+            if self._called and not self.begun:
+                said = self._glue.sub("", said, count=1)
+            self._pass_on(said, at + len(text) - len(text.lstrip()))
             self.begun, self._just_called = True, False
 
     def _pass_on(self, said: str, at: int) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ludus.models.parsers.formats import End, Format, Markers, Markup, Noise, Section, Span
+from ludus.models.parsers.formats import End, Format, Markup, Noise, Section, Span
 from ludus.models.parsers.settle import Refused, settle
 from ludus.models.parsers.shapes import MAX_RAW, PATIENCE, Found, Problem, Raw, Shape, problem_of
 from ludus.models.parsers.source import Other, Source
@@ -27,6 +27,10 @@ from ludus.types import Call, ToolSpec
 SMALL = 256
 """An unfinished call up to this length is looked at again with every piece of text; a longer one only when it has
 grown by a sixteenth, so that looking again costs no more than a constant for each character."""
+
+
+MAX_PROBLEMS = 100
+"""As many are told of one reply; a text of nothing but markers has no more to teach."""
 
 
 class Text(Struct, frozen=True):
@@ -55,12 +59,21 @@ class Parsed(Struct, frozen=True):
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> "Parsed":
-        return cls(
-            "".join(event.text for event in events if isinstance(event, Text)),
-            tuple(event for event in events if isinstance(event, Call)),
-            tuple(event for event in events if isinstance(event, Problem)),
-            "".join(event.text for event in events if isinstance(event, Thought)).strip(),
-        )
+        said: list[str] = []
+        thought: list[str] = []
+        calls: list[Call] = []
+        problems: list[Problem] = []
+        for event in events:
+            match event:
+                case Text():
+                    said.append(event.text)
+                case Call():
+                    calls.append(event)
+                case Problem():
+                    problems.append(event)
+                case Thought():
+                    thought.append(event.text)
+        return cls("".join(said), tuple(calls), tuple(problems), "".join(thought).strip())
 
 
 class Stream:
@@ -79,6 +92,7 @@ class Stream:
         self._section: Section | None = None
         self._number = first
         self._ids: set[str] = set()
+        self._problems = 0
         self._events: list[Event] = []
         self._text = ""
         self._base = 0
@@ -129,7 +143,7 @@ class Stream:
     def _through_span(self, source: Source, at: int) -> tuple[int, bool]:
         span = self._span
         assert span
-        begin, end = span.closing.next(source, at)
+        begin, end = span.closing.find(source, at)
         self._spoken(span, source.text[at : end if span.tags else begin], at)
         if begin == end:
             return end, False
@@ -144,22 +158,22 @@ class Stream:
 
     def _to_marker(self, source: Source, at: int) -> tuple[int, bool]:
         markers = (self._section or self._format).markers
-        begin, end = markers.next(source, at)
+        begin, end = markers.find(source, at)
         self._speech.text(source.text[at:begin], self._base + at)
         if begin == end:
             return end, False
         try:
-            return self._take(source, begin, markers), True
+            return self._take(source, begin, markers.choices(source, begin, end)), True
         except Cut:
             return begin, False
 
-    def _take(self, source: Source, at: int, markers: Markers) -> int:
+    def _take(self, source: Source, at: int, choices: list[Markup]) -> int:
         """Read what begins with the marker here; gives where the text goes on. Raises Cut to wait for more."""
         failures: list[_Failure] = []
         entered = None
         if self._base + at >= self._failed_until:
             self._failures = 0
-        for markup in markers.at(source, at):
+        for markup in choices:
             if isinstance(markup, Shape) and not self._worth_reading(markup):
                 continue
             if isinstance(markup, Noise) and any(not failure.error.early for failure in failures):
@@ -174,7 +188,7 @@ class Stream:
                     reach = error.at if isinstance(error, Bad) else len(source.text)
                     failures.append(_Failure(reach, markup, error))
         furthest = max(failures, key=lambda failure: failure.reach, default=None)
-        end = entered or self._no_call(source, at, furthest)
+        end = self._no_call(source, at, furthest) if entered is None else entered
         if furthest:
             self._failed_until = max(self._failed_until, self._base + furthest.reach)
             self._failures += 1
@@ -237,7 +251,9 @@ class Stream:
         return identity
 
     def _report(self, problem: Problem) -> None:
-        self._events.append(msgspec.structs.replace(problem, at=self._base + problem.at))
+        self._problems += 1
+        if self._problems <= MAX_PROBLEMS:
+            self._events.append(msgspec.structs.replace(problem, at=self._base + problem.at))
 
     def _no_call(self, source: Source, at: int, failure: "_Failure | None") -> int:
         """What begins here is text; gives how far, at least. Trouble is reported where it is met first."""

@@ -89,7 +89,7 @@ class Renderer:
         self._end_here = re.compile(rf"\s*({ends})")
         self._end_later = re.compile(f"({ends})")
         self._facts: dict[Situation, Facts] = {}
-        self._leads: dict[tuple[bool, bool], str] = {}
+        self._leads: dict[tuple[bool, bool], tuple[list[View], str]] = {}
         self.habits = _find_habits(self)
 
     # ---- for sessions ---------------------------------------------------------------------------------------------
@@ -153,9 +153,8 @@ class Renderer:
 
     def short(self, leaf: Node, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Extension | None:
         """Render a fixed opening, the last reply and what is new. None if the reply cannot be found in it."""
-        lead = self._lead(bool(tools), leaf.answered)
+        before, lead = self._lead(bool(tools), leaf.answered)
         reply = stand_in(leaf.messages[0], leaf.depth, self.habits)
-        before = self._views(_lead_messages(leaf.answered), _ANSWERED)
         shown = [*before, reply, *self._views(new, leaf.messages)]
         text = self.template.render(shown, _FEW_TOOLS if tools else None)
         if not text.startswith(lead):
@@ -220,11 +219,13 @@ class Renderer:
         leaf.shape = text[start:cut]
         return text[cut:]
 
-    def _lead(self, tools: bool, answered: bool) -> str:
+    def _lead(self, tools: bool, answered: bool) -> tuple[list[View], str]:
+        """What stands for the conversation so far, and its text."""
         known = self._leads.get((tools, answered))
         if known is None:
             shown = self._views(_lead_messages(answered), _ANSWERED)
-            known = self._leads[tools, answered] = self.template.render(shown, _FEW_TOOLS if tools else None)
+            known = shown, self.template.render(shown, _FEW_TOOLS if tools else None)
+            self._leads[tools, answered] = known
         return known
 
 

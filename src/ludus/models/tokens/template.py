@@ -50,8 +50,8 @@ class Template:
                 "template: the tokenizer comes without a chat template. Give one: a file, or 'chatml' for models of "
                 "that format."
             )
-        self._variables = {**(tokens or {}), **(variables or {})}
         environment = _environment(now or datetime.now())
+        self._known: dict[str, Any] = {**environment.globals, "documents": None, **(tokens or {}), **(variables or {})}
         self._plain = _compiled(environment, named.get("default") or next(iter(named.values())))
         self._with_tools = _compiled(environment, named["tool_use"]) if "tool_use" in named else self._plain
         self.renders = 0
@@ -68,13 +68,8 @@ class Template:
         self.rendered_messages += len(messages)
         template = self._with_tools if tools else self._plain
         try:
-            return template(
-                messages=messages,
-                tools=tools or None,
-                documents=None,
-                add_generation_prompt=generate,
-                **self._variables,
-            )
+            given = {**self._known, "messages": messages, "tools": tools or None, "add_generation_prompt": generate}
+            return template(given)
         except TemplateError as error:
             raise TemplateFault(f"the chat template refused the conversation: {error}") from error
         except Exception as error:  # a template is foreign code and may stumble over anything
@@ -96,11 +91,18 @@ def named_template(name: str) -> str:
         raise ConfigError(f"template: '{name}' is no file, and none of those that come along ({known})") from error
 
 
-def _compiled(environment: ImmutableSandboxedEnvironment, source: str) -> Callable[..., str]:
+def _compiled(environment: ImmutableSandboxedEnvironment, source: str) -> Callable[[dict[str, Any]], str]:
+    """The template as a function of all that it may look up. Jinja's own `render` gathers that anew each time."""
     try:
-        return environment.from_string(source).render
+        template = environment.from_string(source)
     except TemplateError as error:
         raise TemplateFault(f"the chat template is not valid Jinja: {error}") from error
+
+    def render(known: dict[str, Any]) -> str:
+        context = environment.context_class(environment, known, template.name, template.blocks)
+        return "".join(template.root_render_func(context))
+
+    return render
 
 
 def _environment(now: datetime) -> ImmutableSandboxedEnvironment:

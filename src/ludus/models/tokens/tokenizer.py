@@ -99,6 +99,10 @@ class Tokenizer:
     def id_of(self, token: str) -> int | None:
         return self._rust.token_to_id(token)
 
+    def save(self, path: Path) -> None:
+        """Write it as a `tokenizer.json`."""
+        self._rust.save(str(path))
+
     def _encode(self, text: str) -> list[int]:
         return self._rust.encode(text, add_special_tokens=False).ids
 

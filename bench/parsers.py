@@ -1,0 +1,335 @@
+"""How fast tool calls are read out of text, format by format, beside the parsers that people use today.
+
+    $ python bench/parsers.py                       ours
+    $ python bench/parsers.py --peers               and atroposlib's (installs it first: about 1 GB, once)
+    $ python bench/parsers.py --python PATH         and those of a Python that has vLLM (or atroposlib with vLLM)
+    $ python bench/parsers.py --cases FILE          instead: agreement with the cases of other implementations
+
+Every system reads the same two texts in each format: a usual reply (a few sentences, two calls) and a long one (100 KB
+of prose, one call that writes a file of 100 KB). Ours also reads both in pieces of four characters, as a stream brings
+them. A figure counts only if the calls that were read are the calls that were written. CPU time of one thread, the
+best of several rounds. atroposlib has no parsers of its own: it calls vLLM's, and without vLLM it has none.
+
+What this does not show: what the texts really look like, and tokenizing, which costs more than any parser.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import CACHE, Check, CommandFailed, machine, make_venv, ready_venv, table, verdict
+
+PEER = ("atroposlib==0.4.0",)
+MIN_USUAL = 1.0
+MIN_LONG = 5.0
+"""MB/s that every format must reach, on any machine of the last ten years that has other work to do as well."""
+
+PROSE = "Let me look at the file first, then run the tests; the error mentions a missing key in the cache. "
+CODE = "def total(rows):\n    return sum(row['n'] for row in rows if row.get('n'))  # \"all\" of them\n\n"
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
+    for name, properties in {
+        "read_file": {"path": {"type": "string"}, "offset": {"type": "integer"}, "limit": {"type": "integer"}},
+        "terminal": {"command": {"type": "string"}, "timeout": {"type": "integer"}},
+        "write_file": {"path": {"type": "string"}, "content": {"type": "string"}},
+    }.items()
+]
+USUAL = [
+    ("read_file", {"path": "src/app/cache.py", "offset": 0, "limit": 200}),
+    ("terminal", {"command": "python -m pytest -q tests/test_cache.py 2>&1 | tail -n 20", "timeout": 60}),
+]
+LONG = [("write_file", {"path": "src/app/totals.py", "content": CODE * 1200})]
+KINDS: Mapping[str, tuple[list[tuple[str, Any]], int]] = {"usual": (USUAL, 4), "long": (LONG, 1000)}
+"""The calls and how often the prose comes before them."""
+
+Read = Callable[[str], list[tuple[str, Any]]]
+"""A parser: text to names and arguments."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A text in some format, and the calls in it."""
+
+    format: str
+    kind: str
+    text: str
+    calls: list[tuple[str, Any]]
+
+
+def samples() -> list[Sample]:
+    from ludus.models.parsers import Parser
+    from ludus.models.parsers.formats import FORMATS
+    from ludus.types import Call
+
+    found: list[Sample] = []
+    for name in (*FORMATS, "auto"):
+        for kind, (calls, prose) in KINDS.items():
+            written = [Call(f"call_{n}", tool, json.dumps(given)) for n, (tool, given) in enumerate(calls)]
+            found.append(Sample(name, kind, Parser(name).render(written, PROSE * prose), calls))
+    return found
+
+
+# ---- measuring ----------------------------------------------------------------------------------------------------
+
+
+def speed(read: Read, sample: Sample, seconds: float, rounds: int = 3) -> float | None:
+    """MB/s of the best round; None if what was read is not what was written."""
+    if [(name, given) for name, given in read(sample.text)] != sample.calls:
+        return None
+    best = 0.0
+    for _ in range(rounds):
+        count, begin = 0, time.process_time()
+        while (spent := time.process_time() - begin) < seconds / rounds:
+            read(sample.text)
+            count += 1
+        best = max(best, count * len(sample.text.encode()) / spent / 1e6)
+    return best
+
+
+def ours(name: str, piece: int = 0) -> Read:
+    from ludus.models.parsers import Parsed, Parser
+    from ludus.models.parsers.command import read_tools
+
+    parser, tools = Parser(name), read_tools(TOOLS)
+
+    def whole(text: str) -> list[tuple[str, Any]]:
+        return [(call.name, json.loads(call.arguments)) for call in parser.parse(text, tools).calls]
+
+    def pieces(text: str) -> list[tuple[str, Any]]:
+        stream = parser.stream(tools)
+        events = [event for at in range(0, len(text), piece) for event in stream.feed(text[at : at + piece])]
+        reply = Parsed.of([*events, *stream.finish()])
+        return [(call.name, json.loads(call.arguments)) for call in reply.calls]
+
+    return pieces if piece else whole
+
+
+def measure_ours(found: Sequence[Sample], seconds: float) -> dict[tuple[str, str, str], float | None]:
+    """By format, kind and whether in pieces."""
+    rates: dict[tuple[str, str, str], float | None] = {}
+    for sample in found:
+        print(f"{sample.format} ({sample.kind}) …", file=sys.stderr)
+        rates[sample.format, sample.kind, "whole"] = speed(ours(sample.format), sample, seconds)
+        rates[sample.format, sample.kind, "pieces"] = speed(ours(sample.format, piece=4), sample, seconds)
+    return rates
+
+
+# ---- peers --------------------------------------------------------------------------------------------------------
+
+
+def drive() -> int:
+    """Run inside a peer's Python: samples on stdin, MB/s on stdout. Whatever a parser cannot do has no figure."""
+    given = json.load(sys.stdin)
+    rates: dict[str, float] = {}
+    for format, kind, text, calls in given["samples"]:
+        try:
+            sample = Sample(format, kind, text, [(name, arguments) for name, arguments in calls])
+            rate = speed(_vllm(format), sample, given["seconds"])
+        except Exception as error:  # foreign parsers: a format that they lack or choke on is what we want to know
+            print(f"{format}: {type(error).__name__}: {error}"[:200], file=sys.stderr)
+            continue
+        if rate:
+            rates[f"{format}/{kind}"] = rate
+    print(json.dumps(rates))
+    return 0
+
+
+class _Tokenizer:
+    """As much of a tokenizer as vLLM's parsers ask for when they read a whole text."""
+
+    class _Vocabulary(dict[str, int]):
+        def __missing__(self, token: str) -> int:
+            return 1
+
+        def get(self, token: str, default: Any = None) -> int:
+            return 1
+
+    def get_vocab(self) -> "_Tokenizer._Vocabulary":
+        return self._Vocabulary()
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [1]
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return ""
+
+
+def _vllm(format: str) -> Read:
+    try:
+        from vllm.tool_parsers import ToolParserManager
+    except ImportError:
+        from vllm.entrypoints.openai.tool_parsers import ToolParserManager
+    try:
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    except ImportError:
+        from vllm.entrypoints.openai.protocol import ChatCompletionRequest
+
+    request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "x"}], tools=TOOLS)
+    known = {"deepseek_v3_1": "deepseek_v31", "granite_20b_fc": "granite-20b-fc"}
+    kind = ToolParserManager.get_tool_parser(known.get(format, format))
+
+    def read(text: str) -> list[tuple[str, Any]]:
+        try:
+            parser = kind(_Tokenizer(), request.tools)
+        except TypeError:
+            parser = kind(_Tokenizer())
+        found = parser.extract_tool_calls(text, request)
+        return [(call.function.name, json.loads(call.function.arguments)) for call in found.tool_calls]
+
+    return read
+
+
+def peer_rates(python: Path, found: Sequence[Sample], seconds: float) -> tuple[dict[str, float], str]:
+    """By `format/kind`; and what there is to say if there is nothing."""
+    given = {"seconds": seconds, "samples": [(s.format, s.kind, s.text, s.calls) for s in found if s.format != "auto"]}
+    try:
+        done = subprocess.run(
+            [str(python), __file__, "--drive"], input=json.dumps(given), capture_output=True, text=True, timeout=1800
+        )
+    except subprocess.TimeoutExpired:
+        return {}, "no result within 1800 s"
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    if done.returncode:
+        return {}, f"exit {done.returncode}: {last}"
+    rates: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return rates, "" if rates else f"no figure ({last})"
+
+
+# ---- agreement ----------------------------------------------------------------------------------------------------
+
+UNKNOWN = "calls of unknown tools are passed on"
+CUT = "calls that are cut off are not run"
+TAG = "what is no call keeps its tags"
+DIFFERENCES: Mapping[str, str] = {
+    "glm45-016": CUT,
+    "sgl-qwen3_coder-006": CUT,
+    "sgl-glm45-007": UNKNOWN,
+    "sgl-glm47-007": UNKNOWN,
+    "sgl-hunyuan-010": UNKNOWN,
+    "sgl-poolsidev1-012": UNKNOWN,
+    "mistral-010": TAG,
+    "sgl-mistral-009": TAG,
+    "sgl-museglimmer-015": TAG,
+    "mistral-009": "words before the list make it text",
+    "granite-20b-fc-009": "a list is read as well",
+    "qwen3_coder-020": "a tag without its `>` ends at the line",
+    "minicpm5-013": "of two equal arguments the last one counts",
+    "minimax_m2-009": "without a schema `1` is a number",
+}
+"""Cases outside the core that we read otherwise, and why."""
+
+
+def agrees(case: Mapping[str, Any]) -> bool:
+    """Names and arguments as expected; and the content, where the source asserts it."""
+    from ludus.models.parsers.command import parse_rows
+
+    row = json.dumps({"parser": case["parser"], "input": case["input"], "tools": case["tools"]})
+    read = json.loads(next(iter(parse_rows([row]))))
+    if read["tool_calls"] != [{"name": c["name"], "arguments": c["arguments"]} for c in case["expected_calls"]]:
+        return False
+    said = "content" in case["asserted_fields"]
+    return not said or (read["content"] or "").strip() == (case["expected_content"] or "").strip()
+
+
+def agreement(cases: Sequence[Mapping[str, Any]]) -> str:
+    """The table of docs/parsers.md: how many cases we read as their sources do, and why not the others."""
+    total: Counter[tuple[str, bool]] = Counter()
+    same: Counter[tuple[str, bool]] = Counter()
+    reasons: dict[str, list[str]] = {}
+    for case in cases:
+        name, core = case["parser"], bool(case["core"])
+        total[name, core] += 1
+        if agrees(case):
+            same[name, core] += 1
+        else:
+            reasons.setdefault(name, []).append(DIFFERENCES.get(case["id"], f"{case['id']}: UNEXPLAINED"))
+    rows: list[tuple[object, ...]] = [("format", "core", "others", "where we differ")]
+    for name in sorted({name for name, _ in total}):
+        core, others = (f"{same[name, kind]}/{total[name, kind]}" for kind in (True, False))
+        rows.append((name, core, others, "; ".join(dict.fromkeys(reasons.get(name, [])))))
+    sums = [
+        "/".join(str(sum(n for (_, kind), n in counts.items() if kind is core)) for counts in (same, total))
+        for core in (True, False)
+    ]
+    return table([*rows, ("all", *sums, "")])
+
+
+def check_cases(file: Path) -> int:
+    cases = json.loads(file.read_text())["cases"]
+    print(agreement(cases))
+    wrong = [case["id"] for case in cases if not agrees(case) and (case["core"] or case["id"] not in DIFFERENCES)]
+    core = sum(bool(case["core"]) for case in cases)
+    passed = core - sum(bool(case["core"]) and case["id"] in wrong for case in cases)
+    return verdict("parsers", [Check("core cases", passed / core * 100, 100, "%", at_least=True)], notes=wrong)
+
+
+# ---- the report ---------------------------------------------------------------------------------------------------
+
+
+def report(rates: Mapping[tuple[str, str, str], float | None], peers: Mapping[str, Mapping[str, float]]) -> str:
+    head = ["format", "usual MB/s", "in pieces", "long MB/s", "in pieces"]
+    head += [f"{peer}, {kind}" for peer in peers for kind in KINDS]
+    rows: list[list[object]] = [head]
+    for name in dict.fromkeys(format for format, _, _ in rates):
+        figures = [rates[name, kind, way] for kind in KINDS for way in ("whole", "pieces")]
+        others = [rate.get(f"{name}/{kind}") for rate in peers.values() for kind in KINDS]
+        rows.append([name, *("" if figure is None else figure for figure in (*figures, *others))])
+    return table(rows)
+
+
+def checks(rates: Mapping[tuple[str, str, str], float | None]) -> list[Check]:
+    wrong = sum(rate is None for rate in rates.values())
+    usual = [rate for (_, kind, way), rate in rates.items() if rate and kind == "usual" and way == "whole"]
+    long = [rate for (_, kind, way), rate in rates.items() if rate and kind == "long" and way == "whole"]
+    return [
+        Check("misread", wrong, 0),
+        Check("slowest format, usual", min(usual, default=0), MIN_USUAL, "MB/s", at_least=True),
+        Check("slowest format, long", min(long, default=0), MIN_LONG, "MB/s", at_least=True),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    summary, _, rest = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peers", action="store_true", help="install atroposlib and run it too")
+    parser.add_argument("--python", type=Path, help="a Python that has vLLM, to measure its parsers")
+    parser.add_argument("--seconds", type=float, default=0.3, help="CPU time for each figure")
+    parser.add_argument("--cases", type=Path, help="a file of cases: print how many we read as their sources do")
+    parser.add_argument("--drive", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.drive:
+        return drive()
+    if options.cases:
+        return check_cases(options.cases)
+    found = samples()
+    peers: dict[str, dict[str, float]] = {}
+    notes: list[str] = []
+    pythons = {"atroposlib": ready_venv(CACHE / "atroposlib", PEER), "vLLM": options.python}
+    if options.peers and not pythons["atroposlib"]:
+        print(f"installing {PEER[0]} …", file=sys.stderr)
+        try:
+            pythons["atroposlib"] = make_venv(CACHE / "atroposlib", PEER)
+        except CommandFailed as error:
+            print(error, file=sys.stderr)
+            notes.append("atroposlib not installed")
+    for name, python in pythons.items():
+        if python:
+            peers[name], trouble = peer_rates(python, found, options.seconds)
+            notes += [f"{name}: {trouble}"] if trouble else []
+    rates = measure_ours(found, options.seconds)
+    print(machine())
+    print(report(rates, peers))
+    return verdict("parsers", checks(rates), notes=notes or ([] if peers else ["peers not run"]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -257,9 +257,8 @@ def _group_findings(fields: dict[str, Any], count: int) -> Iterator[Raw]:
         yield "fatal", "count", f"{len(numbers)} scores for {count} rows"
     if count == 0:
         yield "fatal", "empty", "the group has no rows"
-    odd = next((value for value in numbers if not math.isfinite(_number(value))), None)
-    if odd is not None:
-        yield "fatal", "score", f"a score is {odd!r}"
+    if odd := [value for value in numbers if not math.isfinite(_number(value))]:
+        yield "fatal", "score", f"a score is {odd[0]!r}"
     elif len(numbers) > 1 and len(set(numbers)) == 1:
         yield "info", "equal_scores", f"all {len(numbers)} scores are {numbers[0]}"
     for name in (*_PER_ROW, "messages", "overrides"):

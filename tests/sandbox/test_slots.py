@@ -1,0 +1,244 @@
+"""Slots held by name, their limits in time, and what the pool does when things break."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ludus.errors import SandboxError
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.pace import LONGEST_PAUSE, Pace, cooldown, failed, made, pause, started
+from ludus.sandbox.pool import Pool, open_pool
+
+SPEC = SandboxSpec(disk_mb=16)
+
+
+class Slot:
+    """A slot that can be told to break."""
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.spec, self.alive, self.closed, self.resets, self.stubborn = spec, True, False, 0, False
+
+    async def reset(self) -> None:
+        await asyncio.sleep(0)
+        if self.stubborn:
+            raise SandboxError("will not reset")
+        self.resets += 1
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        self.closed = True
+
+
+class Maker:
+    def __init__(self) -> None:
+        self.slots: list[Slot] = []
+        self.tries = 0
+        self.down = False
+
+    async def __call__(self, spec: SandboxSpec) -> Any:
+        self.tries += 1
+        await asyncio.sleep(0)
+        if self.down:
+            raise SandboxError("the backend is down")
+        self.slots.append(Slot(spec))
+        return self.slots[-1]
+
+
+def pooled(test: Callable[[Pool, Maker], Awaitable[None]], **options: Any) -> Maker:
+    async def main() -> Maker:
+        maker = Maker()
+        async with asyncio.timeout(20), Pool(maker, **options) as pool:
+            await test(pool, maker)
+        assert all(slot.closed for slot in maker.slots)
+        return maker
+
+    return asyncio.run(main())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def test_a_trajectory_keeps_its_slot_until_it_releases_it():
+    async def test(pool: Pool, maker: Maker) -> None:
+        one, again, two = await pool.acquire("a", SPEC), await pool.acquire("a", SPEC), await pool.acquire("b", SPEC)
+        assert one is again
+        assert one is not two
+        both = await asyncio.gather(pool.acquire("c", SPEC), pool.acquire("c", SPEC))
+        assert both[0] is both[1]
+        pool.release("a")
+        pool.release("a")
+        pool.release("nobody")
+        with pytest.raises(SandboxError, match="'a' holds no slot"):
+            pool.heartbeat("a")
+        assert await pool.acquire("a", SPEC) is not one
+
+    pooled(test)
+
+
+def test_a_reset_slot_is_used_again_and_one_that_will_not_reset_never():
+    async def test(pool: Pool, maker: Maker) -> None:
+        first = await pool.acquire("a", SPEC)
+        waiting = asyncio.create_task(pool.acquire("b", SPEC))
+        await asyncio.sleep(0)
+        pool.release("a", reset=True)
+        assert await waiting is first
+        assert maker.slots[0].resets == 1
+        maker.slots[0].stubborn = True
+        next_one = asyncio.create_task(pool.acquire("c", SPEC))
+        await asyncio.sleep(0)
+        pool.release("b", reset=True)
+        assert await next_one is not first
+        assert (pool.metrics().reused, pool.metrics().broken) == (1, 1)
+
+    assert len(pooled(test, max_slots=1).slots) == 2
+
+
+def test_a_silent_holder_loses_its_slot_and_a_living_one_does_not():
+    async def test(pool: Pool, maker: Maker) -> None:
+        await pool.acquire("silent", SPEC)
+        await pool.acquire("alive", SPEC)
+        for _ in range(12):
+            await asyncio.sleep(0.05)
+            pool.heartbeat("alive")
+        assert maker.slots[0].closed
+        assert not maker.slots[1].closed
+        assert pool.metrics().expired == 1
+        with pytest.raises(SandboxError, match="heartbeat"):
+            pool.heartbeat("silent")
+
+    pooled(test, lease_seconds=0.3)
+
+
+def test_idle_slots_end_and_are_not_replaced_until_somebody_asks():
+    async def test(pool: Pool, maker: Maker) -> None:
+        async with pool.lease(SPEC):
+            pass
+        await until(lambda: pool.metrics().warm == 2)
+        await until(lambda: pool.metrics().live == 0)
+        made_so_far = len(maker.slots)
+        await asyncio.sleep(0.1)
+        assert len(maker.slots) == made_so_far
+        async with pool.lease(SPEC):
+            pass
+        await until(lambda: pool.metrics().warm == 2)
+
+    pooled(test, warm=2, idle_seconds=0.1)
+
+
+def test_a_slot_that_is_held_for_too_long_is_taken_back():
+    async def test(pool: Pool, maker: Maker) -> None:
+        async with pool.lease(SPEC):
+            await until(lambda: maker.slots[0].closed)
+        assert pool.metrics().expired == 1
+        async with pool.lease(SPEC):
+            pass
+
+    pooled(test, lifetime_seconds=0.1, max_slots=1)
+
+
+def test_a_warm_slot_that_died_is_not_handed_out():
+    async def test(pool: Pool, maker: Maker) -> None:
+        async with pool.lease(SPEC):
+            pass
+        await until(lambda: pool.metrics().warm == 1)
+        maker.slots[-1].alive = False
+        async with pool.lease(SPEC) as box:
+            assert box is not maker.slots[1]
+        assert pool.metrics().broken == 1
+
+    pooled(test, warm=1)
+
+
+def test_a_backend_that_is_down_is_left_alone_and_comes_back():
+    async def test(pool: Pool, maker: Maker) -> None:
+        maker.down = True
+        waiting = [asyncio.create_task(pool.acquire(str(n), SPEC)) for n in range(40)]
+        await until(lambda: pool.metrics().failed >= 3)
+        tries = maker.tries
+        assert pool.metrics().paused > 0
+        await asyncio.sleep(0.1)
+        assert maker.tries <= tries + 1
+        maker.down = False
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(r, Slot | SandboxError) for r in results)
+        assert sum(isinstance(r, Slot) for r in results) >= 30
+        assert pool.metrics().paused == 0
+
+    pooled(test, max_slots=2 * 40, starts_per_second=2000)
+
+
+def test_slots_are_not_made_faster_than_allowed():
+    async def test(pool: Pool, maker: Maker) -> None:
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        await asyncio.gather(*(pool.acquire(str(n), SPEC) for n in range(6)))
+        assert loop.time() - before >= 5 / 50
+
+    pooled(test, starts_per_second=50)
+
+
+def test_a_thousand_waiters_one_slot_and_a_deadline():
+    async def test(pool: Pool, maker: Maker) -> None:
+        await pool.acquire("holder", SPEC)
+        waiting = [asyncio.create_task(pool.acquire(str(n), SPEC, timeout=0.2)) for n in range(1000)]
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(r, SandboxError) and "no slot within 0.2 s" in str(r) for r in results)
+        assert pool.metrics().waiting == 0
+        pool.release("holder")
+        assert isinstance(await pool.acquire("next", SPEC), Slot)
+
+    pooled(test, max_slots=1)
+
+
+def test_an_exchange_goes_first_and_needs_no_second_room():
+    async def test(pool: Pool, maker: Maker) -> None:
+        async with pool.lease(SPEC) as box:
+            behind = [asyncio.create_task(pool.acquire(str(n), SPEC)) for n in range(3)]
+            await asyncio.sleep(0)
+            async with pool.exchange(box) as fresh:
+                assert fresh is not box
+                assert maker.slots[0].closed
+                assert not any(task.done() for task in behind)
+            for number, task in enumerate(behind):
+                await task
+                pool.release(str(number))
+
+    pooled(test, max_slots=1)
+
+
+def test_real_slots_are_reset_and_used_again(backend):
+    async def main() -> None:
+        async with asyncio.timeout(60), open_pool(backend, max_slots=1) as pool:
+            box = await pool.acquire("one", SPEC)
+            await box.exec("echo secret >s; export S=1; sleep 77 & true")
+            waiting = asyncio.create_task(pool.acquire("two", SPEC))
+            await asyncio.sleep(0)
+            pool.release("one", reset=True)
+            again: Sandbox = await waiting
+            assert again is box
+            assert (await again.exec('ls -A; echo "[$S]"')).stdout == b"[]\n"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("failures", "seconds"), [(0, 0), (2, 0), (3, 0.25), (4, 0.5), (5, 1), (100, LONGEST_PAUSE)])
+def test_the_pause_grows_with_failures_in_a_row(failures: int, seconds: float):
+    assert cooldown(failures) == seconds
+
+
+def test_the_pace_of_making_slots():
+    pace = Pace()
+    assert pause(pace, 100.0, None) == 0
+    assert pause(started(pace, 100.0), 100.0, 10) == pytest.approx(0.1)
+    for _ in range(3):
+        pace = failed(pace, 100.0)
+    assert pause(pace, 100.0, None) == 0.25
+    assert pause(pace, 101.0, None) == 0
+    trial = started(pace, 101.0)
+    assert pause(trial, 101.0, None) == 0.25
+    assert pause(made(trial), 101.0, None) == 0

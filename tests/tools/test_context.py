@@ -1,0 +1,96 @@
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ludus.errors import SandboxError
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.pool import Pool, open_pool
+from ludus.tools import tool
+from ludus.tools.context import Outcome, ToolCall, ToolContext, exec_tool, execute_batch, tool_handler
+from ludus.types import Call
+
+
+def in_slot(test: Callable[[Sandbox, Pool], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30), open_pool("local") as pool, pool.lease(SandboxSpec()) as box:
+            await test(box, pool)
+
+    asyncio.run(main())
+
+
+def test_a_context_acts_in_its_own_slot(tmp_path: Path):
+    async def test(box: Sandbox, pool: Pool) -> None:
+        context = ToolContext(box)
+        done = await context.terminal("echo hi; exit 3")
+        assert (done.success, done.output, done.exit_code, done.error) == (False, "hi\n", 3, "exit code 3")
+        assert (await context.write_file("a/b", "needle\n")).success
+        assert (await context.read_file("a/b")).output == "needle\n"
+        assert "No such file" in (await context.read_file("missing")).error
+        (tmp_path / "in").write_bytes(bytes(range(256)) * 1000)
+        await context.upload_file(tmp_path / "in", "it's/in")
+        await context.download_file("it's/in", tmp_path / "out")
+        assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
+        await context.upload_dir(tmp_path, "dir")
+        await context.download_dir("dir", tmp_path / "again")
+        assert (tmp_path / "again" / "in").exists()
+        assert "needle" in json.loads(await context.search("need.e"))["output"]
+        assert "there is no tool 'web_search'" in json.loads(await context.call_tool("web_search", {}))["error"]
+        assert "command" in json.loads(await context.call_tool("terminal", {"nonsense": 1}))["error"]
+        process = await box.start("sleep 60")
+        await context.cleanup()
+        assert await box.poll(process) is not None
+
+    in_slot(test)
+
+
+def test_a_batch_runs_side_by_side_and_keeps_each_failure_to_itself():
+    async def test(box: Sandbox, pool: Pool) -> None:
+        async with pool.lease(SandboxSpec()) as other, pool.lease(SandboxSpec()) as dead:
+            await dead.close()
+            results = await execute_batch(
+                [
+                    ToolCall(box, "bash", {"command": "echo 1 >>log; echo one"}, execution="x"),
+                    ToolCall(box, "bash", {"command": "echo 1 >>log; echo two"}, execution="x"),
+                    ToolCall(dead, "bash", {"command": "echo dead"}),
+                    ToolCall(other, "bash", {"command": "sleep 30"}, timeout=1),
+                    ToolCall(other, "write_file", {"path": "f", "content": "text"}),
+                    ToolCall(other, "read_file", {"path": "f"}),
+                ]
+            )
+        first, again, broken, late, wrote, read = results
+        assert isinstance(first, Outcome)
+        assert first == again
+        assert isinstance(broken, SandboxError)
+        assert isinstance(late, Outcome)
+        assert late.timed_out
+        assert isinstance(wrote, Outcome)
+        assert isinstance(read, Outcome)
+        assert (wrote.success, read.output) == (True, "text")
+        assert await box.read("log") == b"1\n"
+
+    in_slot(test)
+
+
+def test_the_hooks():
+    async def test(box: Sandbox, pool: Pool) -> None:
+        run = exec_tool(box)
+        assert (await run("bash", {"command": "pwd | grep -c ."})).output == "1\n"
+        with pytest.raises(ValueError, match="no tool 'browser'"):
+            await run("browser", {})
+        with pytest.raises(ValueError, match="needs a 'command'"):
+            await run("bash", {})
+
+        @tool
+        async def breaks(kind: str) -> str:
+            raise SandboxError("gone") if kind == "world" else RuntimeError("odd")
+
+        handle = tool_handler([breaks])
+        call = Call("1", "breaks", "{}")
+        assert json.loads(await handle(call, {"kind": "tool"})) == {"error": "RuntimeError: odd"}
+        with pytest.raises(SandboxError):
+            await handle(call, {"kind": "world"})
+
+    in_slot(test)

@@ -156,7 +156,8 @@ class StdioLink:
             self._die(f"the connection is lost: {error}")
         except wire.Garbled as garbled:
             self._die(f"what came back is not from slotd: {garbled}")
-        self._die(f"the connection ended: {self._channel.words()}".rstrip(": "))
+        finally:  # also when cancelled: whoever waits for an answer would wait in vain
+            self._die(f"the connection ended: {_tidy(self._channel.words())}".rstrip(": "))
 
     def _die(self, reason: str) -> None:
         if self._dead:
@@ -169,6 +170,11 @@ class StdioLink:
     def _raise_if_dead(self) -> None:
         if self._dead:
             raise SandboxError(self._dead)
+
+
+def _tidy(words: str) -> str:
+    """Several lines as one."""
+    return "; ".join(line.strip() for line in words.splitlines() if line.strip("@ \r\t"))
 
 
 def _checked(message: Message) -> Message:

@@ -14,7 +14,7 @@ import base64
 import secrets
 from collections.abc import Hashable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -30,6 +30,7 @@ from ludus.sandbox.link import HttpLink
 from ludus.sandbox.owner import is_orphan, own_mark
 from ludus.sandbox.remote import About, Server, demand
 from ludus.sandbox.settings import NomadSettings
+from ludus.sandbox.slotd.wire import Message
 from ludus.sandbox.teardown import to_the_end
 
 T = TypeVar("T")
@@ -92,7 +93,7 @@ class Nomad:
             raise SandboxError(f"Nomad did not run job {name} within {settings.start_seconds:g} s") from None
         link = HttpLink(self._client, f"http://{address}", token)
         try:
-            reply = await link.start(seconds=settings.start_seconds, lapse=settings.lapse_seconds)
+            reply = await self._greet(link, name)
             about = msgspec.convert(reply.head, About)
             demand(about, slots=settings.slots, trusted=settings.trusted, container=spec.network)
         except BaseException:
@@ -108,15 +109,35 @@ class Nomad:
             mounts=settings.mounts if bare else None,
         )
 
+    async def _greet(self, link: HttpLink, name: str) -> Message:
+        """Wait until slotd answers, or Nomad tells that its task has ended."""
+        settings = self._settings
+        starting = asyncio.create_task(link.start(seconds=settings.start_seconds, lapse=settings.lapse_seconds))
+        watching = asyncio.create_task(self._watch(name))
+        try:
+            await asyncio.wait((starting, watching), return_when=asyncio.FIRST_COMPLETED)
+            return starting.result() if starting.done() else watching.result()
+        finally:
+            starting.cancel()
+            watching.cancel()
+            await to_the_end(_ended(starting, watching))
+
+    async def _watch(self, name: str) -> NoReturn:
+        """Until the job ends, which it should not."""
+        index = 0
+        while True:
+            path = f"/v1/job/{quote(name, safe='')}/allocations"
+            stubs, index = await self._api.blocking(path, list[_Allocation], index)
+            _check(name, stubs)
+
     async def _address(self, name: str, evaluation: str) -> str:
         """Where the job's slotd listens, once it runs."""
         index = 0
         while True:
             path = f"/v1/job/{quote(name, safe='')}/allocations"
             stubs, index = await self._api.blocking(path, list[_Allocation], index)
+            _check(name, stubs)
             for stub in stubs:
-                if stub.client_status in _FAILED:
-                    raise SandboxError(f"job {name} {stub.client_status}: {_events(stub)}")
                 if stub.client_status == "running":
                     return _port(await self._api.request("GET", f"/v1/allocation/{stub.id}", _Allocation))
             if not stubs and evaluation:
@@ -245,6 +266,19 @@ def _decoded(data: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise NomadError(f"Nomad's answer is not understood: {error}") from error
+
+
+def _check(name: str, allocations: list[_Allocation]) -> None:
+    for allocation in allocations:
+        if allocation.client_status in _FAILED:
+            raise SandboxError(f"job {name} {allocation.client_status}: {_events(allocation)}")
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
 
 
 def _events(allocation: _Allocation) -> str:

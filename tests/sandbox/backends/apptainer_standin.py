@@ -45,7 +45,8 @@ def main() -> None:
 
 def run(image: str, flags: set[str], values: list[tuple[str, str]], command: list[str]) -> None:
     user = int(os.environ.get("LUDUS_STANDIN_USER", os.getuid()))
-    bwrap = [os.environ["LUDUS_STANDIN_BWRAP"], "--unshare-user", "--uid", str(user), "--gid", str(user)]
+    bwrap = [os.environ["LUDUS_STANDIN_BWRAP"]]
+    bwrap += ["--unshare-user", "--uid", str(user), "--gid", str(user)] if user else ["--cap-add", "ALL"]
     layer = ("--tmp-overlay", "/") if "--writable-tmpfs" in flags else ("--ro-overlay", "/")
     bwrap += ["--overlay-src", image, *(layer if "--writable-tmpfs" in flags else ("--overlay-src", image, *layer))]
     bwrap += ["--proc", "/proc", "--dev", "/dev", "--die-with-parent"]

@@ -16,18 +16,14 @@ import msgspec
 import pytest
 
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.apptainer import Apptainer
 from ludus.sandbox.bundle import receiver
-from ludus.sandbox.docker import Docker
 from ludus.sandbox.fleet import Fleet
 from ludus.sandbox.link import StdioLink
-from ludus.sandbox.modal import Modal
-from ludus.sandbox.nomad import Nomad
 from ludus.sandbox.pool import Pool
+from ludus.sandbox.profiles import open_fleet
 from ludus.sandbox.program import run_program
 from ludus.sandbox.remote import About
 from ludus.sandbox.settings import ApptainerSettings, DockerSettings, ModalSettings, NomadSettings, SshSettings
-from ludus.sandbox.ssh import Ssh
 
 HERE = Path(__file__).parent
 SPEC = SandboxSpec(disk_mb=64, memory_mb=512)
@@ -185,73 +181,77 @@ class Ground:
         self._runner.close()
 
 
+class Maker:
+    """Makes fleets of one backend: settings of the tests, and whatever a test changes in them."""
+
+    def __init__(self, kind: type, secrets: dict[str, str] | None = None, **common: object) -> None:
+        self._kind, self._common, self._secrets = kind, common, secrets or {}
+
+    def profile(self, **changes: object) -> Any:
+        return self._kind(**{**self._common, **changes})
+
+    def __call__(self, **changes: object) -> Fleet:
+        return open_fleet(self.profile(**changes), secret=lambda name, _: self._secrets.get(name, ""))
+
+
 @pytest.fixture(scope="session")
-def docker_fleet(docker_socket: Path) -> Callable[..., Fleet]:
+def docker_fleet(docker_socket: Path) -> Maker:
     """Four slots per container, with namespaces of their own."""
-    return _docker_fleet(docker_socket, machinery.IMAGE, slots=4)
+    return Maker(DockerSettings, image=machinery.IMAGE, socket=str(docker_socket), network="host", slots=4)
 
 
 @pytest.fixture(scope="session")
-def docker_single_fleet(docker_socket: Path) -> Callable[..., Fleet]:
+def docker_single_fleet(docker_socket: Path) -> Maker:
     """A container per slot, without any right to make namespaces."""
-    return _docker_fleet(docker_socket, machinery.IMAGE, slots=1)
+    return Maker(DockerSettings, image=machinery.IMAGE, socket=str(docker_socket), network="host", slots=1)
 
 
 @pytest.fixture(scope="session")
-def podman_fleet(podman_socket: Path) -> Callable[..., Fleet]:
-    return _docker_fleet(podman_socket, f"localhost/{machinery.IMAGE}", slots=4)
+def podman_fleet(podman_socket: Path) -> Maker:
+    image = f"localhost/{machinery.IMAGE}"
+    return Maker(DockerSettings, image=image, socket=str(podman_socket), network="host", slots=4)
 
 
 @pytest.fixture(scope="session")
-def ssh_fleet(sshd: Any) -> Callable[..., Fleet]:
-    def make(**more: object) -> Fleet:
-        common = {"hosts": ("127.0.0.1",), "port": sshd.port, "user": "root", "config_file": "none"}
-        keys = {"key_file": str(sshd.key), "known_hosts": str(sshd.known_hosts), "python": "/usr/bin/python3"}
-        settings = SshSettings(**{**common, **keys, **more})
-        return Fleet(Ssh(settings), slots=settings.slots, idle_seconds=settings.idle_seconds)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def nomad_fleet(nomad: Any) -> Callable[..., Fleet]:
-    def make(**more: object) -> Fleet:
-        common = {"address": nomad.address, "driver": "raw_exec", "slots": 4, "python": "/usr/bin/python3"}
-        settings = NomadSettings(**{**common, **more})
-        backend = Nomad(settings, token=nomad.token)
-        return Fleet(backend, slots=settings.slots, idle_seconds=settings.idle_seconds)
-
-    return make
+def ssh_fleet(sshd: Any) -> Maker:
+    return Maker(
+        SshSettings,
+        hosts=("127.0.0.1",),
+        port=sshd.port,
+        user="root",
+        config_file="none",
+        key_file=str(sshd.key),
+        known_hosts=str(sshd.known_hosts),
+        python="/usr/bin/python3",
+    )
 
 
 @pytest.fixture(scope="session")
-def apptainer_fleet(apptainer: tuple[Path, Path]) -> Callable[..., Fleet]:
-    def make(**more: object) -> Fleet:
-        command, root = apptainer
-        settings = ApptainerSettings(**{"command": str(command), "image": str(root), "slots": 2, **more})
-        return Fleet(Apptainer(settings), slots=settings.slots, idle_seconds=settings.idle_seconds)
-
-    return make
+def nomad_fleet(nomad: Any) -> Maker:
+    return Maker(
+        NomadSettings,
+        {"TEST_NOMAD_TOKEN": nomad.token},
+        address=nomad.address,
+        token_var="TEST_NOMAD_TOKEN",
+        driver="raw_exec",
+        slots=4,
+        python="/usr/bin/python3",
+    )
 
 
 @pytest.fixture(scope="session")
-def modal_fleet(modal_standin: Any) -> Iterator[Callable[..., Fleet]]:
-    def make(**more: object) -> Fleet:
-        settings = ModalSettings(**{"slots": 4, **more})
-        backend = Modal(settings, token=("ak-test", "as-test"))
-        return Fleet(backend, slots=settings.slots, idle_seconds=settings.idle_seconds)
+def apptainer_fleet(apptainer: tuple[Path, Path]) -> Maker:
+    command, root = apptainer
+    return Maker(ApptainerSettings, command=str(command), image=str(root), slots=2)
 
+
+@pytest.fixture(scope="session")
+def modal_fleet(modal_standin: Any) -> Iterator[Maker]:
+    secrets = {"TEST_MODAL_ID": "ak-test", "TEST_MODAL_SECRET": "as-test"}
+    names = {"token_id_var": "TEST_MODAL_ID", "token_secret_var": "TEST_MODAL_SECRET"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MODAL_SERVER_URL", modal_standin.url)
-        yield make
-
-
-def _docker_fleet(socket: Path, image: str, **common: object) -> Callable[..., Fleet]:
-    def make(**more: object) -> Fleet:
-        settings = DockerSettings(**{"image": image, "socket": str(socket), "network": "host", **common, **more})
-        return Fleet(Docker(settings), slots=settings.slots, idle_seconds=settings.idle_seconds)
-
-    return make
+        yield Maker(ModalSettings, secrets, slots=4, **names)
 
 
 # A ground is closed before the daemon that its fleet needs, because its fixture asks for it.

@@ -154,7 +154,7 @@ def docker(folder: Path, image: Path) -> Iterator[Path]:
             *("dockerd", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none"),
             *("--storage-driver=overlay2", "--exec-opt", "native.cgroupdriver=cgroupfs"),
             *("--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")),
-            *("--pidfile", str(folder / "docker.pid"), "--host", f"unix://{socket_path}"),
+            *("--shutdown-timeout", "2", "--pidfile", str(folder / "docker.pid"), "--host", f"unix://{socket_path}"),
         ],
         folder / "dockerd.log",
     )
@@ -162,8 +162,20 @@ def docker(folder: Path, image: Path) -> Iterator[Path]:
         daemon.wait_until(lambda: answers(socket_path))
         run("docker", "--host", f"unix://{socket_path}", "import", str(image), IMAGE)
         yield socket_path
+        left = run("docker", "--host", f"unix://{socket_path}", "ps", "--all", "--no-trunc")
+        assert len(left.splitlines()) == 1, f"containers are left over:\n{left}"
     finally:
         daemon.stop()
+
+
+def podman_command(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """How to call Podman so that it keeps everything below a folder: the command, and its environment."""
+    env = {
+        "CONTAINERS_CONF": str(folder / "containers.conf"),
+        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+        "TMPDIR": str(folder),
+    }
+    return ["podman", "--runtime", "runc", "--tmpdir", str(folder / "tmp")], {**os.environ, **env}
 
 
 def podman(folder: Path, image: Path) -> Iterator[Path]:
@@ -173,21 +185,27 @@ def podman(folder: Path, image: Path) -> Iterator[Path]:
     (folder / "storage.conf").write_text(
         f'[storage]\ndriver = "overlay"\nrunroot = "{folder}/run"\ngraphroot = "{folder}/graph"\n'
     )
-    env = {
-        "CONTAINERS_CONF": str(folder / "containers.conf"),
-        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
-        "TMPDIR": str(folder),
-    }
-    common = ["podman", "--runtime", "runc", "--tmpdir", str(folder / "tmp")]
+    common, env = podman_command(folder)
     run(*common, "import", "--quiet", str(image), f"localhost/{IMAGE}", env=env)
     socket_path = folder / "podman.sock"
     daemon = Daemon([*common, "system", "service", "--time=0", f"unix://{socket_path}"], folder / "podman.log", env)
     try:
         daemon.wait_until(lambda: answers(socket_path))
         yield socket_path
+        left = run(*common, "ps", "--all", env=env)
+        assert len(left.splitlines()) == 1, f"containers are left over:\n{left}"
     finally:
         daemon.stop()
         run(*common, "rm", "--all", "--force", "--time=0", env=env)
+
+
+_PODMAN = """
+[containers]
+default_ulimits = ["nofile=20000:20000", "nproc=10000:10000"]
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
 
 
 # ---- ssh ----------------------------------------------------------------------------------------------------------
@@ -265,7 +283,8 @@ def apptainer(folder: Path, image: Path) -> tuple[Path, Path]:
     command = folder / "apptainer"
     script = Path(__file__).parent / "apptainer_standin.py"
     command.write_text(
-        f"#!/bin/sh\nexport LUDUS_STANDIN_USER=12345 LUDUS_STANDIN_BWRAP={bwrap}/bwrap LD_LIBRARY_PATH={bwrap}\n"
+        "#!/bin/sh\nexport LUDUS_STANDIN_USER=${LUDUS_STANDIN_USER:-12345}\n"
+        f"export LUDUS_STANDIN_BWRAP={bwrap}/bwrap LD_LIBRARY_PATH={bwrap}\n"
         f'exec /usr/bin/python3 {script} "$@"\n'
     )
     command.chmod(0o755)
@@ -312,15 +331,6 @@ def _find(program: str) -> str:
     found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     assert found is not None
     return found
-
-
-_PODMAN = """
-[containers]
-default_ulimits = ["nofile=20000:20000", "nproc=10000:10000"]
-[engine]
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-"""
 
 
 def run(*command: str, env: dict[str, str] | None = None) -> str:

@@ -163,7 +163,7 @@ class Control:
         sandbox_id, task = f"sb-{uuid.uuid4().hex[:20]}V", f"ta-{uuid.uuid4().hex[:20]}V"
         env = {}
         for source in request.secret_sources:
-            env.update((getattr(source, "env_dict", None) and dict(source.env_dict.env_dict)) or {})
+            env.update(dict(source.env.contents))
         self.cloud.sandboxes[sandbox_id] = {
             "id": sandbox_id,
             "task": task,
@@ -189,7 +189,7 @@ class Control:
         sandbox["ended"] = True
         for process in sandbox["processes"].values():
             await process.kill()
-        return api_pb2.SandboxTerminateV2Response()
+        return api_pb2.SandboxTerminateResponse()
 
     @unary
     async def SandboxWaitV2(self, request):

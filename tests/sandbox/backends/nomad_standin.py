@@ -93,7 +93,12 @@ class Allocation:
             stdin=subprocess.DEVNULL,
             stdout=(self.folder / "out").open("wb"),
             stderr=subprocess.STDOUT,
-            env={"PATH": os.environ["PATH"], "DOCKER_HOST": os.environ.get("DOCKER_HOST", ""), **env},
+            env={
+                "PATH": os.environ["PATH"],
+                "LUDUS_STANDIN_USER": "0",
+                "DOCKER_HOST": os.environ.get("DOCKER_HOST", ""),
+                **env,
+            },
             cwd=self.folder,
             start_new_session=True,
         )

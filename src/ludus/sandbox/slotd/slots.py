@@ -299,7 +299,11 @@ class Slots:
     def _probe(self, entrance: enter.Entrance) -> str:
         """What goes wrong when a slot is started that way; nothing if it works."""
         self._entrance = entrance
-        slot = self._prepare("probe", Spec(False, 1, 0, 0, {}))
+        try:
+            slot = self._prepare("probe", Spec(False, 1, 0, 0, {}))
+        except OSError as error:
+            disk.remove_tree(f"{self._base.path}/probe")
+            return str(error)
         told, tell = os.pipe()
         try:
             first = self._launch(slot, self._place(slot, tell, tell, ()), ["-c", '"$BASH" -c "exit 7"'])

@@ -1,0 +1,119 @@
+"""What a command costs in a container: through Ludus, and through the bare `docker exec` and `podman exec`.
+
+Starts a Docker engine and a Podman service of its own (as the tests do; root, Linux), runs `true` in one container of
+each, and stops them. The ratio is ours over theirs, so below 1 is cheaper: their exec starts a process through the
+engine for every command, ours goes to a shell that is already there.
+"""
+
+import argparse
+import asyncio
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from common import ROOT, Check, table, verdict
+
+sys.path.insert(0, str(ROOT / "tests" / "sandbox" / "backends"))
+import machinery
+
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.profiles import open_profile
+from ludus.sandbox.settings import DockerSettings
+
+
+async def ours(socket: Path, image: str, slots: int, count: int) -> dict[str, float]:
+    """Median and 99th percentile of `true`, and how long a slot takes, in ms."""
+    profile = DockerSettings(image=image, socket=str(socket), slots=slots)
+    async with open_profile(profile) as pool:
+        started = time.perf_counter()
+        async with pool.lease(SandboxSpec(disk_mb=64)) as box:
+            first = time.perf_counter() - started
+            times = [await _timed(box) for _ in range(count)]
+            started = time.perf_counter()
+            async with pool.lease(SandboxSpec(disk_mb=64)):
+                second = time.perf_counter() - started
+    times.sort()
+    return {"p50": times[count // 2], "p99": times[count * 99 // 100], "first": first * 1e3, "second": second * 1e3}
+
+
+async def _timed(box) -> float:
+    started = time.perf_counter()
+    result = await box.exec("true")
+    assert result.exit_code == 0
+    return (time.perf_counter() - started) * 1e3
+
+
+def bare(command: list[str], count: int, env: dict[str, str] | None = None) -> float:
+    """Median of a program that runs `true` in a running container, in ms."""
+    times = []
+    for _ in range(count):
+        started = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True, env=env)
+        times.append((time.perf_counter() - started) * 1e3)
+    return statistics.median(times)
+
+
+def measure_docker(folder: Path, image: Path, count: int) -> Iterator[tuple[object, ...]]:
+    engine = machinery.docker(folder, image)
+    socket = next(engine)
+    docker = ["docker", "--host", f"unix://{socket}"]
+    try:
+        run = [*docker, "run", "--detach", "--rm", "--network", "none", "--name", "bare", machinery.IMAGE]
+        subprocess.run([*run, "sleep", "1000"], check=True, capture_output=True)
+        theirs = bare([*docker, "exec", "bare", "true"], max(10, count // 20))
+        subprocess.run([*docker, "rm", "--force", "bare"], check=True, capture_output=True)
+        for slots in (1, 8):
+            yield row("docker", slots, asyncio.run(ours(socket, machinery.IMAGE, slots, count)), theirs)
+    finally:
+        engine.close()
+
+
+def measure_podman(folder: Path, image: Path, count: int) -> Iterator[tuple[object, ...]]:
+    engine = machinery.podman(folder, image)
+    socket, name = next(engine), f"localhost/{machinery.IMAGE}"
+    podman, env = machinery.podman_command(folder)
+    try:
+        run = [*podman, "run", "--detach", "--rm", "--network", "none", "--name", "bare", name, "sleep", "1000"]
+        subprocess.run(run, check=True, capture_output=True, env=env)
+        theirs = bare([*podman, "exec", "bare", "true"], max(10, count // 20), env)
+        subprocess.run([*podman, "rm", "--force", "--time=0", "bare"], check=True, capture_output=True, env=env)
+        for slots in (1, 8):
+            yield row("podman", slots, asyncio.run(ours(socket, name, slots, count)), theirs)
+    finally:
+        engine.close()
+
+
+def row(engine: str, slots: int, times: dict[str, float], theirs: float) -> tuple[object, ...]:
+    return engine, slots, times["p50"], times["p99"], theirs, times["p50"] / theirs, times["first"], times["second"]
+
+
+HEAD = ("engine", "slots", "exec p50 ms", "p99 ms", "bare exec p50 ms", "ratio", "first slot ms", "next slot ms")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=500)
+    count = parser.parse_args().count
+    rows: list[tuple[object, ...]] = [HEAD]
+    measures: list[Callable[[Path, Path, int], Iterator[tuple[object, ...]]]] = [measure_docker, measure_podman]
+    with tempfile.TemporaryDirectory(prefix="ludus-b-", ignore_cleanup_errors=True) as name:
+        image = Path(name) / "image.tar"
+        machinery.image_tar(image)
+        for number, measure in enumerate(measures):
+            folder = Path(name) / str(number)
+            folder.mkdir()
+            try:
+                rows += measure(folder, image, count)
+            except machinery.Missing as missing:
+                print(f"{measure.__name__}: skipped: {missing}")
+    print(table(rows))
+    worst = max((float(str(found[5])) for found in rows[1:]), default=0.0)
+    return verdict("containers", [Check("exec over bare exec", worst, 0.1, "x")])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

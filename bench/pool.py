@@ -1,0 +1,215 @@
+"""How fast slots are reset, forked and handed out, and how many a machine holds.
+
+    python bench/pool.py                # a base of 50,000 files and 1 GB; storms of 256 slots; up to 1,000 slots
+    python bench/pool.py --quick        # a small base and few slots, to see that it works
+
+exchange a fresh slot for a used one, in a pool that keeps one warm: how `verify` gets its own
+reset    a slot whose /workspace is the base, after it changed some files, until it is as at first
+fork     naming such a slot's state and starting another one from it
+acquire  from a warm pool
+storm    so many slots asked for at once from a cold pool
+memory   what the machine has less of per slot, while they are all idle
+busy     64 slots that compute at once, against as many plain processes
+"""
+
+import argparse
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+
+from common import Check, machine, table, verdict
+
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.pool import Pool, open_pool
+
+WORK = "i=0; while ((i < {})); do ((i++)); done"
+CHANGE = "echo x >>d1/f1; rm -r d2; mkdir d2; touch new{1..20}"
+
+
+@dataclass(frozen=True)
+class Size:
+    files: int
+    bytes: int
+    storm: int
+    held: int
+    times: int
+    loops: int
+
+
+FULL = Size(files=50_000, bytes=2**30, storm=256, held=1000, times=30, loops=150_000)
+QUICK = Size(files=500, bytes=2**22, storm=16, held=16, times=5, loops=5_000)
+
+
+def make_base(folder: Path, size: Size) -> None:
+    folder.chmod(0o755)
+    block = os.urandom(size.bytes // size.files)
+    for number in range(size.files):
+        below = folder / f"d{number % 500}"
+        below.mkdir(exist_ok=True)
+        (below / f"f{number}").write_bytes(block)
+
+
+async def timed(times: int, work: Callable[[], Awaitable[object]]) -> list[float]:
+    found: list[float] = []
+    for _ in range(times):
+        before = time.perf_counter()
+        await work()
+        found.append(1000 * (time.perf_counter() - before))
+    return found
+
+
+async def bench_reset(pool: Pool, spec: SandboxSpec, times: int) -> list[float]:
+    found: list[float] = []
+    async with pool.lease(spec) as box:
+        for _ in range(times):
+            await _changed(box)
+            found += await timed(1, box.reset)
+    return found
+
+
+async def bench_fork(pool: Pool, spec: SandboxSpec, times: int) -> list[float]:
+    async with pool.lease(spec) as box, AsyncExitStack() as forks:
+        await _changed(box)
+
+        async def fork() -> None:
+            await forks.enter_async_context(pool.lease(await pool.snapshot(box)))
+
+        return await timed(times, fork)
+
+
+async def _changed(box: Sandbox) -> None:
+    done = await box.exec(CHANGE)
+    assert done.exit_code == 0, done.text
+
+
+async def bench_acquire(times: int) -> list[float]:
+    found: list[float] = []
+    async with open_pool("bwrap", max_slots=8, warm=2) as pool:
+        for number in range(times + 1):
+            before = time.perf_counter()
+            await pool.acquire(str(number))
+            found.append(1000 * (time.perf_counter() - before))
+            pool.release(str(number))
+            while pool.metrics().warm < 2:  # noqa: ASYNC110  # the refill is not what is measured
+                await asyncio.sleep(0.005)
+    return found[1:]
+
+
+async def bench_exchange(times: int) -> list[float]:
+    """A fresh slot in the place of a used one, from a pool that keeps one ready."""
+    found: list[float] = []
+    async with open_pool("bwrap", max_slots=4, warm=1) as pool:
+        for number in range(times + 1):
+            async with pool.lease(SandboxSpec()) as box:
+                while pool.metrics().warm < 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+                before = time.perf_counter()
+                async with pool.exchange(box):
+                    found += [1000 * (time.perf_counter() - before)] if number else []
+    return found
+
+
+async def bench_storm(slots: int) -> tuple[float, int]:
+    """Seconds until all are there, and how many failed."""
+    async with open_pool("bwrap", max_slots=slots) as pool:
+        before = time.perf_counter()
+        asked = (pool.acquire(str(n), SandboxSpec(disk_mb=16)) for n in range(slots))
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        seconds = time.perf_counter() - before
+        return seconds, sum(isinstance(r, BaseException) for r in results)
+
+
+async def bench_memory(slots: int) -> tuple[float, int]:
+    """MB per slot, and how many slots there were when the machine refused more."""
+    async with open_pool("bwrap", max_slots=slots) as pool:
+        before, held = _free_mb(), 0
+        for start in range(0, slots, 50):
+            batch = (pool.acquire(str(n), SandboxSpec(disk_mb=16)) for n in range(start, min(start + 50, slots)))
+            results = await asyncio.gather(*batch, return_exceptions=True)
+            held += sum(not isinstance(r, BaseException) for r in results)
+            if any(isinstance(r, BaseException) for r in results):
+                break
+        return (before - _free_mb()) / max(1, held), held
+
+
+def _free_mb() -> float:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+async def bench_busy(slots: int, loops: int) -> float:
+    """Throughput of slots that compute, as a share of that of plain processes."""
+    work = WORK.format(loops)
+    before = time.perf_counter()
+    plain = [subprocess.Popen(["bash", "-c", work]) for _ in range(slots)]  # noqa: ASYNC220
+    for process in plain:
+        process.wait()
+    alone = time.perf_counter() - before
+    async with open_pool("bwrap", max_slots=slots) as pool:
+        boxes = await asyncio.gather(*(pool.acquire(str(n), SandboxSpec(disk_mb=16)) for n in range(slots)))
+        before = time.perf_counter()
+        await asyncio.gather(*(box.exec(work, timeout=600) for box in boxes))
+        return 100 * alone / (time.perf_counter() - before)
+
+
+async def measure(size: Size) -> int:
+    base = Path(tempfile.mkdtemp(prefix="ludus-bench-"))
+    try:
+        make_base(base, size)
+        spec = SandboxSpec(base=(str(base),))
+        async with open_pool("bwrap", max_slots=size.times + 2) as pool:
+            before = time.perf_counter()
+            async with pool.lease(spec):
+                first = 1000 * (time.perf_counter() - before)
+            reset = await bench_reset(pool, spec, size.times)
+            fork = await bench_fork(pool, spec, size.times)
+    finally:
+        shutil.rmtree(base)
+    exchange = await bench_exchange(size.times)
+    acquire = await bench_acquire(size.times)
+    storm, failed = await bench_storm(size.storm)
+    memory, held = await bench_memory(size.held)
+    busy = await bench_busy(64 if size is FULL else 8, size.loops)
+    print(machine())
+    rows = [("first slot of the base", 1, first, first)]
+    rows += [(n, len(t), median(t), quantiles(t, n=100)[98]) for n, t in _named(reset, exchange, fork, acquire)]
+    print(table([("", "times", "p50 ms", "p99 ms"), *rows]))
+    checks = [
+        Check("reset p50", median(reset), 15, "ms"),
+        Check("warm exchange p50", median(exchange), 15, "ms"),
+        Check("fork p50", median(fork), 30, "ms"),
+        Check("warm acquire p50", median(acquire), 1, "ms"),
+        Check(f"failed of {size.storm} at once", failed, 0),
+        Check("storm", storm, None, "s"),
+        Check(f"memory of {held} slots", memory, None, "MB each"),
+        Check("busy throughput", busy, 90, "%", at_least=True),
+    ]
+    return verdict("pool", checks)
+
+
+def _named(*times: list[float]) -> list[tuple[str, list[float]]]:
+    return list(zip(("reset", "exchange, warm", "fork", "acquire, warm"), times, strict=True))
+
+
+def main() -> int:
+    lines = (__doc__ or "").split("\n", 2)
+    parser = argparse.ArgumentParser(
+        description=lines[0], epilog=lines[2], formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="small, to see that it works")
+    return asyncio.run(measure(QUICK if parser.parse_args().quick else FULL))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""A driver that is killed (kill -9) with slots at work: nothing of it is left, on any backend."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ludus.sandbox.settings import Profile
+
+DRIVER = """
+import asyncio, os, sys
+import msgspec
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.profiles import open_profile
+from ludus.sandbox.settings import Profile
+
+async def main():
+    profile = msgspec.json.decode(sys.argv[1], type=Profile)
+    secret = lambda name, setting: os.environ[name] if name else ""
+    async with open_profile(profile, secret=secret) as pool:
+        async def one(number):
+            async with pool.lease(SandboxSpec(disk_mb=16)) as box:
+                await box.exec(f"setsid sleep 650.{number} & sleep 651.{number} &")
+                print("ready", flush=True)
+                await box.exec(f"sleep 652.{number}", timeout=600)
+        async with asyncio.TaskGroup() as group:
+            for number in range(3):
+                group.create_task(one(sys.argv[2] + str(number)))
+
+asyncio.run(main())
+"""
+
+NUMBERS = {"docker": 1, "docker_single": 2, "podman": 3, "ssh": 4, "nomad": 5, "apptainer": 6, "modal": 7}
+
+
+@pytest.mark.parametrize("backend", list(NUMBERS))
+def test_nothing_is_left_of_a_killed_driver(backend, request, tmp_path):
+    profile = request.getfixturevalue(f"{backend}_fleet").profile(lapse_seconds=3.0)
+    number = NUMBERS[backend]
+    env = {**os.environ, "TEST_NOMAD_TOKEN": "test-token", "TEST_MODAL_ID": "ak-test", "TEST_MODAL_SECRET": "as-test"}
+    encoded = msgspec.json.encode(profile).decode()
+    assert msgspec.json.decode(encoded, type=Profile) == profile
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, encoded, str(number)], stdout=subprocess.PIPE, env=env, start_new_session=True
+    )
+    try:
+        assert driver.stdout is not None
+        for _ in range(3):
+            assert driver.stdout.readline() == b"ready\n"
+        assert len(sleeping(number)) >= 6
+    finally:
+        os.kill(driver.pid, signal.SIGKILL)
+        driver.wait()
+        driver.stdout.close()
+    until = time.monotonic() + 40
+    while sleeping(number) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert sleeping(number) == []
+
+
+def sleeping(number: int) -> list[bytes]:
+    found = []
+    for path in Path("/proc").glob("[1-9]*/cmdline"):
+        try:
+            line = path.read_bytes()
+        except OSError:
+            continue
+        if line.startswith(b"sleep\0") and any(b"65%d.%d" % (kind, number) in line for kind in range(3)):
+            found.append(line)
+    return found

@@ -1,7 +1,9 @@
 # Everything a newcomer or CI needs. Each target sets up what it needs and is quick when there is nothing to do.
-#   make demo    set up, then run an agent on the embedded model: no key, no account
+#   make demo    set up, then train a skill on the embedded model: no key, no account
 #   make test    set up, then lint, types and tests
-#   make test-backends   the remote sandboxes, against real daemons and stand-ins (minutes)
+#   make backends   install what the tests of remote sandboxes start for themselves (Debian, root); else they are skipped
+#   make test-vllm  token mode against a real vLLM on the CPU (fetches 3 GB once)
+#   make test-agents  mini-swe-agent, Codex and Claude Code in slots (fetches 1.4 GB once; needs npm, no account)
 #   make lint    formatting, lint rules and types only
 #   make bench   speed, beside other tools of the field (downloads them; takes a while)
 
@@ -10,7 +12,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN    ?= runs/demo
 
-.PHONY: demo test test-backends lint bench setup setup-dev clean
+.PHONY: demo test test-vllm test-agents backends lint bench setup setup-dev clean
 
 demo: setup
 	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
@@ -18,8 +20,15 @@ demo: setup
 test: lint
 	@$(BIN)/python -m pytest
 
-test-backends: setup-dev
-	@LUDUS_BACKENDS=1 $(BIN)/python -m pytest tests/sandbox/backends
+backends:
+	@scripts/setup-backends
+
+test-vllm: setup-dev
+	@scripts/test-vllm $(BIN)/python
+
+test-agents: setup-dev
+	@PYTHON=$(BIN)/python scripts/setup-agents
+	@LUDUS_TEST_AGENTS=1 $(BIN)/python -m pytest tests/test_harness.py -k real_agent
 
 lint: setup-dev
 	@$(BIN)/ruff format --check
@@ -30,7 +39,13 @@ bench: setup-dev
 	@$(BIN)/python bench/footprint.py; a=$$?; \
 	 $(BIN)/python bench/exec.py --peers; b=$$?; \
 	 $(BIN)/python bench/loop.py --peers; c=$$?; \
-	 exit $$((a + b + c > 0))
+	 $(BIN)/python bench/tokens.py --peers; d=$$?; \
+	 $(BIN)/python bench/parsers.py --peers; e=$$?; \
+	 $(BIN)/python bench/pool.py; f=$$?; \
+	 $(BIN)/python bench/containers.py; g=$$?; \
+	 $(BIN)/python bench/reflact.py --peers; h=$$?; \
+	 $(BIN)/python bench/gateway.py --peers; i=$$?; \
+	 exit $$((a + b + c + d + e + f + g + h + i > 0))
 
 setup: $(VENV)/.setup
 setup-dev: $(VENV)/.setup-dev

@@ -116,24 +116,38 @@ def ready_venv(home: Path, requirements: Sequence[str]) -> Path | None:
     return None
 
 
-def make_venv(home: Path, requirements: Sequence[str]) -> Path:
+def make_venv(home: Path, requirements: Sequence[str], base: str = sys.executable) -> Path:
     """The Python of a virtual environment with these requirements, made anew unless it is there already."""
     if python := ready_venv(home, requirements):
         return python
-    python = empty_venv(home)
+    python = empty_venv(home, base)
     install(python, requirements)
     (home / "requirements.txt").write_text("\n".join(requirements))  # last: its presence says that all went well
     return python
 
 
-def empty_venv(home: Path) -> Path:
-    """A fresh virtual environment, in place of one that was there."""
+def empty_venv(home: Path, base: str = sys.executable) -> Path:
+    """A fresh virtual environment of the Python `base`, in place of one that was there."""
     if (home / "pyvenv.cfg").exists():
         shutil.rmtree(home)
     home.parent.mkdir(parents=True, exist_ok=True)
     uv = _uv()
-    _run([uv, "venv", "-q", "--python", sys.executable, str(home)] if uv else [sys.executable, "-m", "venv", str(home)])
+    _run([uv, "venv", "-q", "--python", base, str(home)] if uv else [base, "-m", "venv", str(home)])
     return home / "bin" / "python"
+
+
+def newer_python(minor: int) -> str | None:
+    """A Python 3 of at least this minor version that is on this machine: ours, on the path, or of pyenv or uv."""
+    names = [f"python3.{number}" for number in range(minor, minor + 4)]
+    managed = [
+        *Path.home().glob(".pyenv/versions/3.*/bin/python3"),
+        *Path.home().glob(".local/share/uv/python/*/bin/python3"),
+    ]
+    for candidate in [sys.executable, *filter(None, map(shutil.which, names)), *map(str, managed)]:
+        asked = f"import sys; sys.exit(sys.version_info < (3, {minor}))"
+        if subprocess.run([candidate, "-c", asked], capture_output=True).returncode == 0:
+            return candidate
+    return None
 
 
 def install(python: Path, requirements: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 Example:
     python bench/exec.py                 our slots, a plain subprocess and one bubblewrap per call
-    python bench/exec.py --peers         also SWE-ReX, installed on first use into a folder of its own
+    python bench/exec.py --peers         also SWE-ReX and mini-swe-agent, installed on first use, each by itself
     python bench/exec.py --calls 5000
 
 Everything is measured in one run on one machine, one call after the other, and the exit code is 1 when a target is
@@ -27,8 +27,7 @@ from ludus.sandbox.bwrap import find_bwrap
 from ludus.sandbox.pool import Pool, open_pool
 
 COMMAND = "echo hi"
-PEER = ("swe-rex==1.4.0",)
-PEER_PROGRAM = """
+SWE_REX = """
 import asyncio, json, sys, time
 from swerex.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex.runtime.local import LocalRuntime
@@ -47,6 +46,38 @@ async def main():
 
 asyncio.run(main())
 """
+MINI = """
+import json, os, shutil, sys, time
+os.environ["MSWEA_SILENT_STARTUP"] = "1"
+from minisweagent.environments.extra.bubblewrap import BubblewrapEnvironment
+
+environment = BubblewrapEnvironment(executable=sys.argv[2])
+times = []
+for _ in range(int(sys.argv[1])):
+    before = time.perf_counter()
+    answer = environment.execute({"command": "echo hi"})
+    times.append(1000 * (time.perf_counter() - before))
+    assert answer["output"].strip() == "hi", answer
+shutil.rmtree(environment.working_dir, ignore_errors=True)
+print(json.dumps(times))
+"""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another system, in a virtual environment of its own, and a program that prints its times as JSON."""
+
+    way: str
+    folder: str
+    requirements: tuple[str, ...]
+    program: str
+    calls: int
+
+
+PEERS = (
+    Peer("SWE-ReX: a local session", "swerex", ("swe-rex==1.4.0",), SWE_REX, 30),
+    Peer("mini-swe-agent: its bubblewrap", "mini-swe-agent", ("mini-swe-agent", "mcp"), MINI, 100),
+)
 
 
 @dataclass(frozen=True)
@@ -145,19 +176,20 @@ def system_folders() -> list[str]:
     return words
 
 
-def bench_swerex(calls: int, install: bool) -> Row | str:
+def bench_peer(peer: Peer, install: bool) -> Row | str:
     """The figures, or why there are none."""
-    home = CACHE / "swerex"
+    home = CACHE / peer.folder
     try:
-        python = make_venv(home, PEER) if install else ready_venv(home, PEER)
+        python = make_venv(home, peer.requirements) if install else ready_venv(home, peer.requirements)
     except CommandFailed as error:
         return f"skipped: {error}"
     if python is None:
         return "skipped: not installed; --peers installs it"
-    done = subprocess.run([python, "-c", PEER_PROGRAM, str(calls)], capture_output=True, text=True)
+    command = [python, "-c", peer.program, str(peer.calls), str(find_bwrap())]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         return f"skipped: it failed with {done.stderr.strip().splitlines()[-1:]}"
-    return row("SWE-ReX: a local session", json.loads(done.stdout.splitlines()[-1]))
+    return row(peer.way, json.loads(done.stdout.splitlines()[-1]))
 
 
 # ---- report -------------------------------------------------------------------------------------------------------
@@ -196,15 +228,17 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=2000, help="calls of exec to measure (default 2000)")
     parser.add_argument("--slots", type=int, default=50, help="slots to create, and warm leases to take (default 50)")
     parser.add_argument(
-        "--peers", action="store_true", help="install SWE-ReX if it is not there, to be measured as well"
+        "--peers", action="store_true", help="install the peers that are not there, to be measured as well"
     )
     arguments = parser.parse_args()
     rows = asyncio.run(measure(arguments.calls, arguments.slots))
-    peer = bench_swerex(30, arguments.peers)
-    show(rows if isinstance(peer, str) else [*rows, peer])
-    if isinstance(peer, str):
-        print(f"SWE-ReX: {peer}")
-    return judge(rows if isinstance(peer, str) else [*rows, peer])
+    found = {peer.way: bench_peer(peer, arguments.peers) for peer in PEERS}
+    rows += [each for each in found.values() if isinstance(each, Row)]
+    show(rows)
+    for way, why in found.items():
+        if isinstance(why, str):
+            print(f"{way}: {why}")
+    return judge(rows)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,10 @@ cannot outlive whoever started it) or after `--seconds`. As it ends it prints `{
     8001
     $ curl -s localhost:8001/v1/chat/completions -d '{"model": "mock", "messages": [{"role": "user", "content": "go"}]}'
 
-It is a fake for benchmarks: HTTP/1.1 with Content-Length or chunked bodies, no streaming, no checks of what is asked.
+A request with `stream` gets the same reply as events, and one with `return_token_ids` the ids and logprobs too, as vLLM
+gives them: made up, but such that each prompt begins with the prompt and the reply before it.
+
+It is a fake for benchmarks: HTTP/1.1 with Content-Length or chunked bodies, no checks of what is asked.
 """
 
 import argparse
@@ -27,6 +30,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ANSWER = "The final sum is 42."
 SUMS = ((1, 2), (3, 3), (6, 36))
@@ -43,40 +47,72 @@ LARGEST = 1 << 22
 # ---- the replies --------------------------------------------------------------------------------------------------
 
 
-def replies(script: str) -> tuple[bytes, ...]:
+def replies(script: str, *, stream: bool = False, ids: bool = False) -> tuple[bytes, ...]:
     """The four replies of a script, as whole HTTP responses."""
     adds = [("add", {"a": a, "b": b}) for a, b in SUMS]
     if script == "bash":
         steps = [("bash", {"command": f"echo {a + b}"}) for a, b in SUMS]
-        return tuple(_call(number, *step) for number, step in enumerate([*steps, ("bash", {"command": SUBMIT})], 1))
-    final = _completion(CALLS, {"role": "assistant", "content": ANSWER}, "stop")
-    return (*(_call(number, *step) for number, step in enumerate(adds, 1)), final)
+        messages = [_call(number, *step) for number, step in enumerate([*steps, ("bash", {"command": SUBMIT})], 1)]
+    else:
+        messages = [_call(number, *step) for number, step in enumerate(adds, 1)]
+        messages.append({"role": "assistant", "content": ANSWER})
+    made = [_completion(number, message, ids) for number, message in enumerate(messages, 1)]
+    return tuple(_streamed(each) if stream else _response(each) for each in made)
 
 
-def _call(number: int, name: str, arguments: Mapping[str, object]) -> bytes:
+def _call(number: int, name: str, arguments: Mapping[str, object]) -> dict[str, object]:
     function = {"name": name, "arguments": json.dumps(arguments)}
     call = {"id": f"call_{number}", "type": "function", "function": function}
-    message = {"role": "assistant", "content": f"Step {number}.", "tool_calls": [call]}
-    return _completion(number, message, "tool_calls")
+    return {"role": "assistant", "content": f"Step {number}.", "tool_calls": [call]}
 
 
-def _completion(number: int, message: Mapping[str, object], finish: str) -> bytes:
-    prompt_tokens = 60 + 40 * number
-    return _response(
-        {
-            "id": f"chatcmpl-{number}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": "mock",
-            "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
-            "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": 20, "total_tokens": prompt_tokens + 20},
-        }
-    )
+def _completion(number: int, message: Mapping[str, object], ids: bool) -> dict[str, Any]:
+    prompt_tokens, drawn = 60 + 40 * number, 20
+    finish = "tool_calls" if "tool_calls" in message else "stop"
+    choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+    reply: dict[str, Any] = {
+        "id": f"chatcmpl-{number}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": "mock",
+        "choices": [choice],
+        "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": drawn, "total_tokens": prompt_tokens + drawn},
+    }
+    if ids:
+        reply["prompt_token_ids"] = list(range(1000, 1000 + prompt_tokens))
+        choice["token_ids"] = list(range(1000 + prompt_tokens, 1000 + prompt_tokens + drawn))
+        places = [{"token": f"token_id:{i}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for i in range(drawn)]
+        choice["logprobs"] = {"content": places}
+    return reply
+
+
+def _streamed(reply: dict[str, Any]) -> bytes:
+    """A reply in four events: who speaks, the words, the calls, why it ended."""
+    (choice,) = reply["choices"]
+    message = choice["message"]
+    calls = [{"index": i, **call} for i, call in enumerate(message.get("tool_calls", ()))]
+    deltas = [{"role": "assistant", "content": ""}, {"content": message["content"]}, {"tool_calls": calls}, {}]
+    head = {key: reply[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    events: list[dict[str, Any]] = []
+    for number, delta in enumerate(deltas):
+        piece: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": None}
+        if number == 1 and "token_ids" in choice:
+            piece |= {"token_ids": choice["token_ids"], "logprobs": choice["logprobs"]}
+        events.append(head | {"choices": [piece]})
+    events[-1]["choices"][0]["finish_reason"] = choice["finish_reason"]
+    if "prompt_token_ids" in reply:
+        events[0]["prompt_token_ids"] = reply["prompt_token_ids"]
+    events.append(head | {"choices": [], "usage": reply["usage"]})
+    body = b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in events) + b"data: [DONE]\n\n"
+    return _framed(body, "text/event-stream", "200 OK")
 
 
 def _response(value: object, status: str = "200 OK") -> bytes:
-    body = json.dumps(value).encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return _framed(json.dumps(value).encode(), "application/json", status)
+
+
+def _framed(body: bytes, kind: str, status: str) -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
@@ -88,8 +124,10 @@ class Answers:
 
     def __init__(self) -> None:
         self.requests = 0
-        self._add = replies("add")
-        self._bash = replies("bash")
+        kinds = [(stream, ids) for stream in (False, True) for ids in (False, True)]
+        self._add = {(stream, ids): replies("add", stream=stream, ids=ids) for stream, ids in kinds}
+        self._bash = {(stream, ids): replies("bash", stream=stream, ids=ids) for stream, ids in kinds}
+        self._healthy = _response({"status": "ok"})
         self._models = _response({"object": "list", "data": [{"id": "mock", "object": "model", "owned_by": "ludus"}]})
         self._unknown = _response({"error": {"message": "no such path"}}, "404 Not Found")
 
@@ -98,7 +136,10 @@ class Answers:
             self.requests += 1
             turn = body.count(b'"role":"assistant"') + body.count(b'"role": "assistant"')
             bash = b'"name":"bash"' in body or b'"name": "bash"' in body
-            return (self._bash if bash else self._add)[min(turn, CALLS - 1)]
+            kind = (b'"stream":true' in body or b'"stream": true' in body, b'"return_token_ids":' in body)
+            return (self._bash if bash else self._add)[kind][min(turn, CALLS - 1)]
+        if head.startswith(b"GET /health"):
+            return self._healthy
         return self._models if head.startswith(b"GET /v1/models") else self._unknown
 
 

@@ -2,7 +2,8 @@
 
     $ python bench/parsers.py                       ours
     $ python bench/parsers.py --peers               and atroposlib's (installs it first: about 1 GB, once)
-    $ python bench/parsers.py --python PATH         and those of a Python that has vLLM (or atroposlib with vLLM)
+    $ python bench/parsers.py --python PATH         and those of a Python that has vLLM; `make test-vllm` leaves one
+    $ python bench/parsers.py --short               less CPU time for each figure
     $ python bench/parsers.py --cases FILE          instead: agreement with the cases of other implementations
 
 Every system reads the same two texts in each format: a usual reply (a few sentences, two calls) and a long one (100 KB
@@ -15,6 +16,7 @@ What this does not show: what the texts really look like, and tokenizing, which 
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -27,6 +29,8 @@ from typing import Any
 from common import CACHE, Check, CommandFailed, machine, make_venv, ready_venv, table, verdict
 
 PEER = ("atroposlib==0.4.0",)
+PATIENCE = 20
+"""Seconds that a peer's parser may take for one figure."""
 MIN_USUAL = 1.0
 MIN_LONG = 5.0
 """MB/s that every format must reach, on any machine of the last ten years that has other work to do as well."""
@@ -128,7 +132,10 @@ def drive() -> int:
     """Run inside a peer's Python: samples on stdin, MB/s on stdout. Whatever a parser cannot do has no figure."""
     given = json.load(sys.stdin)
     rates: dict[str, float] = {}
+    _vllm("hermes")  # importing it takes longer than any sample
+    signal.signal(signal.SIGALRM, _too_slow)
     for format, kind, text, calls in given["samples"]:
+        signal.alarm(PATIENCE)
         try:
             sample = Sample(format, kind, text, [(name, arguments) for name, arguments in calls])
             rate = speed(_vllm(format), sample, given["seconds"])
@@ -137,8 +144,13 @@ def drive() -> int:
             continue
         if rate:
             rates[f"{format}/{kind}"] = rate
+    signal.alarm(0)
     print(json.dumps(rates))
     return 0
+
+
+def _too_slow(*_: object) -> None:
+    raise TimeoutError(f"no result within {PATIENCE} s")
 
 
 class _Tokenizer:
@@ -295,6 +307,11 @@ def checks(rates: Mapping[tuple[str, str, str], float | None]) -> list[Check]:
     ]
 
 
+def _left_by_test_vllm() -> Path | None:
+    home = CACHE.parent / "vllm"
+    return home / "venv" / "bin" / "python" if (home / "ready").exists() else None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     summary, _, rest = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(
@@ -303,6 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--peers", action="store_true", help="install atroposlib and run it too")
     parser.add_argument("--python", type=Path, help="a Python that has vLLM, to measure its parsers")
     parser.add_argument("--seconds", type=float, default=0.3, help="CPU time for each figure")
+    parser.add_argument("--short", action="store_true", help="0.03 seconds for each figure")
     parser.add_argument("--cases", type=Path, help="a file of cases: print how many we read as their sources do")
     parser.add_argument("--drive", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -310,10 +328,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return drive()
     if options.cases:
         return check_cases(options.cases)
+    if options.short:
+        options.seconds = 0.03
     found = samples()
     peers: dict[str, dict[str, float]] = {}
     notes: list[str] = []
-    pythons = {"atroposlib": ready_venv(CACHE / "atroposlib", PEER), "vLLM": options.python}
+    pythons = {"atroposlib": ready_venv(CACHE / "atroposlib", PEER), "vLLM": options.python or _left_by_test_vllm()}
     if options.peers and not pythons["atroposlib"]:
         print(f"installing {PEER[0]} …", file=sys.stderr)
         try:

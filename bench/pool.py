@@ -2,14 +2,17 @@
 
     python bench/pool.py                # a base of 50,000 files and 1 GB; storms of 256 slots; up to 1,000 slots
     python bench/pool.py --quick        # a small base and few slots, to see that it works
+    python bench/pool.py --slots 400    # fewer slots at the same time, for a small machine
 
 exchange a fresh slot for a used one, in a pool that keeps one warm: how `verify` gets its own
 reset    a slot whose /workspace is the base, after it changed some files, until it is as at first
 fork     naming such a slot's state and starting another one from it
 acquire  from a warm pool
 storm    so many slots asked for at once from a cold pool
-memory   what the machine has less of per slot, while they are all idle
-busy     64 slots that compute at once, against as many plain processes
+memory   what the machine has less of per slot at the worst, while more and more of them idle; and what their processes
+         use by the kernel's count (PSS), which other programs on the machine do not disturb
+busy     64 slots that compute at once, several commands each, against as many plain bashes that do the same work, each
+         in a session of its own as slots are; they take turns, and the middle one of three ratios counts
 """
 
 import argparse
@@ -22,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -30,7 +33,10 @@ from common import Check, machine, table, verdict
 
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.pool import Pool, open_pool
+from ludus.sandbox.processes import descendants
 
+COMMANDS = 5
+"""How many commands a busy slot runs."""
 WORK = "i=0; while ((i < {})); do ((i++)); done"
 CHANGE = "echo x >>d1/f1; rm -r d2; mkdir d2; touch new{1..20}"
 
@@ -42,11 +48,12 @@ class Size:
     storm: int
     held: int
     times: int
+    busy: int
     loops: int
 
 
-FULL = Size(files=50_000, bytes=2**30, storm=256, held=1000, times=30, loops=150_000)
-QUICK = Size(files=500, bytes=2**22, storm=16, held=16, times=5, loops=5_000)
+FULL = Size(files=50_000, bytes=2**30, storm=256, held=1000, times=30, busy=64, loops=40_000)
+QUICK = Size(files=500, bytes=2**22, storm=16, held=16, times=5, busy=8, loops=4_000)
 
 
 def make_base(folder: Path, size: Size) -> None:
@@ -128,17 +135,28 @@ async def bench_storm(slots: int) -> tuple[float, int]:
         return seconds, sum(isinstance(r, BaseException) for r in results)
 
 
-async def bench_memory(slots: int) -> tuple[float, int]:
-    """MB per slot, and how many slots there were when the machine refused more."""
+async def bench_memory(slots: int) -> tuple[float, float, int]:
+    """MB per slot at the worst, MB by PSS, and how many slots there were when the machine refused more."""
     async with open_pool("bwrap", max_slots=slots) as pool:
-        before, held = _free_mb(), 0
+        before, own, held, least = _free_mb(), _pss_mb(os.getpid()), 0, _free_mb()
         for start in range(0, slots, 50):
             batch = (pool.acquire(str(n), SandboxSpec(disk_mb=16)) for n in range(start, min(start + 50, slots)))
             results = await asyncio.gather(*batch, return_exceptions=True)
             held += sum(not isinstance(r, BaseException) for r in results)
+            least = min(least, _free_mb())
             if any(isinstance(r, BaseException) for r in results):
                 break
-        return (before - _free_mb()) / max(1, held), held
+        family = [os.getpid(), *descendants([os.getpid()])]
+        return (before - least) / max(1, held), (sum(map(_pss_mb, family)) - own) / max(1, held), held
+
+
+def _pss_mb(pid: int) -> float:
+    """What a process uses, pages that it shares counted in parts."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:  # it has ended
+        return 0.0
+    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
 
 
 def _free_mb() -> float:
@@ -148,19 +166,38 @@ def _free_mb() -> float:
     return 0.0
 
 
-async def bench_busy(slots: int, loops: int) -> float:
+async def bench_busy(slots: int, loops: int, rounds: int = 3) -> float:
     """Throughput of slots that compute, as a share of that of plain processes."""
     work = WORK.format(loops)
-    before = time.perf_counter()
-    plain = [subprocess.Popen(["bash", "-c", work]) for _ in range(slots)]  # noqa: ASYNC220
-    for process in plain:
-        process.wait()
-    alone = time.perf_counter() - before
+    shares: list[float] = []
     async with open_pool("bwrap", max_slots=slots) as pool:
         boxes = await asyncio.gather(*(pool.acquire(str(n), SandboxSpec(disk_mb=16)) for n in range(slots)))
-        before = time.perf_counter()
-        await asyncio.gather(*(box.exec(work, timeout=600) for box in boxes))
-        return 100 * alone / (time.perf_counter() - before)
+        for _ in range(rounds):
+            plain = await asyncio.to_thread(_plainly, work, slots)
+            before = time.perf_counter()
+            await asyncio.gather(*(_commands(box, work) for box in boxes))
+            shares.append(100 * plain / (time.perf_counter() - before))
+    return median(shares)
+
+
+async def _commands(box: Sandbox, work: str) -> None:
+    for _ in range(COMMANDS):
+        done = await box.exec(work, timeout=600)
+        assert done.exit_code == 0, done.text
+
+
+def _plainly(work: str, count: int) -> float:
+    """Seconds that plain bashes take for the same work, from the moment that all are up."""
+    script = f"read -r; for ((n = 0; n < {COMMANDS}; n++)); do {work}; done"
+    pipes = {"stdin": subprocess.PIPE, "start_new_session": True}
+    processes = [subprocess.Popen(["bash", "-c", script], **pipes) for _ in range(count)]
+    time.sleep(0.5)
+    before = time.perf_counter()
+    for process in processes:
+        process.stdin.close()
+    for process in processes:
+        process.wait()
+    return time.perf_counter() - before
 
 
 async def measure(size: Size) -> int:
@@ -179,8 +216,8 @@ async def measure(size: Size) -> int:
     exchange = await bench_exchange(size.times)
     acquire = await bench_acquire(size.times)
     storm, failed = await bench_storm(size.storm)
-    memory, held = await bench_memory(size.held)
-    busy = await bench_busy(64 if size is FULL else 8, size.loops)
+    memory, pss, held = await bench_memory(size.held)
+    busy = await bench_busy(size.busy, size.loops)
     print(machine())
     rows = [("first slot of the base", 1, first, first)]
     rows += [(n, len(t), median(t), quantiles(t, n=100)[98]) for n, t in _named(reset, exchange, fork, acquire)]
@@ -193,6 +230,8 @@ async def measure(size: Size) -> int:
         Check(f"failed of {size.storm} at once", failed, 0),
         Check("storm", storm, None, "s"),
         Check(f"memory of {held} slots", memory, None, "MB each"),
+        Check("by PSS", pss, None, "MB each"),
+        Check("slots that the machine refused", size.held - held, 0),
         Check("busy throughput", busy, 90, "%", at_least=True),
     ]
     return verdict("pool", checks)
@@ -208,7 +247,10 @@ def main() -> int:
         description=lines[0], epilog=lines[2], formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="small, to see that it works")
-    return asyncio.run(measure(QUICK if parser.parse_args().quick else FULL))
+    parser.add_argument("--slots", type=int, help="how many to hold at once, for the memory of each")
+    given = parser.parse_args()
+    size = QUICK if given.quick else FULL
+    return asyncio.run(measure(replace(size, held=given.slots or size.held)))
 
 
 if __name__ == "__main__":

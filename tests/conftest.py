@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
-import os
+from hypothesis import HealthCheck, settings
 
-# They start a Docker engine, podman, sshd and stand-ins of clouds, and take minutes: `make test-backends`.
-collect_ignore = [] if os.environ.get("LUDUS_BACKENDS") else ["sandbox/backends"]
+# Machines are noisy: how long an example takes says nothing about it.
+settings.register_profile("ludus", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ludus")

@@ -352,6 +352,7 @@ def test_the_fingerprint_tells_policies_apart():
         Policy(base.model, limits=Limits(turns=3)),
         Policy(base.model, system="hello"),
         Policy(base.model, toolsets=("file",)),
+        Policy(base.model, skill=Skill("be brief"), skill_as="file"),
     ]
     prints = [p.fingerprint for p in (base, *others)]
     assert len(set(prints)) == len(prints)

@@ -9,10 +9,11 @@ SOURCE = Path(__file__).parent.parent / "src" / "ludus"
 
 LAYERS = [
     ["types"],
-    ["errors", "skill"],
+    ["errors", "skill", "examples"],
     ["models", "sandbox"],
     ["verify"],
     ["tools"],
+    ["harness", "harnesses"],
     ["env", "agent"],
     ["rollout", "envs"],
     ["store", "stats"],

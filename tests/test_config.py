@@ -9,7 +9,15 @@ import pytest
 import yaml
 
 from ludus.config import FREE, load, to_record, to_yaml
-from ludus.config.build import build_distribution, build_env, build_ledger, build_model, build_policy
+from ludus.config.build import (
+    build_distribution,
+    build_env,
+    build_ledger,
+    build_model,
+    build_models,
+    build_policy,
+    train_settings,
+)
 from ludus.config.find import load_env_class, load_object
 from ludus.config.reading import describe
 from ludus.config.recipes import (
@@ -19,12 +27,15 @@ from ludus.config.recipes import (
     EmbeddedConfig,
     ModelConfig,
     OpenAIConfig,
+    SameConfig,
     SandboxConfig,
 )
 from ludus.config.reference import field_docs, reference
 from ludus.config.secrets import proxy_for, secrets
 from ludus.envs.gsm8k import Gsm8k
 from ludus.errors import ConfigError
+from ludus.reflact.gate import Gate
+from ludus.reflact.settings import Appendix, DataSettings, SlowUpdate, TrainSettings
 from ludus.sandbox import SandboxSpec
 from ludus.tools.toolsets import BUILTIN
 from ludus.types import Sampling
@@ -163,7 +174,7 @@ def test_options_without_an_environment_are_unknown():
         ("run.resume", "maybe", "run.resume: expected true or false, got 'maybe'"),
         ("budget.dollars", "0", "budget.dollars: expected a number above 0 or null, got 0"),
         ("sampling.temperature", ".inf", "sampling.temperature: expected a number or null, got inf"),
-        ("sandbox.backend", "docker", "sandbox.backend: expected one of bwrap, local, got 'docker'"),
+        ("tools.web.provider", "x", "tools.web.provider: expected one of (empty), brave, searxng, tavily, got 'x'"),
         ("sampling.extra", "5", "sampling.extra: expected a mapping, got 5"),
         ("run", "5", "run: expected a mapping, got 5"),
         ("env", "gsm8k", "env: expected a mapping, got 'gsm8k'"),
@@ -259,7 +270,7 @@ def test_the_record_leaves_nothing_out():
 
 
 def test_every_setting_that_may_change_on_resume_exists():
-    record = to_record(load([], [("model.name", "x")]))
+    record = to_record(load([], [("model.name", "x"), ("optimizer.name", "x")]))
     for path in FREE:
         section, _, name = path.partition(".")
         assert section in record and (not name or name in record[section]), path
@@ -526,6 +537,31 @@ def test_every_setting_of_ours_says_what_it_is_for():
             assert not missing, (name, missing)
             assert recipe.__doc__, name
     assert {kind.__name__ for kind in get_args(ModelConfig)} >= {"OpenAIConfig", "EmbeddedConfig"}
+
+
+@pytest.mark.parametrize("recipe", [TrainSettings, DataSettings, SlowUpdate, Appendix, Gate])
+def test_every_setting_of_training_says_what_it_is_for(recipe: type[msgspec.Struct]):
+    assert {f.name for f in msgspec.structs.fields(recipe)} == set(field_docs(recipe))
+
+
+def test_the_optimizer_is_the_agent_s_model_until_something_is_said():
+    assert isinstance(load().optimizer, SameConfig)
+    assert isinstance(load([], [("optimizer.name", "x")]).optimizer, OpenAIConfig)
+    agent, optimizer = build_models(load(), build_ledger(Config()))
+    assert optimizer is not None and optimizer.name == agent.name
+    alone = load([], [("train.proposer", "exemplars")])
+    assert build_models(alone, build_ledger(alone))[1] is None
+    assert not train_settings(alone).memory and not train_settings(alone).slow.enabled
+    assert train_settings(load()) == TrainSettings()
+
+
+def test_the_optimizer_s_key_is_masked_and_its_problems_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPTIMIZER_KEY", "sk-optimizer-secret")
+    flags = [("optimizer.name", "o"), ("optimizer.api_key_var", "OPTIMIZER_KEY")]
+    assert secrets(load([], flags)) == ("sk-optimizer-secret",)
+    with pytest.raises(ConfigError, match=r"optimizer\.base_url: which server"):
+        build_models(load([], flags), build_ledger(Config()))
+    assert "optimizer.headers.Authorization" in problem(optimizer__headers__Authorization="Bearer SECRET")
 
 
 # ---- the examples -------------------------------------------------------------------------------------------------

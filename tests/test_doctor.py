@@ -17,7 +17,7 @@ from ludus.doctor import (
     about_disk,
     about_extras,
     about_python,
-    about_sandbox,
+    about_sandboxes,
     about_server,
     as_text,
     examine,
@@ -124,12 +124,43 @@ def test_an_old_python_and_a_full_disk():
 
 
 def test_the_sandbox_is_really_tried():
-    findings = list(about_sandbox())
+    findings = asyncio.run(about_sandboxes(load()))
     assert findings[0].what == "sandbox bwrap"
     if findings[0].status == "ok":
         assert {f.what for f in findings[1:]} >= {"sandbox memory", "sandbox processes"}
     else:
         assert findings[0].remedy
+
+
+def test_every_backend_has_a_line_and_only_those_that_were_asked_for_can_fail():
+    findings = {f.what: f for f in asyncio.run(about_sandboxes(load()))}
+    names = ("bwrap", "local", "docker", "podman", "ssh", "apptainer", "nomad", "modal")
+    assert {f"sandbox {name}" for name in names} <= set(findings)
+    for name in names[1:]:
+        finding = findings[f"sandbox {name}"]
+        assert finding.status != "fail"
+        assert finding.status == "ok" or finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"backend": "docker"}, "sandbox.docker.image is not set"),
+        ({"backend": "docker", "docker.image": "x", "docker.socket": "/nowhere/d.sock"}, "/nowhere/d.sock"),
+        ({"backend": "nomad", "nomad.token_var": "LUDUS_NO_SUCH_VARIABLE"}, "LUDUS_NO_SUCH_VARIABLE is not set"),
+    ],
+)
+def test_a_backend_that_was_asked_for_and_does_not_work_fails(flags: dict[str, str], words: str):
+    config = load([], [(f"sandbox.{name}", value) for name, value in flags.items()])
+    findings = asyncio.run(about_sandboxes(config))
+    assert findings[0].status == "fail"
+    assert words in findings[0].message
+
+
+def test_local_slots_say_that_they_hold_nothing():
+    findings = asyncio.run(about_sandboxes(load([], [("sandbox.backend", "local")])))
+    assert "isolates nothing" in findings[0].message
+    assert {f.status for f in findings if f.what == "sandbox memory"} == {"warn"}
 
 
 def test_extras_are_optional():

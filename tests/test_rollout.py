@@ -75,6 +75,37 @@ def test_a_rollout_is_scored_and_says_what_produced_it():
     assert {"ludus", "python"} <= made.versions.keys()
 
 
+@pytest.mark.parametrize(("skill_as", "told"), [("file", False), ("both", True)])
+def test_a_skill_can_be_a_file_that_the_agent_reads_and_verify_does_not_see(skill_as: Any, told: bool):
+    class Looks(Boxed, frozen=True):
+        async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+            assert box is not None
+            left = await box.exec("find . $TMPDIR -name SKILL.md")
+            return Score.of(float(not left.text), left.text)
+
+    skill = Skill("---\nname: say-yes\ndescription: How to agree.\n---\n\nAnswer yes.\n")
+    script = [call("shell", command="cat $TMPDIR/skills/say-yes/SKILL.md"), say("yes")]
+    rollout = once(Looks(), policy(script, skill=skill, skill_as=skill_as))
+    system = rollout.opening[0].content
+    assert system.endswith("Your skill is in /tmp/skills/say-yes/SKILL.md. Read it before you begin.")
+    assert ("Answer yes." in system) is told
+    assert rollout.turns[0].results[0].content == skill.text
+    assert rollout.score == Score.of(1.0)
+
+
+def test_a_skill_without_a_head_gets_one_in_its_file():
+    path, skill = policy(skill=Skill("Answer yes."), skill_as="file").skill_file or ("", Skill(""))
+    assert path == "/tmp/skills/task-skill/SKILL.md"
+    assert skill.front is not None and skill.body == "Answer yes."
+    assert policy(skill=Skill(""), skill_as="file").system_text("") == ""
+
+
+def test_a_skill_s_file_needs_a_slot():
+    rollout = asyncio.run(run(Job(TASK, policy(skill=Skill("x"), skill_as="both")), Yes(), None))
+    assert rollout.failure is not None
+    assert "agent.skill_as" in rollout.failure.message
+
+
 def test_the_answer_is_never_in_what_the_agent_is_shown():
     seen: list[str] = []
 

@@ -99,6 +99,14 @@ def test_a_failed_outcome_is_replaced_and_a_scored_one_is_not(tmp_path: Path):
         assert run.count() == 1
 
 
+def test_keeping_gives_back_what_every_later_look_finds(tmp_path: Path):
+    with RunDir.open(tmp_path, {}, secrets=["hunter2-hunter2"]) as run:
+        for said in (rollout(None), rollout(1.0, text="it is hunter2-hunter2"), rollout(0.0, text="second")):
+            kept = run.keep("k", said)
+            assert kept == run.get("k")
+        assert kept.answer == "it is [redacted]"
+
+
 def test_text_that_is_not_unicode_does_not_lose_a_rollout(tmp_path: Path):
     with RunDir.open(tmp_path, {}) as run:
         run.put("k", rollout(text="half a pair: \ud800."))

@@ -18,13 +18,16 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from ludus.errors import RolloutError
+from ludus.examples import parse, without_examples
+from ludus.harness import Harness
 from ludus.models import Model
-from ludus.skill import Skill
+from ludus.skill import Skill, with_front_matter
 from ludus.tools import BadArguments, Tool
 from ludus.tools.toolsets import BUILTIN, Registry
 from ludus.types import (
@@ -46,6 +49,13 @@ ToolHandler = Callable[[Call, JsonObject], Awaitable[str]]
 
 Spill = Callable[[str, bytes], Awaitable[str]]
 """Keeps a result that is too long to show: a file name and the whole text in, its path in the slot out."""
+
+
+SkillAs = Literal["text", "file", "both"]
+ExamplesAs = Literal["text", "turns"]
+
+SKILLS = "/tmp/skills"
+"""Where in a slot skills lie: outside of what `verify` looks at."""
 
 
 class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -84,18 +94,51 @@ class Policy:
     """The draw of toolsets for a group; None leaves the choice to the environment."""
     registry: Registry = BUILTIN
     """What the names in `toolsets` stand for: the built-in ones and those that the run configured."""
+    skill_as: SkillAs = "text"
+    """How the agent gets the skill: in the system text, as a file in its slot that the system text names, or both."""
+    harness: Harness | None = None
+    """A command-line agent that acts in place of the loop; None: the loop does."""
+    examples_as: ExamplesAs = "text"
+    """Where the skill's worked examples stand: in its text, or as earlier turns of the conversation."""
 
     @cached_property
     def fingerprint(self) -> str:
         """Equal for policies that act alike, whatever process or machine they live in."""
         skill = self.skill.hash if self.skill else ""
         parts = (self.model.name, skill, self.sampling, self.limits, self.system, self.toolsets)
+        if self.skill_as != "text":
+            parts = (*parts, self.skill_as)
+        if self.harness is not None:
+            parts = (*parts, self.harness.identity)
+        if self.examples_as != "text":
+            parts = (*parts, "examples", self.examples_as)
         return hashlib.sha256(canonical(parts)).hexdigest()[:16]
+
+    @cached_property
+    def skill_file(self) -> tuple[str, Skill] | None:
+        """Where in the slot the skill lies, and the document in the Agent Skills form; None if it is text alone."""
+        if self.skill is None or self.skill_as == "text" or not self.skill.text.strip():
+            return None
+        named = with_front_matter(self.skill, "task-skill", "What to know and to do for tasks of this kind.")
+        folder = self.harness.skills if self.harness and self.harness.skills else SKILLS
+        return f"{folder}/{named.front.name if named.front else ''}/SKILL.md", named
 
     def system_text(self, env_system: str) -> str:
         """The environment's system text, the policy's own, and the skill, in this order."""
-        parts = (env_system, self.system, self.skill.text if self.skill else "")
+        text = self.skill.text if self.skill and self.skill_as != "file" else ""
+        if self.examples_as == "turns":
+            text = without_examples(text)
+        where = f"Your skill is in {self.skill_file[0]}. Read it before you begin." if self.skill_file else ""
+        parts = (env_system, self.system, text, where)
         return "\n\n".join(part for part in parts if part)
+
+    @cached_property
+    def earlier(self) -> tuple[Message, ...]:
+        """The skill's worked examples as turns that come before the task's own."""
+        if self.skill is None or self.examples_as == "text":
+            return ()
+        pairs = ((Message("user", one.input), Message("assistant", one.output)) for one in parse(self.skill.text))
+        return tuple(message for pair in pairs for message in pair)
 
 
 async def turns(

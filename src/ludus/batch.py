@@ -28,6 +28,7 @@ from ludus import page
 from ludus.agent import Policy
 from ludus.env import Env
 from ludus.errors import ConfigError, LudusError, StoreError
+from ludus.models.tokens.sequences import mode
 from ludus.rollout import Job, as_group, derive_seed, group_jobs, run_many
 from ludus.sandbox.pool import Pool
 from ludus.stats import Summary, summarize
@@ -77,6 +78,7 @@ class Progress:
 
 
 OnRollout = Callable[[Rollout, Progress], None]
+More = Callable[[Group], Mapping[str, object]]
 
 
 class ProcessReport(Struct, frozen=True):
@@ -277,18 +279,23 @@ async def process(
     retries: int = 2,
     stop: asyncio.Event | None = None,
     on_rollout: OnRollout | None = None,
+    more: More = lambda group: {},
 ) -> ProcessReport:
     """Run the batch; write scored groups as they complete, and at the end a page to look at them.
 
     A group is complete when all its rollouts have ended. Groups that were begun but not completed are added at the
-    end, as partial. A resumed run writes the file anew from the store and goes on from there.
+    end, as partial. A resumed run writes the file anew from the store and goes on from there. `more` gives further
+    fields of a group's line.
     """
     plan = _planned(batch)
     places = {task.id: index for index, task in enumerate(batch.tasks)}
     missing = Counter(job.task.id for job in plan.missing(run))
 
     def row(index: int) -> bytes:
-        return to_json(group_row(plan.group(run, index), index))
+        return line(plan.group(run, index), index)
+
+    def line(group: Group, index: int) -> bytes:
+        return to_json({**msgspec.structs.asdict(group_row(group, index)), **more(group)})
 
     def landed(rollout: Rollout, progress: Progress) -> None:
         id = rollout.task.id
@@ -299,9 +306,9 @@ async def process(
             on_rollout(rollout, progress)
 
     def finish() -> ProcessReport:
-        for index, group in plan.groups(run):
-            if missing[group.task.id]:
-                run.append(GROUPS, to_json(group_row(group, index)))
+        for id, index in places.items():
+            if missing[id] and (group := plan.group(run, index)).rollouts:
+                run.append(GROUPS, line(group, index))
         summary = summarize(group for _, group in plan.groups(run))
         _write_page(plan, run, summary)
         return ProcessReport(summary.overall.tasks, summary.partial, summary)
@@ -381,6 +388,8 @@ class RolloutRow(Struct, frozen=True, kw_only=True):
     """value, passed, soft, feedback, parts; null when the rollout failed."""
     failure: Failure | None
     stop: str
+    mode: str
+    """`tokens`: run with exact ids; `chat`: not, so it is no data for RL; `mixed`: in part; `empty`: without a turn."""
     messages: list[JsonObject]
     """The conversation as OpenAI's chat format has it; thinking is in `reasoning_content`."""
     tool_errors: tuple[ToolError, ...]
@@ -448,6 +457,7 @@ def _fields(rollout: Rollout) -> dict[str, Any]:
         "score": msgspec.structs.asdict(rollout.score) if rollout.score else None,
         "failure": rollout.failure,
         "stop": rollout.stop.value,
+        "mode": mode(rollout),
         "messages": [chat_message(message) for message in rollout.messages],
         "tool_errors": rollout.tool_errors,
         "turns": len(rollout.turns),

@@ -1,8 +1,9 @@
 """What works on this machine, and what to do about the rest.
 
-Each finding is a line: ok, warn (something optional is missing) or fail (something essential is), with the remedy.
-Essential are the Python version, the default sandbox, and whatever the user asked for: a model server, if one is
-configured. Nothing is changed and nothing is paid for: the server is asked for its list of models, once.
+Each finding is a line: ok, warn (something optional is missing), off (a backend that nobody asked for is not here) or
+fail (something essential is missing), with the remedy. Essential are the Python version, and whatever the user asked
+for: the sandboxes of the settings, and a model server if one is configured. Nothing is changed and nothing is paid for:
+the server is asked for its list of models, once.
 """
 
 import importlib.util
@@ -18,12 +19,13 @@ from msgspec import Struct
 
 from ludus import __version__
 from ludus.config import Config
-from ludus.config.build import server_settings
+from ludus.config.build import sandbox_profiles, server_settings
 from ludus.config.recipes import AnthropicConfig, AzureConfig, ServerConfig
-from ludus.config.secrets import weights_folder
+from ludus.config.secrets import read_secret, weights_folder
 from ludus.errors import ConfigError, suggest
 from ludus.models.http import Client, HttpError, Response, Timeouts
 from ludus.models.weights import SMOLLM2
+from ludus.sandbox.limits import Held
 
 PYTHON = (3, 11)
 LITTLE_DISK = 1_000_000_000
@@ -37,7 +39,7 @@ EXTRAS = {
 
 class Finding(Struct, frozen=True):
     what: str
-    status: Literal["ok", "warn", "fail"]
+    status: Literal["ok", "warn", "off", "fail"]
     message: str
     remedy: str = ""
 
@@ -47,7 +49,7 @@ async def examine(config: Config, folder: Path) -> list[Finding]:
     findings = [
         about_python(sys.version_info[:2]),
         Finding("ludus", "ok", __version__),
-        *about_sandbox(),
+        *await about_sandboxes(config),
         *about_embedded(),
         *about_extras(),
         about_disk(shutil.disk_usage(folder).free),
@@ -64,26 +66,30 @@ def about_python(version: tuple[int, ...]) -> Finding:
     return Finding("python", "ok", f"{shown} on {platform.system()} {platform.machine()}")
 
 
-def about_sandbox() -> Iterator[Finding]:
-    """Whether slots can be made, and which of their limits hold."""
-    from ludus.sandbox.bwrap import Bwrap, find_bwrap
+async def about_sandboxes(config: Config) -> list[Finding]:
+    """Every backend: whether slots can be made, and which of their limits hold."""
+    from ludus.sandbox.survey import survey, title
 
-    backend = Bwrap()
     try:
-        path = find_bwrap()
-        backend.check()
-        yield Finding("sandbox bwrap", "ok", f"works ({path})")
-        for held in backend.limits():
-            yield Finding(
-                f"sandbox {held.limit}",
-                "ok" if held.strong else "warn",
-                f"held by {held.by}",
-                "" if held.strong else "run where this user may make control groups",
-            )
+        profiles = sandbox_profiles(config.sandbox)
     except ConfigError as error:
-        yield Finding("sandbox bwrap", "fail", str(error), "or, for code that you trust: --sandbox.backend local")
-    finally:
-        backend.close()
+        return [Finding("sandbox", "fail", str(error))]
+    asked = {title(name, profile) for name, profile in profiles.items()}
+    found: list[Finding] = []
+    for each in await survey(profiles, read_secret):
+        status = _STATUS[each.state] if each.backend in asked or each.state != "broken" else "warn"
+        found.append(Finding(f"sandbox {each.backend}", status, each.message, each.remedy))
+        if each.backend in asked:
+            found += [about_limit(held) for held in each.limits]
+    return found
+
+
+_STATUS: Mapping[str, Literal["ok", "off", "fail"]] = {"works": "ok", "ready": "ok", "off": "off", "broken": "fail"}
+
+
+def about_limit(held: Held) -> Finding:
+    remedy = "" if held.strong else "run where this user may make control groups, or use another backend"
+    return Finding(f"sandbox {held.limit}", "ok" if held.strong else "warn", f"held by {held.by}", remedy)
 
 
 def about_embedded() -> Iterator[Finding]:

@@ -47,6 +47,12 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The conversation before the first turn, without system text."""
         return (Message("user", task.prompt),)
 
+    def slot(self, task: Task) -> SandboxSpec:
+        """The slot for one task: by default `sandbox`. Tasks may differ in their base, or name one of the user's
+        profiles (`sandbox.profiles`). Not called when `sandbox` is None."""
+        assert self.sandbox is not None
+        return self.sandbox
+
     async def setup(self, task: Task, box: Sandbox) -> None:
         """Prepare the slot. By default: write `task.files`. Not called when `sandbox` is None."""
         for path, text in task.files.items():

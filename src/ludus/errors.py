@@ -9,20 +9,20 @@
         ├── SandboxError   the slot or its backend
         ├── SetupError     the environment's `setup`
         ├── ToolBroken     a tool's own machinery (not its arguments: those mistakes go back to the model)
-        └── VerifierError  the environment's `verify`
+        ├── VerifierError  the environment's `verify`
+        └── HarnessError   a command-line agent that did not get as far as asking the model
 
 Foreign exceptions become one of these at a `boundary(...)`, once; `rollout.run` is the only place that turns a
 `RolloutError` into a recorded `Failure`. Anything else is a bug in Ludus and stops the run loudly.
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from difflib import get_close_matches
+from types import TracebackType
 from typing import ClassVar, Literal
 
 from ludus.types import Failure
 
-Boundary = Literal["model", "sandbox", "setup", "tool", "verifier"]
+Boundary = Literal["model", "sandbox", "setup", "tool", "verifier", "agent"]
 
 
 class LudusError(Exception):
@@ -74,20 +74,31 @@ class VerifierError(RolloutError):
     boundary = "verifier"
 
 
-@contextmanager
-def boundary(kind: type[RolloutError], what: str) -> Generator[None]:
+class HarnessError(RolloutError):
+    boundary = "agent"
+
+
+class boundary:  # a class and not a generator, because every rollout goes through several
     """Attribute whatever foreign code raises inside to `kind`. Our own errors pass through as they are.
 
     A `TimeoutError` is named as such, because its own text is empty.
     """
-    try:
-        yield
-    except LudusError:
-        raise
-    except TimeoutError as error:
-        raise kind(f"{what}: timed out") from error
-    except Exception as error:
-        raise kind(f"{what}: {type(error).__name__}: {error}") from error
+
+    __slots__ = ("_kind", "_what")
+
+    def __init__(self, kind: type[RolloutError], what: str) -> None:
+        self._kind = kind
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, LudusError):
+            return
+        words = "timed out" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+        raise self._kind(f"{self._what}: {words}") from error
 
 
 def suggest(name: str, known: list[str]) -> str:

@@ -21,13 +21,14 @@ from ludus import __version__
 from ludus.agent import Limits, Policy, Spill, ToolHandler, turns
 from ludus.env import Env
 from ludus.errors import BudgetExhausted, RolloutError, SandboxError, SetupError, VerifierError, boundary
-from ludus.sandbox import Sandbox
+from ludus.harness import Harness, act, in_slot
+from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.archive import TooLarge
 from ludus.sandbox.carry import collect, hand_over
 from ludus.sandbox.pool import Pool
 from ludus.tools import Tool
 from ludus.tools.toolsets import make_tools
-from ludus.types import Failure, Group, Message, Provenance, Rollout, Score, StopReason, Task, Turn
+from ludus.types import Exit, Failure, Group, Message, Provenance, Rollout, Score, StopReason, Task, Turn
 
 RESULTS = "/tmp/ludus-results"
 """Where in a slot the tool results lie that were too long to show."""
@@ -50,6 +51,7 @@ class _Trace:
     opening: tuple[Message, ...] = ()
     tools: tuple[str, ...] = ()
     turns: list[Turn] = field(default_factory=list[Turn])
+    exit: Exit | None = None
 
 
 async def run(
@@ -69,17 +71,22 @@ async def run(
             stop=stop,
             failure=failure,
             seconds=time.monotonic() - started,
+            exit=trace.exit,
         )
 
     try:
-        async with _slot(env, pool) as box:
-            if box is not None:
+        async with _slot(job, env, pool) as box:
+            if box is not None and env.sandbox is not None:
                 await _set_up(env, job.task, box, limits)
+            await _place_skill(job.policy, box)
             tools, trace.opening = _offer(job, env, box)
             trace.tools = tuple(tool.name for tool in tools)
-            stop = await _act(job, tools, trace, handler, _spill_to(box) if box else None)
+            if box is not None and job.policy.harness is not None:
+                stop = await _act_outside(job, job.policy.harness, trace, box)
+            else:
+                stop = await _act(job, tools, trace, handler, _spill_to(box) if box else None)
             acted = record(stop)
-            if box is None:
+            if box is None or env.sandbox is None:
                 return await _judge(env, acted, None, limits)
             try:
                 async with judging_slot(env, job.task, box, pool, limits) as place:
@@ -91,14 +98,18 @@ async def run(
 
 
 @asynccontextmanager
-async def _slot(env: Env, pool: Pool | None) -> AsyncGenerator[Sandbox | None, None]:
-    """A leased slot, or None for an environment that needs none."""
-    if env.sandbox is None:
+async def _slot(job: Job, env: Env, pool: Pool | None) -> AsyncGenerator[Sandbox | None, None]:
+    """A leased slot, or None if neither the environment nor the agent needs one."""
+    harness = job.policy.harness
+    if env.sandbox is None and harness is None:
         yield None
         return
     if pool is None:
-        raise SetupError(f"{env.name} needs a sandbox, but the run has no pool", retryable=False)
-    async with pool.lease(env.sandbox) as box:
+        who = harness.name if harness and env.sandbox is None else env.name
+        raise SetupError(f"{who} needs a sandbox, but the run has no pool", retryable=False)
+    with boundary(SetupError, f"{env.name}: the slot of task '{job.task.id}'"):
+        spec = SandboxSpec() if env.sandbox is None else env.slot(job.task)
+    async with pool.lease(spec if harness is None else harness.slot(spec)) as box:
         yield box
 
 
@@ -106,6 +117,17 @@ async def _set_up(env: Env, task: Task, box: Sandbox, limits: Limits) -> None:
     with boundary(SetupError, f"{env.name}: setup of task '{task.id}'"):
         async with asyncio.timeout(limits.setup_seconds):
             await env.setup(task, box)
+
+
+async def _place_skill(policy: Policy, box: Sandbox | None) -> None:
+    """Put the skill's file where the system text says it is."""
+    if policy.skill_file is None:
+        return
+    if box is None:
+        raise SetupError("agent.skill_as: the environment has no slot for the skill's file", retryable=False)
+    path, skill = policy.skill_file
+    with boundary(SetupError, f"{path} could not be written"):
+        await box.write(await in_slot(path, box), skill.text.encode())
 
 
 @asynccontextmanager
@@ -135,8 +157,15 @@ def _offer(job: Job, env: Env, box: Sandbox | None) -> tuple[list[Tool], tuple[M
     """The tools and the conversation that the agent starts with."""
     toolsets = env.toolsets if job.policy.toolsets is None else job.policy.toolsets
     with boundary(SetupError, f"{env.name}: tools and opening of task '{job.task.id}'"):
-        tools = [*make_tools(toolsets, box, job.policy.registry), *env.tools(job.task, box)]
-        opening = env.opening(job.task)
+        own = env.tools(job.task, box)
+        tools = [*make_tools(toolsets, box, job.policy.registry), *own] if job.policy.harness is None else []
+        opening = (*job.policy.earlier, *env.opening(job.task))
+    if job.policy.harness is not None and own:
+        raise SetupError(
+            f"{env.name} brings tools of its own ({', '.join(tool.name for tool in own)}), which "
+            f"{job.policy.harness.name} cannot call: leave agent.harness out",
+            retryable=False,
+        )
     system = job.policy.system_text(env.system)
     return tools, ((Message("system", system), *opening) if system else opening)
 
@@ -155,6 +184,26 @@ async def _act(
         return StopReason.TIMEOUT
     # A loop that ends without a reason never started: its opening does not fit the context.
     return (trace.turns[-1].stop if trace.turns else None) or StopReason.CONTEXT
+
+
+async def _act_outside(job: Job, harness: Harness, trace: _Trace, box: Sandbox) -> StopReason:
+    """Let an agent of its own act. What it did is on the trace before anything is said about how it ended."""
+    policy = job.policy
+    acted = await act(
+        harness,
+        policy.model,
+        trace.opening,
+        box,
+        sampling=msgspec.structs.replace(policy.sampling, seed=job.seed),
+        turns=policy.limits.turns,
+        seconds=policy.limits.rollout_seconds,
+        name=job.task.id,
+    )
+    trace.opening = acted.opening or trace.opening
+    trace.tools, trace.turns, trace.exit = acted.tools, list(acted.turns), acted.exit
+    if acted.error is not None:
+        raise acted.error
+    return acted.stop
 
 
 async def _judge(env: Env, rollout: Rollout, box: Sandbox | None, limits: Limits) -> Rollout:
@@ -188,10 +237,14 @@ def _provenance(job: Job, env: Env, tools: tuple[str, ...], attempt: int) -> Pro
         seed=job.seed,
         replicate=job.replicate,
         attempt=attempt,
-        toolsets=env.toolsets if policy.toolsets is None else policy.toolsets,
+        toolsets=() if policy.harness else env.toolsets if policy.toolsets is None else policy.toolsets,
         tools=tools,
-        versions={**_versions(), "env": f"{env.name}@{env.version}"},
+        versions={**_versions(), "env": f"{env.name}@{env.version}", **_agent(policy)},
     )
+
+
+def _agent(policy: Policy) -> dict[str, str]:
+    return {"agent": policy.harness.label} if policy.harness else {}
 
 
 @cache

@@ -49,7 +49,7 @@ class ProgressBar:
 
     def __enter__(self) -> Self:
         if self._file.isatty():
-            self._bar = _bar(self._file)
+            self._bar = progress_bar(self._file)
             self._bar.start()
         return self
 
@@ -82,7 +82,7 @@ def facts(progress: "Progress") -> str:
     return " · ".join(parts)
 
 
-def _bar(file: TextIO) -> Any:
+def progress_bar(file: TextIO) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as Eta
@@ -106,7 +106,7 @@ def print_summary(summary: Summary, console: "Console | None" = None) -> None:
     """The numbers of a run as a table."""
     from rich.table import Table
 
-    console = console or _stdout()
+    console = console or stdout()
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
     table.add_column()
@@ -118,7 +118,7 @@ def print_summary(summary: Summary, console: "Console | None" = None) -> None:
         for kind, marks in summary.kinds.items():
             first = number(marks.pass_at[0].value) if marks.pass_at else "none"
             counts = (str(marks.tasks), str(marks.rollouts))
-            kinds.add_row(_text(kind or "(none)"), *counts, _mean(marks), _range(marks), first)
+            kinds.add_row(as_text(kind or "(none)"), *counts, _mean(marks), _range(marks), first)
         console.print()
         console.print(kinds)
 
@@ -150,7 +150,7 @@ def print_groups(groups: Iterable[Group], console: "Console | None" = None) -> N
     """One line per group: the task, its scores, and how it begins, as far as the line goes."""
     from rich.table import Table
 
-    console = console or _stdout()
+    console = console or stdout()
     rows = [_overview(group) for group in groups]
     names = ("task", "kind", "mean", "scores", "prompt")
     widths = [max((row[i].cell_len for row in rows), default=0) for i in range(4)]
@@ -171,12 +171,12 @@ def _overview(group: Group) -> "tuple[Text, Text, Text, Text, Text]":
     mean = number(sum(values) / len(values)) if values else "none"
     if group.partial:
         mean += f" ({len(values)} of {group.size})"
-    scores = _text(" ").join(_verdict(rollout) for rollout in group.rollouts[:6])
+    scores = as_text(" ").join(_verdict(rollout) for rollout in group.rollouts[:6])
     if len(group.rollouts) > 6:
-        scores += _text(f" … {len(group.rollouts)} in all")
-    id = _text(" ".join(group.task.id.split()))
+        scores += as_text(f" … {len(group.rollouts)} in all")
+    id = as_text(" ".join(group.task.id.split()))
     id.truncate(24, overflow="ellipsis")
-    return id, _text(group.task.kind), _text(mean), scores, _text(" ".join(group.task.prompt.split()), "dim")
+    return id, as_text(group.task.kind), as_text(mean), scores, as_text(" ".join(group.task.prompt.split()), "dim")
 
 
 # ---- one rollout --------------------------------------------------------------------------------------------------
@@ -184,13 +184,13 @@ def _overview(group: Group) -> "tuple[Text, Text, Text, Text, Text]":
 
 def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest: int = 2_000) -> None:
     """A transcript, with texts longer than `longest` characters trimmed, and the verdict."""
-    console = console or _stdout()
+    console = console or stdout()
     provenance = rollout.provenance
-    console.print(_text(f"task {rollout.task.id}, rollout {provenance.replicate + 1}", "bold"))
+    console.print(as_text(f"task {rollout.task.id}, rollout {provenance.replicate + 1}", "bold"))
     origin = f"{provenance.model} · policy {provenance.policy} · seed {provenance.seed}"
     if provenance.toolsets:
         origin += f" · toolsets {', '.join(provenance.toolsets)}"
-    console.print(_text(origin, "dim"))
+    console.print(as_text(origin, "dim"))
     for message in rollout.opening:
         _print_message(message, console, longest)
         for call in message.calls:
@@ -200,13 +200,18 @@ def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest
         for result in turn.results:
             _print_call(result.call, console, longest)
             _print_result(result, console, longest)
+        for message in turn.heard:
+            _print_message(message, console, longest)
     console.print()
     console.print(_closing(rollout))
     if rollout.score is not None and rollout.score.feedback:
-        console.print(_text(_trimmed(rollout.score.feedback, longest)))
+        console.print(as_text(_trimmed(rollout.score.feedback, longest)))
     if rollout.failure is not None:
         failure = rollout.failure
-        console.print(_text(f"the {failure.boundary} failed: {_trimmed(failure.message, longest)}", "magenta"))
+        console.print(as_text(f"the {failure.boundary} failed: {_trimmed(failure.message, longest)}", "magenta"))
+    if rollout.exit is not None and rollout.exit.code != 0:
+        console.print(as_text(f"the agent's program ended with exit code {rollout.exit.code}", "magenta"))
+        console.print(as_text(_trimmed(rollout.exit.output, longest), "dim"))
 
 
 _ROLES = {"system": "dim", "user": "bold blue", "assistant": "bold green", "tool": "yellow"}
@@ -214,21 +219,23 @@ _ROLES = {"system": "dim", "user": "bold blue", "assistant": "bold green", "tool
 
 def _print_message(message: Message, console: "Console", longest: int) -> None:
     console.print()
-    console.print(_text(message.role, _ROLES[message.role]))
+    console.print(as_text(message.role, _ROLES[message.role]))
     if message.reasoning is not None:
-        console.print(_text(_trimmed(message.reasoning.text, longest), "dim italic"))
+        console.print(as_text(_trimmed(message.reasoning.text, longest), "dim italic"))
     if message.content:
-        console.print(_text(_trimmed(message.content, longest), "dim" if message.role == "system" else ""))
+        console.print(as_text(_trimmed(message.content, longest), "dim" if message.role == "system" else ""))
 
 
 def _print_call(call: Call, console: "Console", longest: int) -> None:
-    console.print(_text("→ ", "yellow") + _text(call.name, "bold yellow") + _text(" " + _arguments(call, longest)))
+    console.print(
+        as_text("→ ", "yellow") + as_text(call.name, "bold yellow") + as_text(" " + _arguments(call, longest))
+    )
 
 
 def _print_result(result: ToolResult, console: "Console", longest: int) -> None:
     style = "red" if result.error else "dim"
     for shown in _trimmed(result.content, longest).splitlines() or ["(nothing)"]:
-        console.print(_text("  │ ", style) + _text(shown, style))
+        console.print(as_text("  │ ", style) + as_text(shown, style))
 
 
 def _arguments(call: Call, longest: int) -> str:
@@ -249,14 +256,14 @@ def _closing(rollout: Rollout) -> "Text":
     rest = f"  ended: {rollout.stop.value} · {len(rollout.turns)} turns · {compact(usage.tokens)} tokens"
     if usage.dollars:
         rest += f" · {money(usage.dollars)}"
-    return _text("score ") + _verdict(rollout) + _text(f"{rest} · {duration(rollout.seconds)}", "dim")
+    return as_text("score ") + _verdict(rollout) + as_text(f"{rest} · {duration(rollout.seconds)}", "dim")
 
 
 def _verdict(rollout: Rollout) -> "Text":
     if rollout.score is None:
-        return _text("failed", "magenta")
+        return as_text("failed", "magenta")
     value = rollout.score.value
-    return _text(number(value), "green" if value > 0 else "red" if value < 0 else "yellow")
+    return as_text(number(value), "green" if value > 0 else "red" if value < 0 else "yellow")
 
 
 def _trimmed(text: str, longest: int) -> str:
@@ -302,13 +309,13 @@ def _spread(spread: Spread | None, say: Callable[[float], str]) -> str:
     return f"median {say(spread.median)}, 95 % within {say(spread.p95)}, most {say(spread.most)}" if spread else ""
 
 
-def _text(text: str, style: str = "") -> "Text":
+def as_text(text: str, style: str = "") -> "Text":
     from rich.text import Text
 
     return Text(printable(text), style)
 
 
-def _stdout() -> "Console":
+def stdout() -> "Console":
     from rich.console import Console
 
     return Console(highlight=False)

@@ -12,6 +12,7 @@ rewritten text in place of the old one, exactly as they went in. Everything here
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -30,7 +31,7 @@ class Skill(Struct, frozen=True):
 
     @property
     def hash(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        return _digest(self.text)
 
     @property
     def front(self) -> "FrontMatter | None":
@@ -46,6 +47,11 @@ class Skill(Struct, frozen=True):
     def body(self) -> str:
         """The document without its front matter."""
         return self.text[_front_end(self.text) :].lstrip("\r\n")
+
+
+@lru_cache(maxsize=256)  # every rollout's record has it, and a run has few texts at a time
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Edit(Struct, frozen=True, omit_defaults=True, tag="edit", tag_field="form"):

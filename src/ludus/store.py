@@ -24,8 +24,7 @@ import os
 import re
 import socket
 import sqlite3
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -170,17 +169,34 @@ class RunDir:
 
     def put(self, key: str, rollout: Rollout) -> None:
         """Keep an outcome; it is committed on return. A scored outcome stays as it is."""
+        self._put(key, rollout)
+
+    def keep(self, key: str, rollout: Rollout) -> Rollout:
+        """Put an outcome, and return it as every later `get` will: masked, or the scored one that was there."""
+        return self._decode(key, self._put(key, rollout))
+
+    def _put(self, key: str, rollout: Rollout) -> bytes:
         self._writable()
         body = self._mask(_encode(rollout))
         score = rollout.score.value if rollout.score else None
-        with _explained(self.path), self._db as db:
-            found = db.execute("SELECT score, rollout FROM outcomes WHERE key = ?", (key,)).fetchone()
-            if found is None:
+        with _explained(self.path):
+            with self._db as db:
                 row = db.execute("INSERT INTO rollouts (body) VALUES (?)", (body,)).lastrowid
-                db.execute("INSERT INTO outcomes VALUES (?, ?, ?)", (key, score, row))
-            elif found[0] is None:
-                db.execute("UPDATE rollouts SET body = ? WHERE id = ?", (body, found[1]))
-                db.execute("UPDATE outcomes SET score = ? WHERE key = ?", (score, key))
+                added = db.execute("INSERT INTO outcomes VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (key, score, row))
+                if added.rowcount:
+                    return body
+                db.rollback()
+            return self._put_again(key, body, score)
+
+    def _put_again(self, key: str, body: bytes, score: float | None) -> bytes:
+        """What is kept under a key that has an outcome already."""
+        with self._db as db:
+            before, row = db.execute("SELECT score, rollout FROM outcomes WHERE key = ?", (key,)).fetchone()
+            if before is not None:
+                return db.execute("SELECT body FROM rollouts WHERE id = ?", (row,)).fetchone()[0]
+            db.execute("UPDATE rollouts SET body = ? WHERE id = ?", (body, row))
+            db.execute("UPDATE outcomes SET score = ? WHERE key = ?", (score, key))
+        return body
 
     def scores(self) -> dict[str, float | None]:
         """The score of every outcome by key, None where it failed. Reads no rollout."""
@@ -512,17 +528,25 @@ def _spellings(secret: str) -> set[str]:
 # ---- errors -------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _explained(path: Path) -> Generator[None]:
+class _explained:  # a class and not a generator, because it is entered for every outcome
     """Say what to do about an error of the disk or the database."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StoreError(_explain_sqlite(path, error)) from error
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreError(_full(path)) from error
-        raise StoreError(f"{error.filename or path}: {error.strerror or error}") from error
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, sqlite3.Error):
+            raise StoreError(_explain_sqlite(self._path, error)) from error
+        if isinstance(error, OSError):
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StoreError(_full(self._path)) from error
+            raise StoreError(f"{error.filename or self._path}: {error.strerror or error}") from error
 
 
 def _explain_sqlite(path: Path, error: sqlite3.Error) -> str:

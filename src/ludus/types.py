@@ -187,6 +187,8 @@ class StopReason(StrEnum):
     """The next prompt would not fit the context budget."""
     TIMEOUT = "timeout"
     """The rollout's time limit passed."""
+    CRASHED = "crashed"
+    """The agent's own program ended with an error. What it did until then is judged all the same."""
     FAILED = "failed"
     """Something outside the agent broke; `Rollout.failure` says what."""
 
@@ -222,12 +224,15 @@ class Turn(Struct, frozen=True, omit_defaults=True):
     results: tuple[ToolResult, ...] = ()
     stop: StopReason | None = None
     seconds: float = 0.0
+    heard: tuple[Message, ...] = ()
+    """What else the model was told before its next reply, by an agent that says such things: output of commands that
+    were no tool calls, reminders, complaints."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """The messages that this turn adds to the conversation."""
         answers = (Message("tool", r.content, call_id=r.call.id) for r in self.results)
-        return (self.completion.message, *answers)
+        return (self.completion.message, *answers, *self.heard)
 
 
 # ---- how it went --------------------------------------------------------------------------------------------------
@@ -244,6 +249,8 @@ class Score(Struct, frozen=True, omit_defaults=True):
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
+        if math.isfinite(self.value) and math.isfinite(self.soft) and not self.parts:
+            return
         numbers = {"value": self.value, "soft": self.soft, **self.parts}
         for name, number in numbers.items():
             if not math.isfinite(number):
@@ -258,9 +265,18 @@ class Score(Struct, frozen=True, omit_defaults=True):
 class Failure(Struct, frozen=True, omit_defaults=True):
     """The world broke, so there is no score. `boundary` is where: it is not the agent's doing and not a zero."""
 
-    boundary: Literal["model", "sandbox", "setup", "tool", "verifier"]
+    boundary: Literal["model", "sandbox", "setup", "tool", "verifier", "agent"]
     message: str
     retryable: bool = True
+
+
+class Exit(Struct, frozen=True, omit_defaults=True):
+    """How a command-line agent ended."""
+
+    code: int
+    """Its exit code: 124 after a time-out and 128 + n after signal n."""
+    output: str = ""
+    """The end of what it printed."""
 
 
 class Provenance(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -295,6 +311,8 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
     score: Score | None = None
     failure: Failure | None = None
     seconds: float = 0.0
+    exit: Exit | None = None
+    """How the agent's own program ended, where one acted in place of the loop."""
 
     def __post_init__(self) -> None:
         if self.score is not None and self.failure is not None:
@@ -353,13 +371,22 @@ def canonical(value: object) -> bytes:
 
 
 def _spelled_out(value: Any) -> Any:
+    """With every field of every noun. Each outcome is found by this, so plain values cost no call."""
     if isinstance(value, Struct):
-        return {name: _spelled_out(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, Mapping):
-        return {key: _spelled_out(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        fields = msgspec.structs.asdict(value)
+        for name, item in fields.items():
+            if type(item) not in _PLAIN:
+                fields[name] = _spelled_out(item)
+        return fields
     if isinstance(value, list | tuple):
-        return [_spelled_out(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        return [item if type(item) in _PLAIN else _spelled_out(item) for item in items]
+    if isinstance(value, dict) or (type(value) not in _PLAIN and isinstance(value, Mapping)):
+        return {key: _spelled_out(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
     return value
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def _encode_other(value: object) -> object:

@@ -250,7 +250,7 @@ async def observe(env: Env, evidence: Evidence, pool: Pool | None, limits: Limit
     assert pool is not None, "an environment with a sandbox is validated with a pool"
     try:
         for score in (_score_empty, _score_gold):
-            async with pool.lease(env.sandbox) as box:
+            async with pool.lease(env.slot(task)) as box:
                 await _kept(evidence, "setup", limits.setup_seconds, env.setup(task, box))
                 if "setup" in evidence.broken:
                     return

@@ -2,13 +2,15 @@
 
 import pytest
 
-from ludus.compat.hermes import HermesSandboxes, read_sandboxes
+from ludus.compat.hermes import HermesSandboxes, modal_profiles, modal_profiles_of, read_sandboxes
 from ludus.errors import ConfigError
-from ludus.sandbox.settings import ModalSettings, NomadSettings
+from ludus.sandbox.profiles import PoolSettings
+from ludus.sandbox.settings import BwrapSettings, ModalSettings, NomadSettings
 
 
 def test_nothing_set_is_this_host():
     assert read_sandboxes({}) == HermesSandboxes()
+    assert read_sandboxes({}).profile == BwrapSettings()
     assert read_sandboxes({"tool_pool_mode": "default", "allow_network": "false"}).network is False
 
 
@@ -37,7 +39,8 @@ def test_nomad():
         privileged=True,
         purge_on_start=True,
     )
-    assert (read.max_slots, read.warm, read.acquire_seconds, read.network) == (12, 2, 5.0, True)
+    assert read.pool == PoolSettings(max_slots=12, warm=2, acquire_seconds=5.0)
+    assert read.network
     singularity = {"tool_pool_mode": "nomad", "driver": "singularity", "singularity_image": "x.sif"}
     profile = read_sandboxes(singularity).profile
     assert isinstance(profile, NomadSettings)
@@ -61,9 +64,10 @@ def test_modal():
         slots=2,
         idle_seconds=120.0,
         secrets=("one", "two"),
-        env=(("A", "1"), ("B", "x=y")),
+        env={"A": "1", "B": "x=y"},
     )
-    assert (read.max_slots, read.warm, read.acquire_seconds, read.command_seconds) == (10, 1, 60.0, 30.0)
+    assert read.pool == PoolSettings(max_slots=10, warm=1, acquire_seconds=60.0)
+    assert read.command_seconds == 30.0
 
 
 @pytest.mark.parametrize(
@@ -82,3 +86,48 @@ def test_modal():
 def test_what_cannot_be_meant_is_refused(flat, words):
     with pytest.raises(ConfigError, match=words):
         read_sandboxes(flat)
+
+
+def test_several_modal_profiles_of_a_file():
+    read = modal_profiles(
+        {
+            "gpu": {"name": "gpu", "gpu": "T4", "cpu": 2, "secrets": ["a", "b"], "env_vars": {"X": 1}},
+            "small": {"memory": 512, "max_sandboxes": 1, "slots_per_sandbox": 3, "acquire_timeout_s": 7},
+        }
+    )
+    assert set(read) == {"default", "gpu", "small"}
+    gpu = read["gpu"].profile
+    assert isinstance(gpu, ModalSettings)
+    assert (gpu.gpu, gpu.cpus, gpu.secrets, gpu.env) == ("T4", 2.0, ("a", "b"), {"X": "1"})
+    assert read["small"].pool == PoolSettings(max_slots=3, warm=1, acquire_seconds=7.0)
+    assert read["default"] == read_sandboxes({"tool_pool_mode": "modal"})
+
+
+def test_several_modal_profiles_of_variables():
+    read = modal_profiles_of(
+        {
+            "ATROPOS_MODAL_PROFILES": "gpu, big",
+            "ATROPOS_MODAL_IMAGE": "python:3.12",
+            "ATROPOS_MODAL_PROFILE_GPU_GPU": "A100",
+            "ATROPOS_MODAL_PROFILE_BIG_MEMORY": "9000",
+            "ATROPOS_MODAL_PROFILE_BIG_IMAGE": "big:1",
+            "HOME": "/root",
+        }
+    )
+    assert {name: (r.profile.image, r.profile.gpu, r.profile.memory_mb) for name, r in read.items()} == {
+        "default": ("python:3.12", "", 2048),
+        "gpu": ("python:3.12", "A100", 2048),
+        "big": ("big:1", "", 9000),
+    }
+
+
+@pytest.mark.parametrize(
+    ("profiles", "words"),
+    [
+        ({"a": {"imag": "x"}}, "profile 'a': 'imag' is unknown; did you mean 'image'"),
+        ({"a": {"cpu": "much"}}, "profile 'a': .*modal_cpu"),
+    ],
+)
+def test_what_is_wrong_with_a_profile_is_told(profiles, words):
+    with pytest.raises(ConfigError, match=words):
+        modal_profiles(profiles)

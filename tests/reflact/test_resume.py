@@ -103,10 +103,11 @@ class Mortal:
         self._run, self._life = run, life
         self.get, self.get_record = run.get, run.get_record
 
-    def put(self, key: str, rollout: Rollout) -> None:
+    def keep(self, key: str, rollout: Rollout) -> Rollout:
         self._life.passes()
-        self._run.put(key, rollout)
+        kept = self._run.keep(key, rollout)
         self._life.passes()
+        return kept
 
     def put_record(self, key: str, kind: str, body: bytes) -> bytes:
         self._life.passes()

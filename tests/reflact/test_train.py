@@ -669,7 +669,9 @@ def test_progress_is_told_while_a_stage_runs(world: SimpleNamespace):
     assert told[0] == Progress(0, 0, "baseline", 1, 6)
     stages = {(p.epoch, p.step, p.stage) for p in told}
     assert {(1, 1, "rollout"), (1, 2, "evaluate"), (2, 4, "slow"), (2, 4, "test")} <= stages
-    assert all(1 <= p.done <= p.total for p in told)
+    assert all(1 <= p.done <= p.total for p in told if p.total)
+    replies = {(p.epoch, p.step, p.stage) for p in told if not p.total}
+    assert {(1, 1, "analyst"), (2, 4, "meta")} <= replies
 
 
 @pytest.mark.parametrize("stage", ["rollout", "evaluate"])

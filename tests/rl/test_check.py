@@ -6,7 +6,7 @@ import math
 import pytest
 
 from ludus.models.tokens.sequences import TokenSequence
-from ludus.rl.check import Row, Vocabulary, check_groups, check_rollout, check_rows, row_findings
+from ludus.rl.check import Row, Vocabulary, check_groups, check_lines, check_rollout, check_rows, row_findings
 from ludus.types import Completion, Joint, Message, Provenance, Rollout, Score, StopReason, Task, Tokens, Turn, Usage
 
 GOOD = {
@@ -47,7 +47,8 @@ def test_a_good_group_has_nothing_against_it():
         ({"scores": [1.0]}, "count", "fatal"),
         ({"masks": [[-100, -100, 7, 8]]}, "count", "fatal"),
         ({"advantages": [[0.1]]}, "count", "fatal"),
-        ({"messages": []}, "count", "fatal"),
+        ({"messages": [[]]}, "count", "fatal"),
+        ({"masks": []}, "lengths", "fatal"),
         ({"masks": [[-100, 7, 8], [-100, -100, 9]]}, "lengths", "fatal"),
         ({"inference_logprobs": [[1.0, -0.5], [1.0, 1.0, -2.0]]}, "lengths", "fatal"),
         ({"ref_logprobs": [[0.0], [0.0, 0.0, 0.0]]}, "lengths", "fatal"),
@@ -71,6 +72,36 @@ def test_a_good_group_has_nothing_against_it():
 )
 def test_what_is_wrong_is_found(fields, code, level):
     assert found(changed(**fields)).get(code) == level
+
+
+def test_a_line_as_atropos_itself_writes_it_is_fine():
+    absent = {name: [] for name in ("advantages", "ref_logprobs", "overrides", "images", "inference_logprobs")}
+    own = {"group_overrides": {}, "distill_token_ids": None, "distill_logprobs": None, "messages": [[], []]}
+    assert found(changed(**absent, **own)) == {"no_logprobs": "warning"}
+
+
+def test_lines_are_numbered_as_in_the_file_and_a_broken_one_does_not_hide_the_others():
+    line = json.dumps(GOOD).encode()
+    report = check_lines([line, b"\n", b"{not json\n", json.dumps(changed(scores=[1.0])).encode()])
+    assert [(finding.group, finding.code) for finding in report.findings] == [(3, "shape"), (4, "count")]
+    assert report.groups == 3
+    assert [finding.code for finding in check_lines([b"\n"]).findings] == ["empty"]
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "code"),
+    [
+        ([{"score": {"value": 1.0}, "mode": "chat"}], "chat"),
+        ([{"score": {"value": 1.0}, "mode": "tokens"}, {"score": {"value": 1.0}, "mode": "mixed"}], "chat"),
+        ([{"score": None, "mode": "chat"}], "unscored"),
+        ([], "unscored"),
+        (None, "unscored"),
+        ([{"score": {"value": 1.0}, "mode": "tokens"}], "left_out"),
+    ],
+)
+def test_a_line_of_ours_without_ids_says_why(rollouts, code):
+    levels = {"chat": "fatal", "unscored": "info", "left_out": "warning"}
+    assert found({"rollouts": rollouts}) == {code: levels[code]}
 
 
 @pytest.mark.parametrize("group", [None, 5, "x", [], {}])

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import shutil
+import tempfile
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 
@@ -52,6 +54,15 @@ def in_box() -> InBox:
         asyncio.run(main())
 
     return run
+
+
+@pytest.fixture
+def open_folder() -> Generator[Path]:
+    """A folder that slots can be below: pytest's own are closed to their users."""
+    path = Path(tempfile.mkdtemp(prefix="lu-t-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -621,7 +622,12 @@ def test_a_ctrl_c_for_the_driver_does_not_reach_the_slot(backend, in_box):
     async def test(box: Sandbox) -> None:
         await box.exec("sleep 300.375 >/dev/null 2>&1 &")
         ours = os.getpgid(0)
-        assert {os.getpgid(pid) == ours for pid in descendants(children(os.getpid()))} == {False}
+        groups: set[int] = set()
+        for pid in descendants(children(os.getpid())):
+            with suppress(ProcessLookupError):  # of a slot that is ending
+                groups.add(os.getpgid(pid))
+        assert groups
+        assert ours not in groups
 
     in_box(backend, test)
 

@@ -414,7 +414,7 @@ def test_an_existing_link_on_the_host_is_not_written_through(tmp_path):
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_killed_driver_with_64_slots_leaves_nothing(bwrap, tmp_path):
+def test_a_killed_driver_with_64_slots_leaves_nothing(bwrap, open_folder):
     script = (
         "import asyncio, sys\nfrom ludus.sandbox import SandboxSpec\nfrom ludus.sandbox.pool import open_pool\n"
         "async def main():\n"
@@ -430,10 +430,7 @@ def test_a_killed_driver_with_64_slots_leaves_nothing(bwrap, tmp_path):
         "            for _ in range(64): group.create_task(hold())\n"
         "asyncio.run(main())\n"
     )
-    env = {**os.environ, "TMPDIR": str(tmp_path)}
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        if folder != Path("/tmp") and folder.is_relative_to("/tmp"):
-            folder.chmod(folder.stat().st_mode | 0o011)
+    env = {**os.environ, "TMPDIR": str(open_folder)}
     driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env)
     with driver:
         assert driver.stdout is not None
@@ -441,7 +438,7 @@ def test_a_killed_driver_with_64_slots_leaves_nothing(bwrap, tmp_path):
         driver.kill()
 
     deadline = time.monotonic() + 60
-    while list(tmp_path.glob("ludus-*")) or _sleepers():
+    while list(open_folder.glob("ludus-*")) or _sleepers():
         assert time.monotonic() < deadline, "something is left a minute later"
         time.sleep(0.1)
 

@@ -38,6 +38,15 @@ settings (all of them: ludus config):
 """
 
 
+_TRAINING = """\
+settings (all of them: ludus config; what they mean: docs/skill-training.md):
+  --data.pool train,test --data.ratio 2:1:7                which tasks train, decide and judge
+  --model.base_url URL --model.name NAME                   the agent
+  --optimizer.base_url URL --optimizer.name NAME           who proposes changes
+  --train.epochs 4 --train.batch_size 40 --train.edit_budget 4 --agent.skill SKILL.md --budget.dollars 2
+"""
+
+
 class Arguments(argparse.Namespace):
     """What was typed, after parsing. `flags` are the dotted ones: path and words."""
 
@@ -46,11 +55,22 @@ class Arguments(argparse.Namespace):
     config: list[str]
     out: str | None
     resume: bool
+    dry_run: bool
+    skillopt: str
     json: bool
     print_config: bool
     quiet: bool
     run: str
     rollout: str | None
+    action: str
+    words: list[str]
+    file: str
+    parser: str
+    tools: str
+    jsonl: bool
+    tokenizer: str
+    template: str
+    retokenize: str
     flags: list[tuple[str, str]]
 
 
@@ -122,10 +142,26 @@ def _command(arguments: Arguments) -> int:
             from ludus.cli import batches
 
             return batches.run(arguments)
+        case "train":
+            from ludus.cli import train
+
+            return train.run(arguments)
         case "validate" | "doctor":
             from ludus.cli import checks
 
             return checks.run(arguments)
+        case "sandbox":
+            from ludus.cli import sandbox
+
+            return sandbox.run(arguments)
+        case "gateway":
+            from ludus.cli import gateway
+
+            return gateway.run(arguments)
+        case "parse" | "check" | "export":
+            from ludus.cli import tokens
+
+            return tokens.run(arguments)
         case _:
             from ludus.cli import listings
 
@@ -155,6 +191,15 @@ COMMANDS = (
     Command("config", "print every setting, as Markdown", "ludus config > settings.md", ()),
     Command("doctor", "say what works on this machine, and why not", "ludus doctor", ("--config", "--json")),
     Command(
+        "sandbox",
+        "say which slots can be had, try one, or remove what dead drivers have left",
+        "ludus sandbox status\n"
+        "ludus sandbox exec 'python3 --version'\n"
+        "ludus sandbox shell --sandbox.backend docker --sandbox.docker.image python:3.11\n"
+        "ludus sandbox prune",
+        ("action", "words", "--config", "--json"),
+    ),
+    Command(
         "validate",
         "prove, without a model, that an environment scores rightly",
         "ludus validate terminal-test\nludus validate my_env.py --env.split test --env.limit 50",
@@ -174,22 +219,67 @@ COMMANDS = (
         ("env", "--config", "--out", "--resume", "--print-config", "--quiet", "--json"),
     ),
     Command(
+        "train",
+        "train the skill of a frozen agent: rollouts, proposals, edits that pass a gate",
+        "ludus train gsm8k --dry-run        # what it would take\n"
+        "ludus train gsm8k --data.pool train,test --data.ratio 1:1:1 --out runs/skill\n"
+        "ludus train --resume --out runs/skill",
+        ("env", "--config", "--skillopt", "--out", "--resume", "--dry-run", "--print-config", "--quiet", "--json"),
+    ),
+    Command(
+        "gateway",
+        "serve the model to any agent, and record what it asks and gets",
+        "ludus gateway --model.base_url http://127.0.0.1:8000/v1 --model.name qwen --out runs/agents\n"
+        "OPENAI_BASE_URL=http://127.0.0.1:8100/s/first/v1 OPENAI_API_KEY=first my-agent   # recorded as 'first'",
+        ("--config", "--out", "--print-config", "--json"),
+    ),
+    Command(
         "show",
-        "print the numbers of a run, or one transcript",
+        "print the numbers of a run, the steps of a training run, or one transcript",
         "ludus show runs/first\n"
         "ludus show runs/first greeting.txt      # its first rollout\n"
         "ludus show runs/first greeting.txt#2    # its second",
         ("run", "rollout", "--json"),
     ),
+    Command(
+        "check",
+        "check rows before a trainer learns from them: any Atropos JSONL, or a run",
+        "ludus check runs/first\nludus check groups.jsonl --tokenizer Qwen/Qwen3-8B",
+        ("file", "--tokenizer", "--json"),
+    ),
+    Command(
+        "export",
+        "print the rows of a run to train on, as Atropos JSONL",
+        "ludus export runs/first > rows.jsonl\n"
+        "ludus export runs/chat --retokenize Qwen/Qwen3-8B --parser hermes > sft.jsonl   # from text; not for RL",
+        ("run", "--retokenize", "--parser", "--template"),
+    ),
+    Command(
+        "parse",
+        "read tool calls out of a model's text on stdin",
+        "ludus parse --parser hermes --tools tools.json < reply.txt\nludus parse --jsonl < rows.jsonl",
+        ("--parser", "--tools", "--jsonl"),
+    ),
 )
 
 _TAKES: Mapping[str, Mapping[str, Any]] = {
     "env": {"metavar": "ENV", "nargs": "?", "help": "a name (`ludus envs`), module:Class or file.py"},
+    "action": {"choices": ("status", "exec", "shell", "prune"), "help": "what to do"},
+    "words": {"metavar": "COMMAND", "nargs": "*", "help": "for exec: the command, best in quotes"},
     "run": {"metavar": "RUN", "help": "a run directory, finished or not"},
     "rollout": {"metavar": "ROLLOUT", "nargs": "?", "help": "a task id, with #N for its Nth rollout"},
+    "file": {"metavar": "FILE", "help": "a file of JSON lines, a run directory, or - for stdin"},
+    "--tokenizer": {"metavar": "WHICH", "default": "", "help": "a tokenizer.json, a folder, a GGUF file or owner/name"},
+    "--retokenize": {"metavar": "TOKENIZER", "default": "", "help": "make rows from text, for supervised fine-tuning"},
+    "--template": {"metavar": "WHICH", "default": "", "help": "a chat template in place of the model's own"},
+    "--parser": {"metavar": "NAME", "default": "", "help": "the format of tool calls: hermes, llama3_json, … or auto"},
+    "--tools": {"metavar": "FILE", "default": "", "help": "the tools on offer: a JSON list, as an API takes them"},
+    "--jsonl": {"action": "store_true", "help": 'read rows {"parser", "input", "tools"} and print a line for each'},
     "--config": {"action": "append", "default": [], "metavar": "FILE", "help": "settings in YAML; the later file wins"},
+    "--skillopt": {"metavar": "FILE", "default": "", "help": "settings of SkillOpt, in its own YAML, beneath --config"},
     "--out": {"metavar": "DIR", "help": "the run directory; default: runs/<env>-<time>"},
     "--resume": {"action": "store_true", "help": "go on with the run in --out; its own settings are the base"},
+    "--dry-run": {"action": "store_true", "help": "estimate calls, tokens and money, and stop"},
     "--print-config": {"action": "store_true", "help": "print the settings as YAML, and stop"},
     "--quiet": {"action": "store_true", "help": "print the path of the run and nothing else"},
     "--json": {"action": "store_true", "help": "machine output on stdout"},
@@ -210,7 +300,7 @@ def make_parser() -> argparse.ArgumentParser:
     for command in COMMANDS:
         epilog = "example:\n" + textwrap.indent(command.example, "  ")
         if "--config" in command.takes:
-            epilog += f"\n\n{_SETTINGS}"
+            epilog += f"\n\n{_TRAINING if command.name == 'train' else _SETTINGS}"
         added = commands.add_parser(
             command.name,
             help=command.summary,

@@ -12,9 +12,10 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +35,7 @@ from ludus.batch import (
     process,
 )
 from ludus.cli import Arguments
+from ludus.cli.tokens import training_fields
 from ludus.config import FREE, Config, assemble, to_record, to_yaml
 from ludus.config.build import (
     build_distribution,
@@ -45,8 +47,9 @@ from ludus.config.build import (
     open_sandboxes,
 )
 from ludus.config.reading import Layer, file_layer, flag_layer
-from ludus.config.recipes import EmbeddedConfig
+from ludus.config.recipes import CONTENT, TRAINING, EmbeddedConfig
 from ludus.config.secrets import secrets
+from ludus.config.tokens import make_ready
 from ludus.errors import BudgetExhausted, ConfigError
 from ludus.models.ledger import Ledger, Totals
 from ludus.sandbox.pool import Pool
@@ -80,15 +83,15 @@ def run(arguments: Arguments) -> int:
         raise ConfigError(f"which environment? For example: ludus {arguments.command} terminal-test (see: ludus envs)")
     config = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, out=str(out_of(config))))
     if isinstance(config.model, EmbeddedConfig) and not arguments.quiet:
-        _say("model: the small embedded one, for trying things. A real one: --model.base_url URL --model.name NAME")
+        say("model: the small embedded one, for trying things. A real one: --model.base_url URL --model.name NAME")
     return asyncio.run(_whole(config, arguments))
 
 
 # ---- settings -----------------------------------------------------------------------------------------------------
 
 
-def settings(arguments: Arguments) -> Config:
-    """The settings of a command. A resumed run's own are the base for whatever else is given."""
+def settings(arguments: Arguments, base: Sequence[Layer] = ()) -> Config:
+    """The settings of a command, over those of `base`. A resumed run's own are the base for whatever else is given."""
     flags = list(arguments.flags)
     if arguments.env:
         flags.append(("env.name", arguments.env))
@@ -96,7 +99,7 @@ def settings(arguments: Arguments) -> Config:
         flags.append(("run.out", arguments.out))
     if arguments.resume:
         flags.append(("run.resume", "true"))
-    layers = [*map(file_layer, map(Path, arguments.config)), *(flag_layer(path, words) for path, words in flags)]
+    layers = [*base, *map(file_layer, map(Path, arguments.config)), *(flag_layer(path, words) for path, words in flags)]
     if not arguments.resume:
         return assemble(layers)
     out = arguments.out or assemble([layer for layer in layers if "run" in layer.tree]).run.out
@@ -106,7 +109,15 @@ def settings(arguments: Arguments) -> Config:
 
 
 def _earlier(out: Path) -> list[Layer]:
-    return [file_layer(out / CONFIG)] if (out / CONFIG).is_file() else []  # JSON is YAML
+    if not (out / CONFIG).is_file():
+        return []
+    source, tree = file_layer(out / CONFIG)  # JSON is YAML
+    return [Layer(source, {name: value for name, value in tree.items() if name != CONTENT})]
+
+
+def _record(config: Config) -> dict[str, Any]:
+    """The settings that a batch depends on: not those of training."""
+    return {name: value for name, value in to_record(config).items() if name not in TRAINING}
 
 
 def out_of(config: Config) -> Path:
@@ -126,7 +137,7 @@ async def _whole(config: Config, arguments: Arguments) -> int:
     out = Path(config.run.out)
     ledger = build_ledger(config, spent(out) if config.run.resume else None)
     async with _built(config, ledger) as (batch, pool):
-        directory = RunDir.open(out, to_record(config), resume=config.run.resume, ignore=FREE, secrets=secrets(config))
+        directory = RunDir.open(out, _record(config), resume=config.run.resume, ignore=FREE, secrets=secrets(config))
         with directory:
             outcome = await _run(config, arguments, batch, pool, directory, ledger)
     _report(outcome, config, arguments, ledger)
@@ -140,15 +151,17 @@ async def _built(config: Config, ledger: Ledger) -> AsyncGenerator[tuple[Batch, 
     """Everything that the batch needs, alive."""
     env = build_env(config)
     tasks = load_tasks(env, config.env.split, config.env.limit, config.env.ids)
-    model = build_model(config.model, ledger, tell=lambda text: print(f"ludus: {text}", file=sys.stderr))
+    model = build_model(config.model, ledger, tell=say)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(model.close)
         registry = await stack.enter_async_context(open_registry(config.tools))
         pool = await stack.enter_async_context(open_sandboxes(config, env))
+        policy = build_policy(config, env, model, registry)
+        await make_ready(policy, env, say)
         batch = Batch(
             env,
             tasks,
-            build_policy(config, env, model, registry),
+            policy,
             config.env.group_size,
             config.run.seed,
             build_distribution(config, registry),
@@ -169,8 +182,10 @@ async def _run(
         directory.append(LEDGER, to_json(ledger.roles))
         bar(rollout, progress)
 
-    command = process if arguments.command == "process" else evaluate
-    with _draining() as stop, _bar(arguments, batch.env.name) as bar:
+    command = (
+        partial(process, more=training_fields(batch.policy.model, say)) if arguments.command == "process" else evaluate
+    )
+    with draining() as stop, _bar(arguments, batch.env.name) as bar:
         running = command(
             batch,
             pool,
@@ -197,7 +212,7 @@ async def _run(
 
 
 @contextmanager
-def _draining() -> Generator[asyncio.Event]:
+def draining() -> Generator[asyncio.Event]:
     """An event that the first Ctrl-C (or SIGTERM) sets; the second cancels the task that waits here."""
     loop, task, stop = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
     assert task is not None
@@ -206,7 +221,7 @@ def _draining() -> Generator[asyncio.Event]:
         if stop.is_set():
             task.cancel()
         else:
-            _say("stopping: what runs is finished first; Ctrl-C again drops it")
+            say("stopping: what runs is finished first; Ctrl-C again drops it")
             stop.set()
 
     try:
@@ -247,7 +262,7 @@ def _report(outcome: Outcome, config: Config, arguments: Arguments, ledger: Ledg
     out = Path(config.run.out)
     resume = shlex.join(["ludus", arguments.command, "--resume", "--out", str(out)])
     if outcome.message:
-        _say(f"{outcome.message}\ngo on with: {resume}")
+        say(f"{outcome.message}\ngo on with: {resume}")
     if arguments.json:
         print(json.dumps(_machine(outcome, arguments, out, resume, ledger), ensure_ascii=False))
     elif arguments.quiet:
@@ -284,5 +299,5 @@ def next_steps(out: Path, summary: Summary, resume: str) -> str:
     return "\n".join(lines)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(f"ludus: {text}", file=sys.stderr)

@@ -13,6 +13,7 @@ from ludus.cli import Arguments
 from ludus.config import load
 from ludus.config.build import open_registry
 from ludus.config.find import load_env_class
+from ludus.config.recipes import CONTENT
 from ludus.config.reference import field_docs, reference
 from ludus.env import Env
 from ludus.envs import BUILTIN
@@ -127,6 +128,11 @@ def _details(row: dict[str, Any]) -> str:
 
 def show(path: Path, wanted: str | None, *, as_json: bool) -> int:
     with RunDir.read(path) as run:
+        if CONTENT in run.config and wanted is None:
+            from ludus.cli.training import show_training
+
+            show_training(run, as_json=as_json)
+            return 0
         size = run.config.get("env", {}).get("group_size", 1)
         groups = stored_groups(run, size)
     if wanted is not None:

@@ -1,34 +1,34 @@
 """The flat sandbox settings of Hermes environments (`tool_pool_mode`, `nomad_address`, `modal_image` …), as ours.
 
     sandboxes = read_sandboxes({"tool_pool_mode": "nomad", "sandbox_image": "python:3.11", "slots_per_container": 4})
-    async with open_profile(sandboxes.profile, max_slots=sandboxes.max_slots, …) as pool: …
+    async with open_profile(sandboxes.profile, sandboxes.pool) as pool: …
 
-Names that are not among theirs are refused with the nearest one; so is a setting that cannot mean here what it meant
-there.
+Their several Modal profiles, of a YAML file or of environment variables, are read by `modal_profiles` and
+`modal_profiles_of`: give each `profile` to `open_profiles` under its name. Names that are not among theirs are refused
+with the nearest one; so is a setting that cannot mean here what it meant there.
 What differs: slots always see their files at `/workspace`; jobs are always removed at the end; a pool grows with the
 slots that are asked for, up to the maximum, and `min_containers` is a number of slots kept warm. Defaults are theirs.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import Struct
 
 from ludus.errors import ConfigError, suggest
-from ludus.sandbox.settings import ModalSettings, NomadSettings, Profile
+from ludus.sandbox.profiles import PoolSettings
+from ludus.sandbox.settings import BwrapSettings, ModalSettings, NomadSettings, Profile
 
 
 class HermesSandboxes(Struct, frozen=True, kw_only=True):
     """What the flat settings say, in our terms."""
 
-    profile: Profile | None = None
-    """None: slots of this host, as with `tool_pool_mode: default`."""
+    profile: Profile = BwrapSettings()
+    """By default, and with `tool_pool_mode: default`, isolated slots of this host."""
     network: bool = True
     require_sandbox: bool = False
-    max_slots: int = 64
-    warm: int = 0
-    acquire_seconds: float = 30.0
+    pool: PoolSettings = PoolSettings(acquire_seconds=30.0)
     command_seconds: float = 30.0
 
 
@@ -87,7 +87,11 @@ def read_sandboxes(flat: Mapping[str, Any], *, nomad_token_var: str = "") -> Her
         return _nomad(given, nomad_token_var)
     if given.tool_pool_mode == "modal":
         return _modal(given)
-    return HermesSandboxes(network=given.allow_network, require_sandbox=given.require_sandbox)
+    return HermesSandboxes(
+        network=given.allow_network,
+        require_sandbox=given.require_sandbox,
+        pool=PoolSettings(acquire_seconds=given.acquire_timeout_s),
+    )
 
 
 def _refuse(given: _Flat) -> None:
@@ -119,9 +123,11 @@ def _nomad(given: _Flat, token_var: str) -> HermesSandboxes:
         profile=profile,
         network=given.allow_network,
         require_sandbox=given.require_sandbox,
-        max_slots=slots * given.max_containers,
-        warm=given.min_containers,
-        acquire_seconds=given.acquire_timeout_s,
+        pool=PoolSettings(
+            max_slots=slots * given.max_containers,
+            warm=given.min_containers,
+            acquire_seconds=given.acquire_timeout_s,
+        ),
     )
 
 
@@ -138,17 +144,92 @@ def _modal(given: _Flat) -> HermesSandboxes:
         idle_seconds=float(given.modal_idle_timeout),
         lifetime_seconds=given.modal_max_lifetime,
         secrets=tuple(name.strip() for name in given.modal_secrets.split(",") if name.strip()),
-        env=tuple(_variable(pair) for pair in given.modal_env_vars.split(";") if pair.strip()),
+        env=dict(_variable(pair) for pair in given.modal_env_vars.split(";") if pair.strip()),
     )
     return HermesSandboxes(
         profile=profile,
         network=given.allow_network,
         require_sandbox=given.require_sandbox,
-        max_slots=slots * given.modal_max_sandboxes,
-        warm=given.modal_min_sandboxes,
-        acquire_seconds=given.modal_acquire_timeout,
+        pool=PoolSettings(
+            max_slots=slots * given.modal_max_sandboxes,
+            warm=given.modal_min_sandboxes,
+            acquire_seconds=given.modal_acquire_timeout,
+        ),
         command_seconds=given.modal_execution_timeout,
     )
+
+
+# ---- several Modal profiles ---------------------------------------------------------------------------------------
+
+_PROFILE_KEYS = {
+    "app_name": "modal_app_name",
+    "image": "modal_image",
+    "gpu": "modal_gpu",
+    "cpu": "modal_cpu",
+    "memory": "modal_memory",
+    "slots_per_sandbox": "modal_slots_per_sandbox",
+    "min_sandboxes": "modal_min_sandboxes",
+    "max_sandboxes": "modal_max_sandboxes",
+    "idle_timeout": "modal_idle_timeout",
+    "max_lifetime": "modal_max_lifetime",
+    "acquire_timeout": "modal_acquire_timeout",
+    "execution_timeout": "modal_execution_timeout",
+    "secrets": "modal_secrets",
+    "env_vars": "modal_env_vars",
+    "workspace_base": "modal_workspace_base",
+}
+_PREFIX = "ATROPOS_MODAL_"
+
+
+def modal_profiles(profiles: Mapping[str, Mapping[str, Any]]) -> dict[str, HermesSandboxes]:
+    """Their `profiles:` of a YAML file, by name. There is always a `default`.
+
+    Raises:
+        ConfigError: a name is unknown, or a value cannot be used; the message begins with the profile.
+    """
+    found = {"default": _modal_profile("default", {})}
+    return found | {name: _modal_profile(name, keys) for name, keys in profiles.items()}
+
+
+def modal_profiles_of(variables: Mapping[str, str]) -> dict[str, HermesSandboxes]:
+    """The same from their environment variables: ATROPOS_MODAL_PROFILES names them, ATROPOS_MODAL_PROFILE_<NAME>_<KEY>
+    sets one of them, ATROPOS_MODAL_<KEY> all."""
+    names = [name.strip() for name in variables.get(f"{_PREFIX}PROFILES", "").split(",") if name.strip()]
+    found: dict[str, dict[str, str]] = {}
+    for name in dict.fromkeys(["default", *names]):
+        own = f"{_PREFIX}PROFILE_{name.upper()}_"
+        found[name] = {}
+        for key in _PROFILE_KEYS:
+            value = variables.get(own + key.upper(), variables.get(_PREFIX + key.upper()))
+            if value is not None:
+                found[name][key] = value
+    return modal_profiles(found)
+
+
+def _modal_profile(name: str, keys: Mapping[str, Any]) -> HermesSandboxes:
+    flat: dict[str, Any] = {"tool_pool_mode": "modal"}
+    for key, value in keys.items():
+        short = key.removesuffix("_s")
+        if key == "name":
+            continue
+        if short not in _PROFILE_KEYS:
+            raise ConfigError(f"profile '{name}': '{key}' is unknown; {suggest(key, list(_PROFILE_KEYS))}")
+        flat[_PROFILE_KEYS[short]] = _flattened(value)
+    try:
+        return read_sandboxes(flat)
+    except ConfigError as error:
+        raise ConfigError(f"profile '{name}': {error}") from error
+
+
+def _flattened(value: Any) -> Any:
+    """Lists and mappings of a YAML file as the one text that a flat setting is."""
+    match value:
+        case list() | tuple():
+            return ",".join(map(str, cast(list[object], value)))
+        case dict():
+            return ";".join(f"{key}={text}" for key, text in cast(dict[object, object], value).items())
+        case _:
+            return value
 
 
 def _variable(pair: str) -> tuple[str, str]:

@@ -35,7 +35,7 @@ from ludus.config.reading import (
     is_tree,
     merged,
 )
-from ludus.config.recipes import FREE, SECTIONS, Config, EnvConfig
+from ludus.config.recipes import FREE, SECTIONS, Config, EmbeddedConfig, EnvConfig
 from ludus.config.secrets import exposed
 from ludus.errors import ConfigError
 from ludus.types import to_json
@@ -66,7 +66,7 @@ def assemble(layers: Sequence[Layer]) -> Config:
     found: Tree = {"env": env, "options": options}
     for name in [name for name in SECTIONS if name != "env"]:
         section = tree.get(name)
-        section = _with_type(section or {}) if name == "model" else section
+        section = _with_type(section or {}, _SILENT[name]) if name in _SILENT else section
         found[name] = fitted({} if section is None else section, SECTIONS[name], name, problems)
     problems.raise_if_any()
     config = converted(found, Config, "")
@@ -85,11 +85,17 @@ def homes() -> dict[str, str]:
     return found
 
 
-def _with_type(section: Any) -> Any:
-    """Saying nothing about the model gets the one that needs no account; saying something means a server."""
+_SILENT = {"model": "embedded", "optimizer": "same"}
+"""Which kind of model it is if nothing is said about it."""
+
+
+def _with_type(section: Any, silent: str) -> Any:
+    """Saying nothing about a model gets the one that needs no account; saying something means a server, unless it is
+    only how that one is to be run."""
     if not is_tree(section) or "type" in section:
         return section
-    return {"type": "openai" if section else "embedded", **section}
+    own = {f.name for f in msgspec.structs.fields(EmbeddedConfig)} if silent == "embedded" else set[str]()
+    return {"type": "openai" if section.keys() - own else silent, **section}
 
 
 def _env_section(section: Any, problems: "Problems") -> tuple[Any, Tree]:

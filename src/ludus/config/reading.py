@@ -166,7 +166,7 @@ def fitted(value: Any, kind: Any, path: str, problems: Problems, also: type[Stru
         if recipes:
             recipe = _chosen(value, recipes, path, problems)
             return _fitted_keys(value, recipe, path, problems, also) if recipe else value
-        entry = next((cls for o in accepted if (cls := entry_recipe(o))), None)
+        entry = next((found for o in accepted if (found := entry_kind(o))), None)
         if entry:
             return {key: fitted(item, entry, f"{path}.{key}", problems) for key, item in value.items()}
     value = _without_flags(value)
@@ -204,13 +204,15 @@ def _fitted_keys(
 def _chosen(
     value: Mapping[str, Any], recipes: Mapping[Any, type[Struct]], path: str, problems: Problems
 ) -> type[Struct] | None:
-    """The recipe that the mapping's `type` names, where there are several."""
+    """The recipe that the mapping's tag (most often `type`) names, where there are several."""
+    one = next(iter(recipes.values()))
     if len(recipes) == 1:
-        return next(iter(recipes.values()))
-    tag = value.get("type")
+        return one
+    name = one.__struct_config__.tag_field or "type"
+    tag = value.get(name)
     if tag not in recipes:
         given = f"'{tag}' is not one" if tag else "not set"
-        problems.found.append(f"{path}.type: {given}; {suggest(str(tag), [str(name) for name in recipes])}")
+        problems.found.append(f"{path}.{name}: {given}; {suggest(str(tag), [str(name) for name in recipes])}")
     return recipes.get(tag)
 
 
@@ -219,11 +221,17 @@ def accepted_types(kind: Any) -> tuple[kinds.Type, ...]:
     return info.types if isinstance(info, kinds.UnionType) else (info,)
 
 
-def entry_recipe(option: kinds.Type) -> type[Struct] | None:
-    """The recipe of a mapping's values, if they are recipes."""
-    if isinstance(option, kinds.DictType) and isinstance(option.value_type, kinds.StructType):
-        return option.value_type.cls
-    return None
+def entry_kind(option: kinds.Type) -> Any:
+    """The recipe of a mapping's values, or the union of recipes, if they are recipes; else None."""
+    values = option.value_type if isinstance(option, kinds.DictType) else option
+    recipes = values.types if isinstance(values, kinds.UnionType) else (values,)
+    found = [recipe.cls for recipe in recipes if isinstance(recipe, kinds.StructType)]
+    if not isinstance(option, kinds.DictType) or len(found) < len(recipes):
+        return None
+    kind: Any = found[0]
+    for another in found[1:]:
+        kind |= another
+    return kind
 
 
 _TEXTS = (kinds.StrType, kinds.LiteralType, kinds.EnumType)

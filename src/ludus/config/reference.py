@@ -12,9 +12,10 @@ from msgspec import Struct
 from msgspec import inspect as kinds
 
 from ludus.config.find import load_env_class
-from ludus.config.reading import accepted_types, describe, entry_recipe
-from ludus.config.recipes import SECTIONS, ModelConfig, ServerConfig
+from ludus.config.reading import accepted_types, describe, entry_kind
+from ludus.config.recipes import SECTIONS, ModelConfig, SandboxConfig, ServerConfig
 from ludus.envs import BUILTIN
+from ludus.sandbox.settings import DockerSettings, PodmanSettings, RemoteProfile, RemoteSettings
 
 
 def reference() -> str:
@@ -24,10 +25,16 @@ def reference() -> str:
         parts.append(f"## {name}")
         if name == "model":
             parts += _model_reference()
+        elif name == "optimizer":
+            parts.append(_OPTIMIZER)
+        elif name == "sandbox":
+            parts += [inspect.cleandoc(kind.__doc__ or ""), _table(kind, name, _own(SandboxConfig))]
         else:
             parts += [inspect.cleandoc(kind.__doc__ or ""), _table(kind, name)]
         if name == "env":
             parts += [_env_reference(env) for env in BUILTIN]
+        if name == "sandbox":
+            parts += _backend_reference()
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -45,9 +52,42 @@ def _model_reference() -> Iterator[str]:
         yield _table(recipe, "model", only)
 
 
+def _own(recipe: type[Struct]) -> list[str]:
+    """A recipe's fields without those that are told of elsewhere."""
+    backends = [o.tag for o in accepted_types(RemoteProfile) if isinstance(o, kinds.StructType)]
+    return [f.name for f in msgspec.structs.fields(recipe) if f.name not in backends]
+
+
+def _backend_reference() -> Iterator[str]:
+    """The sections of the backends, with what all have in common told once."""
+    types = [o for o in accepted_types(RemoteProfile) if isinstance(o, kinds.StructType)]
+    names = ", ".join(f"`{o.tag}`" for o in types)
+    yield f"### Remote slots: {names}\n\n{_BACKENDS}"
+    yield _table(RemoteSettings, "sandbox.<backend>")
+    for option in types:
+        recipe = option.cls
+        fields = set(recipe.__annotations__) if recipe is not PodmanSettings else {"socket"}
+        also = f" Beside these, all settings of `sandbox.{_tag(DockerSettings)}`." if recipe is PodmanSettings else ""
+        yield f"### `sandbox.{option.tag}`\n\n{inspect.cleandoc(recipe.__doc__ or '')}{also}"
+        yield _table(recipe, f"sandbox.{option.tag}", fields)
+
+
+def _tag(recipe: type[Struct]) -> str:
+    return str(recipe.__struct_config__.tag)
+
+
+_BACKENDS = """\
+What all of them have in common, in the section of each. A profile (`sandbox.profiles.<name>`) takes the same settings
+and `backend`, which says whose they are."""
+
 _MODEL = """\
-Who acts. `model.type` says which kind of model it is. Left out, it is `embedded` if nothing is said about the model,
-and `openai` if something is."""
+Who acts. `model.type` says which kind of model it is. Left out, it is `openai` if anything is said about the model that
+the embedded one does not know, and `embedded` if not."""
+
+_OPTIMIZER = """\
+Who proposes changes in `ludus train`. `optimizer.type: same` (the default): the agent's own model; for a proposer that
+asks nobody, no model at all. Any other type takes the same settings as `model` above, under `optimizer`. Left out, the
+type is `openai` if anything else is said."""
 
 _INTRODUCTION = """
     Defaults, then YAML files in the order given (`--config a.yaml --config b.yaml`), then dotted flags
@@ -77,8 +117,8 @@ def _rows(recipe: type[Struct], prefix: str, only: Collection[str] | None = None
         if nested:
             yield from _rows(nested, path)
             continue
-        entry = next((cls for o in accepted if (cls := entry_recipe(o))), None)
-        if entry:
+        entry = next((found for o in accepted if (found := entry_kind(o))), None)
+        if isinstance(entry, type):
             yield from _rows(entry, f"{path}.<name>")
             continue
         yield f"| `{path}` | {describe(f.type)} | {_default(f)} | {docs.get(f.name, '')} |".replace("\n", " ")

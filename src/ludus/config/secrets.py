@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 from ludus.config.recipes import Config, ServerConfig
 from ludus.errors import ConfigError
 from ludus.models.weights import default_cache
+from ludus.sandbox.settings import Profile
 
 
 def read_secret(variable: str, setting: str) -> str:
@@ -41,13 +42,32 @@ _PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY
 
 def _secret_names(config: Config) -> Iterator[tuple[str, str]]:
     """Every setting that names a secret's variable, and that name."""
-    if isinstance(config.model, ServerConfig):
-        yield "model.api_key_var", config.model.api_key_var
-        yield from ((f"model.header_vars.{key}", var) for key, var in config.model.header_vars.items())
+    for role, model in _servers(config):
+        yield f"{role}.api_key_var", model.api_key_var
+        yield from ((f"{role}.header_vars.{key}", var) for key, var in model.header_vars.items())
     yield "tools.web.api_key_var", config.tools.web.api_key_var
+    yield "gateway.token_var", config.gateway.token_var
+    for setting, profile in _profiles(config):
+        names = [field for field in profile.__struct_fields__ if field.endswith("_var")]
+        yield from ((f"{setting}.{name}", getattr(profile, name)) for name in names)
     for name, server in config.tools.mcp.items():
         yield from ((f"tools.mcp.{name}.env_vars.{key}", var) for key, var in server.env_vars.items())
         yield from ((f"tools.mcp.{name}.header_vars.{key}", var) for key, var in server.header_vars.items())
+
+
+def _profiles(config: Config) -> Iterator[tuple[str, Profile]]:
+    """Every kind of slots that the settings describe, by the setting."""
+    sandbox = config.sandbox
+    for name in ("docker", "podman", "ssh", "apptainer", "nomad", "modal"):
+        if (profile := getattr(sandbox, name)) is not None:
+            yield f"sandbox.{name}", profile
+    yield from ((f"sandbox.profiles.{name}", profile) for name, profile in sandbox.profiles.items())
+
+
+def _servers(config: Config) -> Iterator[tuple[str, ServerConfig]]:
+    """The models that are servers, by the sections they are in."""
+    models = {"model": config.model, "optimizer": config.optimizer}
+    return ((role, model) for role, model in models.items() if isinstance(model, ServerConfig))
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -59,18 +79,22 @@ def exposed(config: Config) -> Iterator[str]:
     for setting, variable in _secret_names(config):
         if variable and not _VARIABLE.fullmatch(variable):
             yield f"{setting}: this is not the name of an environment variable. Put the key in one and give its name"
-    model, mcp = config.model, config.tools.mcp
+    mcp = config.tools.mcp
     urls = {"tools.web.base_url": config.tools.web.base_url, **{f"tools.mcp.{n}.url": s.url for n, s in mcp.items()}}
     plain = {f"tools.mcp.{n}.headers": s.headers for n, s in mcp.items()}
     plain |= {f"tools.mcp.{n}.env": s.env for n, s in mcp.items()}
-    if isinstance(model, ServerConfig):
-        urls |= {"model.base_url": model.base_url, "model.proxy": model.proxy}
-        urls |= {f"model.servers[{i}]": url for i, url in enumerate(model.servers)}
-        plain["model.headers"] = model.headers
+    for setting, profile in _profiles(config):
+        for key in getattr(profile, "env", ()):
+            if _SECRET.search(key):
+                yield f"{setting}.env: {key} looks like a secret, which would be recorded; slots should hold none"
+    for role, model in _servers(config):
+        urls |= {f"{role}.base_url": model.base_url, f"{role}.proxy": model.proxy}
+        urls |= {f"{role}.servers[{i}]": url for i, url in enumerate(model.servers)}
+        plain[f"{role}.headers"] = model.headers
     for setting, url in urls.items():
         if _has_secret(url):
             instead = (
-                "set HTTPS_PROXY instead" if setting == "model.proxy" else "send it with api_key_var or header_vars"
+                "set HTTPS_PROXY instead" if setting.endswith(".proxy") else "send it with api_key_var or header_vars"
             )
             yield f"{setting}: the address has a password or key in it, which would be recorded; {instead}"
     for setting, values in plain.items():
@@ -100,3 +124,12 @@ def proxy_for(url: str, setting: str) -> str:
 def weights_folder() -> Path:
     """Where model weights are kept between runs."""
     return default_cache(os.environ)
+
+
+def agents_folder() -> Path:
+    """Where `scripts/setup-agents` puts command-line agents. Not in the home of root, which slots cannot see."""
+    if given := os.environ.get("LUDUS_AGENTS", ""):
+        return Path(given).expanduser().absolute()
+    if os.geteuid() == 0:
+        return Path("/var/cache/ludus/agents")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus" / "agents"

@@ -6,6 +6,7 @@ from types import MappingProxyType
 BUILTIN: Mapping[str, str] = MappingProxyType(
     {
         "gsm8k": "ludus.envs.gsm8k:Gsm8k",
+        "orders": "ludus.envs.orders:Orders",
         "terminal-test": "ludus.envs.terminal_test:TerminalTest",
     }
 )

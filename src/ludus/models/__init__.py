@@ -6,7 +6,7 @@ fault (after its own retries) and `BudgetExhausted` when a budget is spent; it n
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ludus.types import Completion, Message, Sampling, ToolSpec
 
@@ -24,3 +24,10 @@ class Model(Protocol):
     async def close(self) -> None:
         """Give back connections and processes. Safe to call twice."""
         ...
+
+
+@runtime_checkable
+class Starts(Protocol):
+    """A model that has something to do before its first reply: to load weights, or to ask its server what it is."""
+
+    async def start(self) -> None: ...

@@ -12,8 +12,8 @@ charged once, for the reply that came: what servers charge for replies that got 
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -131,22 +131,13 @@ class Ledger:
         """What calls under way were estimated to take."""
         return self._reserved
 
-    @asynccontextmanager
-    async def reserve(self, role: str, estimate: Usage) -> AsyncGenerator[Charge, None]:
+    def reserve(self, role: str, estimate: Usage) -> AbstractAsyncContextManager[Charge]:
         """Hold an estimate for the length of one call; `settle` the charge inside.
 
         Raises:
             BudgetExhausted: what is left is less than the estimate.
         """
-        amount = Amount(1, estimate.tokens, estimate.dollars)
-        await self._claim(amount)
-        charge = Charge()
-        started = time.monotonic()
-        try:
-            yield charge
-        finally:
-            self._book(role, charge, time.monotonic() - started)
-            self._release(amount)
+        return _Reservation(self, role, Amount(1, estimate.tokens, estimate.dollars))
 
     def _book(self, role: str, charge: Charge, seconds: float) -> None:
         done = charge.usage is not None
@@ -164,6 +155,9 @@ class Ledger:
 
     async def _claim(self, amount: Amount) -> None:
         """Reserve, in order of arrival; wait while other calls might still leave enough."""
+        if not self._queue and passed(self.budget, self._used.plus(amount).plus(self._reserved)) is None:
+            self._reserved = self._reserved.plus(amount)
+            return
         waiter = _Waiter(amount)
         self._queue.append(waiter)
         self._advance()
@@ -201,6 +195,28 @@ class Ledger:
         )
 
 
+class _Reservation(AbstractAsyncContextManager[Charge]):
+    """What `Ledger.reserve` gives. A class, because every call of a model goes through one."""
+
+    __slots__ = ("_amount", "_charge", "_ledger", "_role", "_started")
+
+    def __init__(self, ledger: Ledger, role: str, amount: Amount) -> None:
+        self._ledger = ledger
+        self._role = role
+        self._amount = amount
+        self._charge = Charge()
+        self._started = 0.0
+
+    async def __aenter__(self) -> Charge:
+        await self._ledger._claim(self._amount)  # pyright: ignore[reportPrivateUsage]  # a part of the ledger
+        self._started = time.monotonic()
+        return self._charge
+
+    async def __aexit__(self, *_: object) -> None:
+        self._ledger._book(self._role, self._charge, time.monotonic() - self._started)  # pyright: ignore[reportPrivateUsage]
+        self._ledger._release(self._amount)  # pyright: ignore[reportPrivateUsage]
+
+
 class Metered:
     """A model whose calls are booked under a role. Without a `price`, the wrapped servers' prices are expected."""
 
@@ -208,16 +224,20 @@ class Metered:
         self._model = model
         self._ledger = ledger
         self._role = role
-        if price is None:
-            price = model.price if isinstance(model, Servers) else Price()
-        self._price = price
+        own: Price = getattr(model, "price", Price())
+        self._price = own if price is None else price
 
     @property
     def name(self) -> str:
         return self._model.name
 
+    @property
+    def model(self) -> Model:
+        """The model itself. Whoever asks it directly does so inside of `reserve`."""
+        return self._model
+
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
-        async with self._ledger.reserve(self._role, self._estimate(messages, tools, sampling)) as charge:
+        async with self.reserve(messages, tools, sampling) as charge:
             if isinstance(self._model, Servers):
                 completion = await self._model.complete(messages, tools, sampling, on_retry=charge.retried)
             else:
@@ -225,12 +245,26 @@ class Metered:
             charge.settle(completion.usage)
         return completion
 
+    def reserve(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling
+    ) -> AbstractAsyncContextManager[Charge]:
+        """Hold what a reply may take; `settle` the charge inside.
+
+        Raises:
+            BudgetExhausted: there is not enough left.
+        """
+        expected = estimated(self._ledger.budget, messages, tools, sampling, self._price)
+        return self._ledger.reserve(self._role, expected)
+
     async def close(self) -> None:
         await self._model.close()
 
-    def _estimate(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Usage:
-        budget = self._ledger.budget
-        if budget.tokens is None and budget.dollars is None:
-            return Usage()
-        prompt, reply = prompt_tokens(messages, tools), reply_tokens(sampling)
-        return Usage(prompt, reply, dollars=self._price.of(prompt, reply))
+
+def estimated(
+    budget: Budget, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, price: Price
+) -> Usage:
+    """What a call may take, as far as the budget cares."""
+    if budget.tokens is None and budget.dollars is None:
+        return Usage()
+    prompt, reply = prompt_tokens(messages, tools), reply_tokens(sampling)
+    return Usage(prompt, reply, dollars=price.of(prompt, reply))

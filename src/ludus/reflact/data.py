@@ -16,14 +16,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from ludus.batch import load_tasks
 from ludus.env import Env
 from ludus.errors import ConfigError
+from ludus.reflact.settings import DataSettings
 from ludus.skill import Skill
 from ludus.types import Task, canonical
 
@@ -138,30 +139,6 @@ def _some(ids: Sequence[str]) -> str:
 
 
 # ---- where splits come from ---------------------------------------------------------------------------------------
-
-
-class DataSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Where the three splits come from."""
-
-    mode: Literal["ratio", "splits", "folder"] = "ratio"
-    """`ratio`: one pool of tasks, divided. `splits`: three splits that the environment has. `folder`: three folders."""
-    pool: tuple[str, ...] = ("train",)
-    """For `ratio`: the environment's splits that make up the pool."""
-    ratio: str = "2:1:7"
-    """For `ratio`: the shares of train, selection and test."""
-    seed: int = 42
-    """For `ratio`: how the pool is shuffled."""
-    train: str = "train"
-    selection: str = "validation"
-    test: str = "test"
-    """For `splits`: the names that the environment has for them."""
-    folder: str = ""
-    """For `folder`: a directory with `train/`, `selection/` (or `val/`) and `test/`, each with tasks in a `.json` (a
-    list) or a `.jsonl`."""
-    limit: Annotated[int, Meta(ge=0)] = 0
-    """Keep only the first so many tasks of each split; 0 keeps all."""
-    overlap: Literal["refuse", "drop"] = "refuse"
-    """What to do about a task that is in two splits."""
 
 
 def load(env: Env, settings: DataSettings) -> Splits:

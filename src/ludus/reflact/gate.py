@@ -39,7 +39,9 @@ class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
     density: bool = False
     """Add a bonus for the share of leading words (MUST, NEVER, …) in the document."""
     density_weight: float = 0.05
+    """What that share is multiplied with."""
     leading_words: tuple[str, ...] = LEADING_WORDS
+    """The words that count for `density`."""
     margin: Annotated[float, Meta(ge=0.0)] = 0.0
     """How much higher than the current score a candidate's must be."""
     no_regression: bool = False

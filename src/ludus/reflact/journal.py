@@ -23,7 +23,9 @@ class Store(Protocol):
 
     def get(self, key: str) -> Rollout | None: ...
 
-    def put(self, key: str, rollout: Rollout) -> None: ...
+    def keep(self, key: str, rollout: Rollout) -> Rollout:
+        """Keep a rollout and return what is kept: a scored one under the same key stays."""
+        ...
 
     def get_record(self, key: str) -> bytes | None: ...
 
@@ -42,10 +44,11 @@ class InMemory:
     def get(self, key: str) -> Rollout | None:
         return self.outcomes.get(key)
 
-    def put(self, key: str, rollout: Rollout) -> None:
+    def keep(self, key: str, rollout: Rollout) -> Rollout:
         kept = self.outcomes.get(key)
         if kept is None or kept.score is None:
-            self.outcomes[key] = rollout
+            kept = self.outcomes[key] = rollout
+        return kept
 
     def get_record(self, key: str) -> bytes | None:
         found = self.bodies.get(key)
@@ -66,6 +69,7 @@ class Progress(Struct, frozen=True):
     stage: str
     done: int
     total: int
+    """0 where it is not known: replies of the optimizer."""
 
 
 Watch = Callable[[Progress], None]
@@ -84,7 +88,10 @@ class Journal:
         """Where the run is, for those who watch."""
 
     def book(self, role: str, stage: str, usage: Usage) -> None:
-        self._usages.setdefault((role, stage), []).append(usage)
+        usages = self._usages.setdefault((role, stage), [])
+        usages.append(usage)
+        if role == "optimizer":
+            self.progress(stage, len(usages), 0)
 
     def book_outcome(self, key: str, stage: str, usage: Usage) -> None:
         """Count a rollout, once in the run however often it is used."""

@@ -64,7 +64,8 @@ class Lab:
 
     async def roll(self, trials: Sequence[Trial], stage: str, landed: Landed | None = None) -> list[Rollout]:
         """The rollouts of the trials, in their order. `landed` hears of each as soon as it is there."""
-        policies = {trial.skill: dataclasses.replace(self.policy, skill=trial.skill) for trial in trials}
+        skills = dict.fromkeys(trial.skill for trial in trials)
+        policies = {skill: dataclasses.replace(self.policy, skill=skill) for skill in skills}
         jobs = [_job(trial, policies[trial.skill]) for trial in trials]
         keys = [outcome_key(job, self.env) for job in jobs]
         places: dict[str, list[int]] = {}
@@ -106,9 +107,8 @@ class Lab:
         def record(rollout: Rollout) -> None:
             at = rollout.provenance
             key = key_of[rollout.task.id, at.replicate, at.seed, at.skill]
-            self.store.put(key, rollout)
             # What is kept, not what was made: the optimizer must see the same text now and after a resume.
-            arrived(key, self.store.get(key) or rollout)
+            arrived(key, self.store.keep(key, rollout))
 
         with one_error():
             await run_many(

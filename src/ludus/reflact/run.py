@@ -137,7 +137,7 @@ def begin(
     """Put a run together; raises `ConfigError` if its parts do not fit each other."""
     settings = checked(settings)
     proposer = proposer or Analysts()
-    _check_fit(settings, splits, proposer, optimizer is not None)
+    check_fit(settings, splits, proposer, optimizer is not None)
     prompts = prompts or Prompts.load()
     store = InMemory() if engine.store is None else engine.store
     journal = Journal(engine.watch)
@@ -200,7 +200,8 @@ def _hash(parts: object, env: Env) -> str:
         raise ConfigError(f"env {env.name}: its options must be plain JSON values to be recorded ({error})") from error
 
 
-def _check_fit(settings: TrainSettings, splits: Splits, proposer: Proposer, has_optimizer: bool) -> None:
+def check_fit(settings: TrainSettings, splits: Splits, proposer: Proposer, has_optimizer: bool) -> None:
+    """Raises `ConfigError` if these cannot be in one run."""
     if settings.update_mode not in proposer.modes:
         raise ConfigError(
             f"train.update_mode: the proposer '{proposer.name}' cannot do {settings.update_mode}; it can do "

@@ -21,10 +21,37 @@ Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 
 
+class DataSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Where the three splits come from."""
+
+    mode: Literal["ratio", "splits", "folder"] = "ratio"
+    """`ratio`: one pool of tasks, divided. `splits`: three splits that the environment has. `folder`: three folders."""
+    pool: tuple[str, ...] = ("train",)
+    """For `ratio`: the environment's splits that make up the pool."""
+    ratio: str = "2:1:7"
+    """For `ratio`: the shares of train, selection and test."""
+    seed: int = 42
+    """For `ratio`: how the pool is shuffled."""
+    train: str = "train"
+    """For `splits`: the environment's name for what is rolled out and learned from."""
+    selection: str = "validation"
+    """For `splits`: its name for what decides whether a candidate is accepted."""
+    test: str = "test"
+    """For `splits`: its name for what judges at the end, and is sealed until then."""
+    folder: str = ""
+    """For `folder`: a directory with `train/`, `selection/` (or `val/`) and `test/`, each with tasks in a `.json` (a
+    list) or a `.jsonl`."""
+    limit: Natural = 0
+    """Keep only the first so many tasks of each split; 0 keeps all."""
+    overlap: Literal["refuse", "drop"] = "refuse"
+    """What to do about a task that is in two splits."""
+
+
 class SlowUpdate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """From the second epoch's end on: compare the skill with what it was an epoch ago, and keep lasting guidance."""
 
     enabled: bool = True
+    """Whether it is done."""
     samples: Positive = 20
     """How many train tasks both skills are run on."""
     gated: bool = True
@@ -40,6 +67,7 @@ class Appendix(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     note in the document's appendix."""
 
     enabled: bool = False
+    """Whether it is done."""
     sources: Literal["both", "failure_only"] = "both"
     """Which analysts may write notes."""
     consolidate_above: Natural = 0
@@ -56,6 +84,7 @@ class TrainSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     accumulation: Positive = 1
     """Batches per step: their reflections are merged into one update."""
     seed: int = 42
+    """Of batches, samples and rollouts."""
 
     minibatch_size: Positive = 8
     """Rollouts that one analyst reads together."""
@@ -86,11 +115,14 @@ class TrainSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     """SkillOpt's matching: the first of several matches is taken, and what has no place goes to the end."""
 
     slow: SlowUpdate = SlowUpdate()
+    """The slow update at an epoch's end."""
     memory: bool = True
     """Optimizer memory: from the second epoch's end on, the optimizer writes down for itself which changes help."""
     appendix: Appendix = Appendix()
+    """Notes about rules that were not followed."""
 
     gate: Gate = Gate()
+    """What a candidate has to pass."""
     selection_size: Natural = 0
     """Use only the first so many selection tasks; 0 is all."""
     selection_replicates: Positive = 1
@@ -100,6 +132,7 @@ class TrainSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     test_size: Natural = 0
     """Use only the first so many test tasks; 0 is all."""
     test_replicates: Positive = 1
+    """Rollouts per test task and skill."""
     max_failed: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.5
     """The run stops, to be resumed, when the world broke more than this share of a measurement's rollouts, and at least
     three: then it is an outage, and not about the skill."""

@@ -57,6 +57,7 @@ def _lines(turn: Turn) -> list[str]:
     for result in turn.results:
         lines.append(f"[calls {result.call.name}] {result.call.arguments}")
         lines.append(f"[result] {result.content.strip()}")
+    lines += [f"[is told] {heard.content.strip()}" for heard in turn.heard]
     return lines
 
 

@@ -2,15 +2,17 @@
 
 Every row is looked at by itself and every group as a whole; what is found is graded. *Fatal*: training on it would be
 wrong, and Ludus never exports it. *Warning*: somebody should look. *Info*: good to know. `check_rows` is for our own
-sequences, `check_groups` for groups in Atropos' JSON (`ludus check FILE`), whoever wrote them: there -100 in the masks
-means "not trained" and 1.0 among the logprobs means "none".
+sequences, `check_groups` and `check_lines` for groups in Atropos' JSON (`ludus check FILE`), whoever wrote them: there
+-100 in the masks means "not trained" and 1.0 among the logprobs means "none". Lines that `ludus process` wrote are such
+groups with more fields; one whose rollouts were run in chat mode has no ids and is refused as RL data.
 
 | level | code | what it says |
 |---|---|---|
 | fatal | `shape` | it is not a group, or a field is missing or of another type |
+| fatal | `chat` | the rollouts were run in chat mode: nobody knows which ids were sampled |
 | fatal | `lengths` | columns of one row differ in length |
 | fatal | `count` | a group has not one score, mask, … for every row |
-| fatal | `empty` | a row has no ids |
+| fatal | `empty` | a row has no ids, a group no rows, a file no groups |
 | fatal | `vocabulary` | an id is negative or beyond the vocabulary |
 | fatal | `mask` | a mask holds another id than the row does |
 | fatal | `logprob_missing` | a trained id has no logprob |
@@ -19,6 +21,7 @@ means "not trained" and 1.0 among the logprobs means "none".
 | fatal | `dummy` | the ids are 0, 1, 2, …: a placeholder, not tokens |
 | fatal | `score` | a score is not a finite number |
 | fatal | `echo` | the engine counted another prompt than the record has |
+| warning | `left_out` | all rows of the group were left out when it was written: they had fatal findings |
 | warning | `no_logprobs` | the row was made without logprobs: no importance weights can be computed |
 | warning | `untrained` | nothing in the row is trained |
 | warning | `no_prompt` | the very first id is trained: was the prompt masked? |
@@ -27,9 +30,11 @@ means "not trained" and 1.0 among the logprobs means "none".
 | warning | `doubled_start` | the first id twice in a row: a second begin-of-text token? |
 | info | `prompt_logprob` | an id that is not trained has a logprob |
 | info | `drift` | the ids are not those that encoding the row's text would give: good that they were captured |
+| info | `unscored` | none of the group's rollouts has a score, so it has no rows |
 | info | `equal_scores` | all scores of a group are equal: no gradient comes of it |
 """
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -118,6 +123,14 @@ class Report:
         told = ", ".join(f"{levels[level]} {level}" for level in ("fatal", "warning", "info"))
         return f"{self.groups} groups, {self.rows} rows, {self.tokens} tokens, {self.trained} trained: {told}"
 
+    def take(self, other: "Report") -> None:
+        """Add what was found in other rows."""
+        self.rows += other.rows
+        self.tokens += other.tokens
+        self.trained += other.trained
+        self.drifted += other.drifted
+        self.findings += other.findings
+
     def _look(self, row: Row, vocabulary: Vocabulary, group: int | None, number: int) -> bool:
         """Check a row and count it; whether it may be used."""
         found = list(row_findings(row, vocabulary))
@@ -133,14 +146,15 @@ class Report:
 
 
 def check_rows(
-    rows: Iterable[TokenSequence], vocabulary: Vocabulary = Vocabulary()
+    rows: Iterable[TokenSequence], vocabulary: Vocabulary = Vocabulary(), *, exact: bool = True
 ) -> tuple[list[TokenSequence], Report]:
-    """The rows that may be trained on, and what there is to say about all of them."""
+    """The rows that may be trained on, and what there is to say about all of them. Rows that are not `exact` were made
+    from text and have no logprobs."""
     report = Report(groups=1)
     good: list[TokenSequence] = []
     for number, row in enumerate(rows, 1):
         tokens = row.tokens
-        if report._look(Row(tokens.ids, tokens.sampled, tokens.logprobs), vocabulary, None, number):  # pyright: ignore[reportPrivateUsage]
+        if report._look(Row(tokens.ids, tokens.sampled, tokens.logprobs if exact else None), vocabulary, None, number):  # pyright: ignore[reportPrivateUsage]
             good.append(row)
     return good, report
 
@@ -183,14 +197,33 @@ _PER_ROW = ("masks", "inference_logprobs", "advantages", "ref_logprobs", "distil
 
 def check_groups(groups: Iterable[Any], vocabulary: Vocabulary = Vocabulary()) -> Report:
     """What there is to say about groups as Atropos writes them, one JSON object each."""
+    return _checked(enumerate(groups, 1), vocabulary)
+
+
+def check_lines(lines: Iterable[bytes], vocabulary: Vocabulary = Vocabulary()) -> Report:
+    """The same for the lines of a file; groups are numbered as their lines are, and blank lines passed over."""
+    report = _checked(((number, line) for number, line in enumerate(lines, 1) if line.strip()), vocabulary)
+    if not report.groups:
+        report.findings.append(Finding("fatal", "empty", "there is no group in it"))
+    return report
+
+
+def _checked(groups: Iterable[tuple[int, Any]], vocabulary: Vocabulary) -> Report:
     report = Report()
-    for number, group in enumerate(groups, 1):
+    for number, group in groups:
         report.groups += 1
         try:
-            _check_group(group, number, vocabulary, report)
+            _check_group(_decoded(group) if isinstance(group, bytes) else group, number, vocabulary, report)
         except _Shape as error:
             report.findings.append(Finding("fatal", "shape", str(error), number))
     return report
+
+
+def _decoded(line: bytes) -> Any:
+    try:
+        return json.loads(line)  # which takes NaN too: what is wrong with it is said of its row
+    except (ValueError, RecursionError) as error:
+        raise _Shape(f"the line is not JSON: {error}") from None
 
 
 class _Shape(Exception):
@@ -201,9 +234,12 @@ def _check_group(group: Any, number: int, vocabulary: Vocabulary, report: Report
     if not isinstance(group, dict):
         raise _Shape(f"a group is a JSON object, not {type(group).__name__}")
     fields = cast(dict[str, Any], group)
+    if "rollouts" in fields and fields.get("tokens") is None:
+        report.findings.append(_without_rows(fields, number))
+        return
     tokens = _lists(fields, "tokens")
     masks = _lists(fields, "masks")
-    logprobs = _lists(fields, "inference_logprobs") if fields.get("inference_logprobs") is not None else None
+    logprobs = _lists(fields, "inference_logprobs") if fields.get("inference_logprobs") else None
     report.findings += [
         Finding(level, code, said, number) for level, code, said in _group_findings(fields, len(tokens))
     ]
@@ -219,6 +255,22 @@ def _check_group(group: Any, number: int, vocabulary: Vocabulary, report: Report
             report.findings.append(Finding("fatal", "mask", said, number, index + 1))
         row = Row(ids, [value != NOT_TRAINED for value in mask], _without_sentinels(values))
         report._look(row, vocabulary, number, index + 1)  # pyright: ignore[reportPrivateUsage]
+
+
+def _without_rows(fields: dict[str, Any], number: int) -> Finding:
+    """Why a line of `groups.jsonl` has no ids."""
+    rollouts: Any = fields["rollouts"]
+    listed = cast(list[Any], rollouts) if isinstance(rollouts, list) else []
+    scored = [cast(dict[str, Any], r) for r in listed if isinstance(r, dict) and cast(Any, r).get("score") is not None]
+    if not scored:
+        return Finding("info", "unscored", "none of its rollouts has a score", number)
+    if all(rollout.get("mode") in ("tokens", "empty") for rollout in scored):
+        return Finding("warning", "left_out", "all of its rows were left out when it was written", number)
+    said = (
+        "its rollouts were run in chat mode: which ids were sampled is not known. Run them in token mode, or make rows "
+        "for supervised fine-tuning: ludus export RUN --retokenize TOKENIZER"
+    )
+    return Finding("fatal", "chat", said, number)
 
 
 def _lists(fields: dict[str, Any], name: str) -> list[list[Any]]:
@@ -262,8 +314,8 @@ def _group_findings(fields: dict[str, Any], count: int) -> Iterator[Raw]:
     elif len(numbers) > 1 and len(set(numbers)) == 1:
         yield "info", "equal_scores", f"all {len(numbers)} scores are {numbers[0]}"
     for name in (*_PER_ROW, "messages", "overrides"):
-        value = fields.get(name)
-        if value is not None and (not isinstance(value, list) or len(cast(list[Any], value)) != count):
+        value = fields.get(name)  # Atropos writes [] for what it does not have
+        if value not in (None, []) and (not isinstance(value, list) or len(cast(list[Any], value)) != count):
             yield "fatal", "count", f"'{name}' has not one entry for each of {count} rows"
 
 

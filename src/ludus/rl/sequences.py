@@ -10,29 +10,19 @@ and there are no logprobs. Whoever wants to imitate the text all the same (super
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ludus.errors import ConfigError
 from ludus.models.tokens import Generated
-from ludus.models.tokens.sequences import Step, TokenSequence, sequences
+from ludus.models.tokens.sequences import Step, TokenSequence, mode, sequences
 from ludus.types import Completion, Finish, Message, Rollout, ToolSpec
 
 if TYPE_CHECKING:
     from ludus.models.tokens.codec import Codec
 
-Mode = Literal["tokens", "chat", "mixed", "empty"]
-
 
 class NotExact(ConfigError):
     """The rollout does not hold what RL needs."""
-
-
-def mode(rollout: Rollout) -> Mode:
-    """Whether a rollout was run with exact tokens."""
-    exact = {turn.completion.tokens is not None for turn in rollout.turns}
-    if not exact:
-        return "empty"
-    return "mixed" if len(exact) == 2 else "tokens" if True in exact else "chat"
 
 
 def rows(rollout: Rollout) -> list[TokenSequence]:

@@ -21,11 +21,12 @@ TRANSFER_BYTES = 512 * 2**20
 class SandboxSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a slot must be like. Equal specs share warm slots."""
 
+    profile: str = ""
+    """Which of the user's profiles (image, processors, GPUs …) it is made with; empty: the default one."""
     network: bool = False
     """Whether commands may reach the network."""
     memory_mb: int = 1024
-    """What all processes of a slot may use together."""
-    """What processes may use, on top of what the slot's files take: those lie in memory too."""
+    """What processes may use together, on top of what the slot's files take: those lie in memory too."""
     disk_mb: int = 256
     """What /workspace, /tmp and home may each hold."""
     processes: int = 256

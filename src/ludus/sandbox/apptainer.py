@@ -19,6 +19,7 @@ from ludus.sandbox import SandboxSpec
 from ludus.sandbox.bundle import receiver
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.link import StdioLink
+from ludus.sandbox.owner import Holding
 from ludus.sandbox.program import run_program
 from ludus.sandbox.remote import About, Server, demand
 from ludus.sandbox.settings import ApptainerSettings
@@ -49,7 +50,13 @@ class Apptainer:
         except BaseException:
             await link.close()
             raise
-        return Server(link, about, places=settings.slots, end=_nothing, memory_held=_held(settings), env=settings.env)
+        return Server(link, about, places=settings.slots, end=_nothing, held=_held(settings), env=settings.env)
+
+    async def holdings(self) -> list[Holding]:
+        return []
+
+    async def drop(self, holding: Holding) -> None:
+        raise AssertionError("there are none")
 
     async def close(self) -> None:
         """Nothing is left when its servers are ended."""
@@ -59,8 +66,9 @@ async def _nothing() -> None:
     pass
 
 
-def _held(settings: ApptainerSettings) -> bool:
-    return settings.limit_memory and settings.slots == 1
+def _held(settings: ApptainerSettings) -> tuple[str, ...]:
+    """What control groups hold of a slot."""
+    return ("memory", "processes") if settings.limit_memory and settings.slots == 1 else ()
 
 
 def apptainer_command(settings: ApptainerSettings, spec: SandboxSpec) -> list[str]:

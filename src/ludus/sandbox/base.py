@@ -134,6 +134,11 @@ class ShellSandbox:
     def alive(self) -> bool:
         return self._shell.alive
 
+    @property
+    def first_process(self) -> int:
+        """The slot's first process, as the host numbers it: the way into its namespaces, for `sandbox.doorway`."""
+        return self._shell.pid if self._shell.alive else 0
+
     # ---- commands -------------------------------------------------------------------------------------------------
 
     async def exec(

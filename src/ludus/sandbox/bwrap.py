@@ -131,8 +131,8 @@ class Bwrap:
         """Which limits hold here, for people."""
         return describe(self._prepared().cgroups)
 
-    def check(self) -> None:
-        """Start a slot's bubblewrap once, doing nothing. Raises ConfigError with the reason and the remedy.
+    def check(self) -> Path:
+        """Start a slot's bubblewrap once, doing nothing; its path. Raises ConfigError with the reason and the remedy.
 
         Of several bubblewraps on the host, the first that works is used from now on: a security policy may allow one
         and not another.
@@ -143,7 +143,7 @@ class Bwrap:
             self._binary = binary
             complaint = _try_out(self._prepared())
             if not complaint:
-                return
+                return binary
             complaints.append(complaint)
         raise ConfigError(f"sandbox 'bwrap' does not work here: {complaints[0]}. {_remedy(complaints[0])}")
 

@@ -28,9 +28,9 @@ from ludus.sandbox.engine import Engine, EngineError
 from ludus.sandbox.fleet import Once
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.link import StdioLink
-from ludus.sandbox.owner import is_orphan, own_mark
+from ludus.sandbox.owner import Holding, own_mark
 from ludus.sandbox.remote import About, Server, demand
-from ludus.sandbox.settings import DockerSettings
+from ludus.sandbox.settings import DockerSettings, backend_of
 from ludus.sandbox.slotd.view import HOME, WORKSPACE
 from ludus.sandbox.teardown import to_the_end
 
@@ -95,7 +95,7 @@ class Docker:
             about,
             places=settings.slots,
             end=lambda: self._remove(name),
-            memory_held=settings.slots == 1,
+            held=("memory", "processes", "disk") if settings.slots == 1 else (),
         )
 
     async def _create(self, name: str, spec: SandboxSpec) -> None:
@@ -145,12 +145,20 @@ class Docker:
             return
         self._doubtful.add(name)
 
+    async def holdings(self) -> list[Holding]:
+        filters = msgspec.json.encode({"label": [OWNER]}).decode()
+        found = await self._engine.read("/containers/json", {"all": "true", "filters": filters}, list[_Entry])
+        backend = backend_of(self._settings)
+        return [Holding(backend, "container", entry.id, entry.labels.get(OWNER, "")) for entry in found]
+
+    async def drop(self, holding: Holding) -> None:
+        await self._remove(holding.name)
+
     async def _sweep(self) -> None:
         """Remove what drivers of this host have left that are not alive any more."""
-        filters = msgspec.json.encode({"label": [OWNER]}).decode()
-        for entry in await self._engine.read("/containers/json", {"all": "true", "filters": filters}, list[_Entry]):
-            if is_orphan(entry.labels.get(OWNER, "")):
-                await self._remove(entry.id)
+        for holding in await self.holdings():
+            if holding.orphaned:
+                await self.drop(holding)
 
 
 class _Entry(Struct, rename="pascal"):
@@ -204,7 +212,7 @@ def container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> dict[s
         "Cmd": receiver(settings.python),
         "User": "0:0",
         "WorkingDir": "/",
-        "Env": [f"{name}={value}" for name, value in settings.env],
+        "Env": [f"{name}={value}" for name, value in settings.env.items()],
         "OpenStdin": True,
         "StdinOnce": True,
         "AttachStdin": True,
@@ -212,7 +220,7 @@ def container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> dict[s
         "AttachStderr": True,
         "Tty": False,
         "NetworkDisabled": False,
-        "Labels": {OWNER: owner, **dict(settings.labels)},
+        "Labels": {OWNER: owner, **settings.labels},
         "HostConfig": host,
     }
 

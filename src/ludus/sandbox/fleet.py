@@ -3,7 +3,7 @@
 A slot goes to a server that has room for its kind, else to one that is being started, else a new one is started for
 it. A server that still keeps its slots apart after many (`Server.reusable`) is kept for `idle_seconds` after its last
 slot, for the next; any other is ended with it. A server that died is ended at once: its slots have failed, and new ones
-go elsewhere.
+go elsewhere. Where there can only be so many slots (`room`), the next one waits until another is closed.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from ludus.errors import SandboxError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.archive import entries, extract
 from ludus.sandbox.hostdir import HostDir
+from ludus.sandbox.owner import Holding
 from ludus.sandbox.remote import Server
 from ludus.sandbox.teardown import to_the_end
 
@@ -31,6 +32,14 @@ class Backend(Protocol):
 
     async def launch(self, spec: SandboxSpec) -> Server:
         """Raises SandboxError, and leaves nothing behind, if there can be none."""
+        ...
+
+    async def holdings(self) -> list[Holding]:
+        """What drivers have there, this one and others, as far as it would outlive them."""
+        ...
+
+    async def drop(self, holding: Holding) -> None:
+        """Remove it, in use or not."""
         ...
 
     async def close(self) -> None:
@@ -82,7 +91,10 @@ class _Berth:
 class Fleet:
     """Slots on the servers of one backend. Close it when its slots are closed."""
 
-    def __init__(self, backend: Backend, *, slots: int = 1, idle_seconds: float = 60.0) -> None:
+    def __init__(
+        self, backend: Backend, *, slots: int = 1, idle_seconds: float = 60.0, room: int | None = None
+    ) -> None:
+        self._room = None if room is None else asyncio.Semaphore(room)
         self._backend = backend
         self._slots = slots
         self._idle_seconds = idle_seconds
@@ -93,6 +105,8 @@ class Fleet:
         self._layers = 0
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
+        if self._room is not None:
+            await self._room.acquire()
         kind = self._backend.kind(spec)
         berth = next((berth for berth in self._berths if berth.has_room(kind)), None) or self._new(kind, spec)
         berth.taken += 1
@@ -105,7 +119,11 @@ class Fleet:
             nonlocal left
             if not left:
                 left = True
-                await self._leave(berth)
+                try:
+                    await self._leave(berth)
+                finally:
+                    if self._room is not None:
+                        self._room.release()
 
         try:
             server = await asyncio.shield(berth.starting)

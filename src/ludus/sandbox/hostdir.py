@@ -1,8 +1,9 @@
 """What a pool of slots keeps on the host: one private folder, removed at the end, come what may.
 
-It holds the slots' scripts, a copy of bash and one folder per slot. A small janitor process holds the other end of a
-pipe: when the driver closes it, or dies by kill -9, the janitor removes whatever is left of the folder and of the
-slots' control groups.
+It holds the slots' scripts, a copy of bash, one folder per slot, and a note that says whose it is. A small janitor
+process holds the other end of a pipe: when the driver closes it, or dies by kill -9, the janitor removes whatever is
+left of the folder and of the slots' control groups. What outlives the janitor too (the machine lost power) is found by
+the note: `host_holdings`.
 """
 
 import os
@@ -13,9 +14,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct
+
 from ludus.errors import SandboxError
+from ludus.sandbox.owner import Holding, own_mark
 
 SCRIPTS = Path(__file__).parent / "slot"
+
+
+_PREFIX = "ludus-"
+_NOTE = "owner.json"
+
+
+class _Note(Struct, frozen=True):
+    owner: str
+    cgroups: tuple[str, ...]
 
 
 class HostDir:
@@ -23,7 +37,8 @@ class HostDir:
 
     def __init__(self, cgroups: Sequence[Path] = ()) -> None:
         try:
-            self.path = Path(tempfile.mkdtemp(prefix="ludus-")).resolve()
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
+            _lay(self.path / _NOTE, msgspec.json.encode(_Note(own_mark(), tuple(map(str, cgroups)))), 0o600)
             self.path.chmod(0o711)
             self.lib = self.path / "lib"
             self.lib.mkdir(mode=0o755)
@@ -64,6 +79,29 @@ class HostDir:
         assert self._janitor.stdin is not None
         self._janitor.stdin.close()
         self._janitor.wait()
+
+
+def host_holdings() -> list[Holding]:
+    """The folders of drivers of this host, as far as this user may see whose they are."""
+    found: list[Holding] = []
+    for note in Path(tempfile.gettempdir()).resolve().glob(f"{_PREFIX}*/{_NOTE}"):
+        with suppress(OSError, msgspec.DecodeError):
+            owner = msgspec.json.decode(note.read_bytes(), type=_Note).owner
+            found.append(Holding("this host", "folder", str(note.parent), owner))
+    return found
+
+
+def drop_from_host(holding: Holding) -> None:
+    """Remove a folder and the control groups that go with it. Raises OSError if something stays."""
+    folder = Path(holding.name)
+    note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=_Note)
+    for group in map(Path, note.cgroups):
+        for each in (*(group.iterdir() if group.is_dir() else ()), group):
+            if each.is_dir():
+                each.rmdir()
+    remove_tree(folder)
+    if folder.exists():
+        raise OSError(f"{folder} cannot be removed")
 
 
 def _lay(path: Path, data: bytes, mode: int) -> None:

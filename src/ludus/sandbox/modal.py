@@ -22,7 +22,7 @@ from ludus.sandbox.bundle import receiver
 from ludus.sandbox.fleet import Once
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.link import StdioLink
-from ludus.sandbox.owner import is_orphan, own_mark
+from ludus.sandbox.owner import Holding, own_mark
 from ludus.sandbox.remote import About, Server, demand
 from ludus.sandbox.settings import ModalSettings
 from ludus.sandbox.teardown import to_the_end
@@ -76,11 +76,20 @@ class Modal:
                 else await modal.Client.from_env.aio()
             )
             app = await modal.App.lookup.aio(self._settings.app, create_if_missing=True, client=client)
-            async for sandbox in modal.Sandbox.list.aio(app_id=app.app_id, client=client):
-                mark = (await sandbox.get_tags.aio()).get(_OWNER, "")
-                if is_orphan(mark):
-                    await _terminate(sandbox)
+            for holding in await _held(modal, client, app):
+                if holding.orphaned:
+                    await _terminate(await modal.Sandbox.from_id.aio(holding.name, client=client))
         return client, app
+
+    async def holdings(self) -> list[Holding]:
+        client, app = await self._opened.done()
+        with boundary(SandboxError, "Modal"):
+            return await _held(self._modal, client, app)
+
+    async def drop(self, holding: Holding) -> None:
+        client, _ = await self._opened.done()
+        with boundary(SandboxError, "Modal"):
+            await _terminate(await self._modal.Sandbox.from_id.aio(holding.name, client=client))
 
     async def _create(self, client: Any, app: Any, spec: SandboxSpec) -> Any:
         settings, modal = self._settings, self._modal
@@ -96,7 +105,7 @@ class Modal:
             region=settings.region or None,
             block_network=not spec.network,
             secrets=[modal.Secret.from_name(name) for name in settings.secrets],
-            env=dict(settings.env),
+            env=settings.env,
             tags={_OWNER: self._owner},
             client=client,
         )
@@ -122,8 +131,17 @@ class Modal:
             about,
             places=settings.slots,
             end=lambda: _terminate(sandbox),
-            memory_held=settings.slots == 1,
+            held=("memory",) if settings.slots == 1 else (),
         )
+
+
+async def _held(modal: Any, client: Any, app: Any) -> list[Holding]:
+    """The sandboxes of an app, whoever's they are."""
+    found: list[Holding] = []
+    async for sandbox in modal.Sandbox.list.aio(app_id=app.app_id, client=client):
+        mark = (await sandbox.get_tags.aio()).get(_OWNER, "")
+        found.append(Holding("modal", "sandbox", str(sandbox.object_id), mark))
+    return found
 
 
 async def _terminate(sandbox: Any) -> None:

@@ -27,7 +27,7 @@ from ludus.sandbox.bundle import bundle, finder
 from ludus.sandbox.fleet import Once
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.link import HttpLink
-from ludus.sandbox.owner import is_orphan, own_mark
+from ludus.sandbox.owner import Holding, own_mark
 from ludus.sandbox.remote import About, Server, demand
 from ludus.sandbox.settings import NomadSettings
 from ludus.sandbox.slotd.wire import Message
@@ -105,7 +105,7 @@ class Nomad:
             about,
             places=settings.slots,
             end=lambda: self._purge(name),
-            env=settings.env if bare else (),
+            env=settings.env if bare else {},
             mounts=settings.mounts if bare else None,
         )
 
@@ -153,13 +153,19 @@ class Nomad:
         with suppress(NomadError):  # the next driver's sweep is the last resort
             await self._api.request("DELETE", f"/v1/job/{quote(name, safe='')}", _Submitted, {"purge": "true"})
 
+    async def holdings(self) -> list[Holding]:
+        prefix = f"{self._settings.job_prefix}-"
+        jobs = await self._api.request("GET", "/v1/jobs", list[_Job], {"prefix": prefix})
+        return [Holding("nomad", "job", job.id, job.id.removeprefix(prefix).rpartition("-")[0]) for job in jobs]
+
+    async def drop(self, holding: Holding) -> None:
+        await self._purge(holding.name)
+
     async def _sweep(self) -> None:
         """Purge what drivers of this host have left that are not alive any more; with `purge_on_start`, all others'."""
-        prefix = f"{self._settings.job_prefix}-"
-        for entry in await self._api.request("GET", "/v1/jobs", list[_Job], {"prefix": prefix}):
-            mark = entry.id.removeprefix(prefix).rpartition("-")[0]
-            if self._settings.purge_on_start or is_orphan(mark):
-                await self._purge(entry.id)
+        for holding in await self.holdings():
+            if self._settings.purge_on_start or holding.orphaned:
+                await self.drop(holding)
 
 
 # ---- Nomad's API --------------------------------------------------------------------------------------------------
@@ -305,7 +311,7 @@ def job(settings: NomadSettings, spec: SandboxSpec, name: str, token: str) -> di
         "Name": _TASK,
         "Driver": "docker" if settings.driver == "docker" else "raw_exec",
         "Config": _config(settings, spec),
-        "Env": dict(settings.env),
+        "Env": settings.env,
         "Resources": _resources(settings, spec),
         "Templates": _templates(settings, token),
         "KillTimeout": 10_000_000_000,

@@ -8,6 +8,30 @@ import re
 import socket
 from pathlib import Path
 
+from msgspec import Struct
+
+
+class Holding(Struct, frozen=True):
+    """Something that a driver has: a folder of this host, a container, a job."""
+
+    backend: str
+    kind: str
+    """What it is called there: `folder`, `container`, `job` …"""
+    name: str
+    """What it is removed by."""
+    owner: str
+    """The mark of its driver."""
+
+    @property
+    def orphaned(self) -> bool:
+        return is_orphan(self.owner)
+
+    @property
+    def driver(self) -> str:
+        """The driver, for people."""
+        parts = self.owner.split("_")
+        return f"process {parts[2]} of {parts[0]}" if len(parts) == 4 else "unknown"
+
 
 def own_mark() -> str:
     """This process, in a form that no other process has: host, boot, number, and when it started."""

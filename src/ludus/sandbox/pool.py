@@ -14,7 +14,9 @@ the next try, a little longer each time. Nothing polls: every event calls `_pump
 Callers that cannot keep a block open hold slots by name instead: `acquire(trajectory)`, `heartbeat`, `release`. Such a
 hold ends by itself when `lease_seconds` pass without a sign of life. A slot released with `reset=True` is used again;
 if it cannot be reset, it is closed and counted. `idle_seconds` closes warm slots that nobody asks for,
-`lifetime_seconds` any slot that was held for too long. All clocks are the event loop's, which does not jump.
+`lifetime_seconds` any slot that was held for too long. A slot that takes longer than `patience_seconds` to be reset or
+closed is given up and counted, so that it cannot keep its room for ever. All clocks are the event loop's, which does
+not jump.
 """
 
 import asyncio
@@ -84,6 +86,7 @@ class Pool:
         lifetime_seconds: float | None = None,
         lease_seconds: float | None = None,
         starts_per_second: float | None = None,
+        patience_seconds: float = 180.0,
         snapshot: Snapshot | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
@@ -99,6 +102,7 @@ class Pool:
         self._lifetime_seconds = lifetime_seconds
         self._lease_seconds = lease_seconds
         self._starts_per_second = starts_per_second
+        self._patience_seconds = patience_seconds
         self._snapshot = snapshot
         self._on_close = on_close
         self._open = False
@@ -225,7 +229,8 @@ class Pool:
 
     async def _recycle(self, box: Sandbox) -> None:
         try:
-            await box.reset()
+            async with asyncio.timeout(self._patience_seconds):
+                await box.reset()
         except Exception:  # a backend is foreign code; a slot that cannot be reset is never handed out again
             self._broken += 1
             self._close(box)
@@ -426,7 +431,8 @@ class Pool:
 
     async def _end(self, box: Sandbox) -> None:
         try:
-            await box.close()
+            async with asyncio.timeout(self._patience_seconds):
+                await box.close()
         except Exception:  # a backend is foreign code; the pool goes on without knowing that the slot is gone
             self._lost += 1
         finally:

@@ -1,31 +1,37 @@
-"""From a profile to a pool of its slots.
+"""From profiles to a pool of their slots.
 
-    profiles = {"small": DockerSettings(image="python:3.11", slots=4), "gpu": ModalSettings(gpu="T4")}
-    async with open_profiles(profiles) as pool_of:
-        pool = await pool_of("small")
-        async with pool.lease(spec) as box:
-            await box.exec("echo hi")
+    profiles = {"": BwrapSettings(), "gpu": ModalSettings(gpu="T4")}
+    async with open_profiles(profiles) as pool:
+        async with pool.lease(SandboxSpec(profile="gpu")) as box:
+            await box.exec("nvidia-smi")
 
-A pool is made when its profile is first asked for, so a profile that nobody uses costs nothing and may be broken.
-Secrets are read by whoever may read the environment, and passed in: a profile has only their names.
+One pool serves them all: a spec names the profile that its slots are made with, and "" is the default one. What a
+profile needs is started when its first slot is asked for, so a profile that nobody uses costs nothing and may be
+broken. Secrets are read by whoever may read the environment, and passed in: a profile has only their names.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 
 from ludus.errors import ConfigError, suggest
+from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.apptainer import Apptainer
+from ludus.sandbox.bwrap import Bwrap
 from ludus.sandbox.docker import Docker
 from ludus.sandbox.fleet import Backend, Fleet
+from ludus.sandbox.local import Local
 from ludus.sandbox.nomad import Nomad
-from ludus.sandbox.pool import Pool
+from ludus.sandbox.pool import Create, Pool, Snapshot
 from ludus.sandbox.settings import (
     ApptainerSettings,
+    BwrapSettings,
     DockerSettings,
+    LocalSettings,
     ModalSettings,
     NomadSettings,
     Profile,
+    RemoteProfile,
     SshSettings,
 )
 from ludus.sandbox.ssh import Ssh
@@ -34,89 +40,128 @@ ReadSecret = Callable[[str, str], str]
 """The value of an environment variable, given its name and the setting that names it; empty for an empty name."""
 
 
+@dataclass(frozen=True)
+class PoolSettings:
+    """How many slots there are, and for how long."""
+
+    max_slots: int = 64
+    warm: int = 0
+    acquire_seconds: float = 600.0
+    idle_seconds: float | None = None
+    lifetime_seconds: float | None = None
+    starts_per_second: float | None = None
+
+
 def _no_secret(variable: str, setting: str) -> str:
     if variable:
         raise ConfigError(f"{setting} names the variable {variable}, but nothing was given to read it with")
     return ""
 
 
-def open_fleet(profile: Profile, *, secret: ReadSecret = _no_secret) -> Fleet:
-    """The slots of a profile, without a pool. Nothing is started yet."""
-    return Fleet(_backend(profile, secret), slots=profile.slots, idle_seconds=profile.idle_seconds)
+def open_fleet(profile: RemoteProfile, *, secret: ReadSecret = _no_secret) -> Fleet:
+    """The slots of a remote profile, without a pool. Nothing is started yet."""
+    room = profile.slots * len(profile.hosts) if isinstance(profile, SshSettings) else None
+    return Fleet(make_backend(profile, secret), slots=profile.slots, idle_seconds=profile.idle_seconds, room=room)
 
 
-def _backend(profile: Profile, secret: ReadSecret) -> Backend:
+def make_backend(profile: RemoteProfile, secret: ReadSecret = _no_secret) -> Backend:
     match profile:
-        case DockerSettings():
+        case DockerSettings():  # Podman's among them
             return Docker(profile)
         case SshSettings():
             return Ssh(profile)
         case ApptainerSettings():
             return Apptainer(profile)
         case NomadSettings():
-            return Nomad(profile, token=secret(profile.token_var, "sandbox.token_var"))
+            return Nomad(profile, token=secret(profile.token_var, "sandbox.nomad.token_var"))
         case ModalSettings():
             from ludus.sandbox.modal import Modal
 
-            key = secret(profile.token_id_var, "sandbox.token_id_var")
-            return Modal(
-                profile, token=(key, secret(profile.token_secret_var, "sandbox.token_secret_var")) if key else None
-            )
+            key = secret(profile.token_id_var, "sandbox.modal.token_id_var")
+            word = secret(profile.token_secret_var, "sandbox.modal.token_secret_var")
+            return Modal(profile, token=(key, word) if key else None)
 
 
-@asynccontextmanager
-async def open_profile(
-    profile: Profile,
-    *,
-    max_slots: int = 64,
-    warm: int = 0,
-    acquire_seconds: float = 600.0,
-    secret: ReadSecret = _no_secret,
-) -> AsyncGenerator[Pool, None]:
-    """A pool of the slots of one profile. Leaving ends every slot and every container."""
-    if isinstance(profile, SshSettings):
-        max_slots = min(max_slots, profile.slots * len(profile.hosts))
-    fleet = open_fleet(profile, secret=secret)
-    try:
-        async with Pool(
-            fleet.create,
-            max_slots=max_slots,
-            warm=warm,
-            acquire_seconds=acquire_seconds,
-            snapshot=fleet.snapshot,
-        ) as pool:
-            yield pool
-    finally:
-        await fleet.close()
+@dataclass(frozen=True)
+class _Kind:
+    """How slots of one profile are made."""
+
+    create: Create
+    snapshot: Snapshot
+
+
+class _Kinds:
+    """What is needed for each profile, made when it is first asked for."""
+
+    def __init__(self, profiles: Mapping[str, Profile], secret: ReadSecret, stack: AsyncExitStack) -> None:
+        self._profiles = profiles
+        self._secret = secret
+        self._stack = stack
+        self._made: dict[str, _Kind] = {}
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        return await self.of(spec.profile).create(spec)
+
+    async def snapshot(self, box: Sandbox) -> SandboxSpec:
+        return await self.of(box.spec.profile).snapshot(box)
+
+    def of(self, name: str) -> _Kind:
+        if name not in self._profiles:
+            known = [profile for profile in self._profiles if profile]
+            raise ConfigError(f"there is no sandbox profile '{name}'; {suggest(name, known)}")
+        if name not in self._made:
+            self._made[name] = self._make(self._profiles[name])
+        return self._made[name]
+
+    def _make(self, profile: Profile) -> _Kind:
+        if isinstance(profile, BwrapSettings):
+            bwrap = Bwrap()
+            self._stack.callback(bwrap.close)
+            bwrap.check()
+            return _Kind(bwrap.create, bwrap.snapshot)
+        if isinstance(profile, LocalSettings):
+            local = Local()
+            self._stack.callback(local.close)
+            return _Kind(local.create, local.snapshot)
+        fleet = open_fleet(profile, secret=self._secret)
+        self._stack.push_async_callback(fleet.close)
+        return _Kind(fleet.create, fleet.snapshot)
 
 
 @asynccontextmanager
 async def open_profiles(
     profiles: Mapping[str, Profile],
+    settings: PoolSettings = PoolSettings(),
     *,
-    max_slots: int = 64,
-    warm: int = 0,
-    acquire_seconds: float = 600.0,
+    first: str = "",
     secret: ReadSecret = _no_secret,
-) -> AsyncGenerator[Callable[[str], Awaitable[Pool]], None]:
-    """Pools by the name of their profile; `max_slots` and `warm` are for each. An unknown name is a ConfigError."""
-    opened: dict[str, Pool] = {}
-    turn = asyncio.Lock()
+) -> AsyncGenerator[Pool, None]:
+    """A pool of the slots of all profiles. Leaving ends every slot and every container.
+
+    Raises:
+        ConfigError: there is no profile `first`, or what it needs is not here.
+    """
     async with AsyncExitStack() as stack:
+        kinds = _Kinds(profiles, secret, stack)
+        kinds.of(first)
+        pool = Pool(
+            kinds.create,
+            max_slots=settings.max_slots,
+            warm=settings.warm,
+            acquire_seconds=settings.acquire_seconds,
+            idle_seconds=settings.idle_seconds,
+            lifetime_seconds=settings.lifetime_seconds,
+            starts_per_second=settings.starts_per_second,
+            snapshot=kinds.snapshot,
+        )
+        async with pool:
+            yield pool
 
-        async def pool_of(name: str) -> Pool:
-            if name not in profiles:
-                raise ConfigError(f"there is no sandbox profile '{name}'; {suggest(name, list(profiles))}")
-            async with turn:
-                if name not in opened:
-                    opening = open_profile(
-                        profiles[name],
-                        max_slots=max_slots,
-                        warm=warm,
-                        acquire_seconds=acquire_seconds,
-                        secret=secret,
-                    )
-                    opened[name] = await stack.enter_async_context(opening)
-            return opened[name]
 
-        yield pool_of
+@asynccontextmanager
+async def open_profile(
+    profile: Profile, settings: PoolSettings = PoolSettings(), *, secret: ReadSecret = _no_secret
+) -> AsyncGenerator[Pool, None]:
+    """A pool of the slots of one profile."""
+    async with open_profiles({"": profile}, settings, secret=secret) as pool:
+        yield pool

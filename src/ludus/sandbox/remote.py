@@ -6,10 +6,11 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from msgspec import Struct
@@ -69,6 +70,11 @@ class _RemoteShell:
     @property
     def alive(self) -> bool:
         return self._link.alive and not self._closed
+
+    @property
+    def pid(self) -> int:
+        """None that this host could number."""
+        return 0
 
     async def run(self, command: bytes, *, seconds: float, keep: int, stdin: bytes | None = None) -> ExecResult:
         head = {"op": "run", "command": len(command), "seconds": seconds, "keep": keep, "stdin": stdin is not None}
@@ -166,18 +172,18 @@ class Server:
         *,
         places: int,
         end: Callable[[], Awaitable[None]],
-        memory_held: bool = False,
-        env: tuple[tuple[str, str], ...] = (),
+        held: Sequence[str] = (),
+        env: Mapping[str, str] = MappingProxyType({}),
         mounts: Sequence[Mount] | None = None,
     ) -> None:
-        """`memory_held`: a container holds the slot's memory. `mounts`: what slotd is to show to every slot, beside the
-        caches of its spec; None where the container has them already."""
+        """`held`: limits (memory, processes, disk) that a container holds for its slot. `mounts`: what slotd is to show
+        to every slot, beside the caches of its spec; None where the container has them already."""
         self.about = about
         self.places = places
         """Slots that it can hold at once."""
         self._link = link
         self._end = end
-        self._memory_held = memory_held
+        self._held = held
         self._env = env
         self._mounts = mounts
         self._names = count(1)
@@ -191,14 +197,18 @@ class Server:
         """Whether a new slot finds nothing of those before it. Without namespaces, something might have stayed."""
         return self.about.isolation == "namespaces"
 
+    def limits(self) -> tuple[Held, ...]:
+        """Which limits hold for its slots, for people."""
+        return limits_held(self.about, container=self._held)
+
     async def open(self, spec: SandboxSpec, given_back: Callable[[], Awaitable[None]]) -> RemoteSandbox:
         name = f"s{next(self._names)}_{secrets.token_hex(3)}"
         wanted = {
             "network": spec.network,
             "disk_mb": spec.disk_mb,
             "processes": spec.processes,
-            "memory_mb": 0 if self._memory_held else spec.memory_mb,
-            "env": {**dict(self._env), **dict(spec.env)},
+            "memory_mb": 0 if "memory" in self._held else spec.memory_mb,
+            "env": {**self._env, **dict(spec.env)},
             "mounts": [] if self._mounts is None else [*((m.source, m.target) for m in self._mounts), *spec.caches],
         }
         call = self._link.call({"op": "open", "slot": name, "spec": wanted}, seconds=_OPEN_SECONDS)

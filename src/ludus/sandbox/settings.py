@@ -1,4 +1,4 @@
-"""What can be set for each kind of remote slots: profiles, by name.
+"""What can be set for each kind of slots: profiles, by name.
 
 A profile says where slots live and what they are made of (`backend`, image, cpus, gpus, slots per container …); what
 one slot may use (memory, disk, network …) is said by the `SandboxSpec` that asks for it. Secrets are never in here:
@@ -7,11 +7,19 @@ fields that end in `_var` or `_vars` name the environment variables that hold th
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 Count = Annotated[int, Meta(ge=1)]
 Whole = Annotated[int, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
+
+
+class BwrapSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="backend", tag="bwrap"):
+    """Slots of this machine, isolated by bubblewrap."""
+
+
+class LocalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="backend", tag="local"):
+    """Slots of this machine that isolate nothing: for trusted code only."""
 
 
 class Mount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,7 +38,7 @@ class RemoteSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Slots per container or host."""
     python: str = "python3"
     """The Python that runs slotd over there: 3.8 or later."""
-    env: tuple[tuple[str, str], ...] = ()
+    env: dict[str, str] = field(default_factory=dict[str, str])
     """Variables of the container. They are recorded: no secrets here."""
     start_seconds: Positive = 120.0
     """Time for a container to start."""
@@ -43,12 +51,12 @@ class RemoteSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class DockerSettings(RemoteSettings, frozen=True, kw_only=True, tag_field="backend", tag="docker"):
-    """Containers of a Docker engine, or of Podman's service."""
+    """Containers of a Docker engine."""
 
     image: str
     """The image; it needs bash and Python."""
     socket: str = "/var/run/docker.sock"
-    """The engine's unix socket; Podman's is most often /run/podman/podman.sock."""
+    """The engine's unix socket."""
     cpus: float = 0.0
     """Processors of a container; 0 for no limit."""
     memory_mb: Whole = 0
@@ -69,8 +77,15 @@ class DockerSettings(RemoteSettings, frozen=True, kw_only=True, tag_field="backe
     """Time to fetch it."""
     api_seconds: Positive = 60.0
     """Time for the engine to answer."""
-    labels: tuple[tuple[str, str], ...] = ()
+    labels: dict[str, str] = field(default_factory=dict[str, str])
     """Labels for the containers."""
+
+
+class PodmanSettings(DockerSettings, frozen=True, kw_only=True, tag_field="backend", tag="podman"):
+    """Containers of Podman's service (`podman system service`), which speaks the engine's API."""
+
+    socket: str = "/run/podman/podman.sock"
+    """The service's unix socket."""
 
 
 class SshSettings(RemoteSettings, frozen=True, kw_only=True, tag_field="backend", tag="ssh"):
@@ -185,4 +200,15 @@ class ModalSettings(RemoteSettings, frozen=True, kw_only=True, tag_field="backen
     """Accept slots that are not isolated from each other, where Modal allows no better."""
 
 
-Profile = DockerSettings | SshSettings | ApptainerSettings | NomadSettings | ModalSettings
+RemoteProfile = DockerSettings | PodmanSettings | SshSettings | ApptainerSettings | NomadSettings | ModalSettings
+Profile = BwrapSettings | LocalSettings | RemoteProfile
+
+
+def backend_of(profile: Profile) -> str:
+    """The name of a profile's backend."""
+    return str(profile.__struct_config__.tag)
+
+
+def isolates(profile: Profile) -> bool:
+    """Whether slots of this profile are kept from each other and from their host, or refused."""
+    return not isinstance(profile, LocalSettings) and not getattr(profile, "trusted", False)

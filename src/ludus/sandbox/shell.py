@@ -194,6 +194,11 @@ class Shell:
     def alive(self) -> bool:
         return not self._dead
 
+    @property
+    def pid(self) -> int:
+        """The slot's first process, as the host numbers it; 0 before it has started."""
+        return self._pid
+
     def supervisor_arguments(self, lib: str, io: str, doors: Sequence[int], ulimits: Sequence[str]) -> list[str]:
         """The arguments of `slot/supervisor.sh`. It must inherit the slot's ends of the pipes, and the doors."""
         channels = (str(self._pipes.slot_command), str(self._pipes.slot_status))

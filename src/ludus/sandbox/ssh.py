@@ -20,6 +20,7 @@ from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.bundle import receiver
 from ludus.sandbox.link import StdioLink
+from ludus.sandbox.owner import Holding
 from ludus.sandbox.program import run_program
 from ludus.sandbox.remote import About, Server, demand
 from ludus.sandbox.settings import SshSettings
@@ -49,6 +50,12 @@ class Ssh:
         except BaseException:
             self._used[host] -= 1
             raise
+
+    async def holdings(self) -> list[Holding]:
+        return []
+
+    async def drop(self, holding: Holding) -> None:
+        raise AssertionError("there are none")
 
     async def close(self) -> None:
         """Nothing is left over there when its servers are ended."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ludus.models.parsers import Format, Parsed, Parser, Stream, names
@@ -162,6 +162,8 @@ TOOLS = [ToolSpec("f", "", {"type": "object", "properties": {"a": {"type": "stri
 @pytest.mark.parametrize("format", EVERY)
 def test_any_pieces_give_the_whole(format: str) -> None:
     @quick
+    @example("Hi.\n[f(a='[f(a='b',", [1], False, False)  # a letter that may begin the next string
+    @example("[f(a=+.5, b=-.5)]", [1], False, False)
     @given(fragments(format), st.lists(st.integers(1, 30), min_size=1, max_size=5), st.booleans(), st.booleans())
     def check(text: str, sizes: list[int], thinking: bool, offered: bool) -> None:
         parser, tools = Parser(format), TOOLS if offered else []

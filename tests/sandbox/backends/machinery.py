@@ -26,7 +26,12 @@ PACKAGES = (
     *("base-files", "base-passwd", "bash", "coreutils", "dash", "debianutils", "findutils", "gawk", "grep", "gzip"),
     *("hostname", "libc-bin", "login", "procps", "python3", "sed", "tar", "util-linux"),
 )
-_SKIPPED = ("/usr/share/doc", "/usr/share/man", "/usr/share/locale", "/usr/share/info", "/usr/share/lintian")
+_SKIPPED = (
+    *(f"/usr/share/{name}" for name in ("doc", "man", "locale", "info", "lintian", "perl5", "bash-completion")),
+    *(f"/usr/lib/python3.{minor}/{name}" for minor in range(8, 16) for name in ("test", "pydoc_data", "lib2to3")),
+    "/usr/lib/x86_64-linux-gnu/gconv",
+)
+"""What no test needs: every engine has a copy of the image, and has to remove it."""
 
 
 class Missing(Exception):
@@ -138,6 +143,7 @@ _LINKS = {"usr/bin/awk": "gawk", "usr/bin/which": "which.debianutils"}
 _FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+    "etc/ludus-image": "",
     "root/secret": "of the image's root\n",
 }
 
@@ -340,3 +346,83 @@ def run(*command: str, env: dict[str, str] | None = None) -> str:
     if done.returncode != 0:
         raise Missing(f"{command[0]} failed here: {done.stderr.strip()[-1500:]}")
     return done.stdout
+
+
+# ---- Slurm --------------------------------------------------------------------------------------------------------
+
+
+def slurm(folder: Path) -> Iterator[dict[str, str]]:
+    """The variables with which `sbatch` finds a cluster of our own: two nodes, both of them this machine."""
+    need("munged", "slurmctld", "slurmd", "sbatch")
+    key, munge_socket = folder / "munge.key", folder / "munge.sock"
+    key.write_bytes(os.urandom(128))
+    key.chmod(0o400)
+    folder.chmod(0o755)
+    control, node = free_port(), free_port_pair()
+    config = folder / "slurm.conf"
+    host = socket.gethostname().partition(".")[0]
+    config.write_text(
+        _SLURM.format(folder=folder, host=host, socket=munge_socket, control=control, one=node, two=node + 1)
+    )
+    names = {name: str(folder / f"munged.{name}") for name in ("pid", "log", "seed")}
+    files = [f"--{name}-file={path}" for name, path in names.items()]
+    commands = {
+        "munged": ["--foreground", "--force", f"--socket={munge_socket}", f"--key-file={key}", *files],
+        "slurmctld": ["-D", "-f", str(config)],
+        "node1": ["-D", "-N", "node1", "-f", str(config)],
+        "node2": ["-D", "-N", "node2", "-f", str(config)],
+    }
+    env = {"SLURM_CONF": str(config)}
+    daemons: list[Daemon] = []
+    try:
+        for name, arguments in commands.items():
+            program = _find("slurmd" if name.startswith("node") else name)
+            daemons.append(Daemon([program, *arguments], folder / f"{name}.out", env))
+            if name == "munged":
+                daemons[-1].wait_until(munge_socket.exists)
+        daemons[1].wait_until(lambda: _idle_nodes(env) == 2)
+        yield env
+    finally:
+        for daemon in reversed(daemons):
+            daemon.stop()
+
+
+def _idle_nodes(env: dict[str, str]) -> int:
+    try:
+        return run("sinfo", "--noheader", "--Node", "--states=idle", env=env).count("\n")
+    except Missing:  # the controller does not answer yet
+        return 0
+
+
+def free_port_pair() -> int:
+    """A port that is free, and so is the next."""
+    while True:
+        port = free_port()
+        with socket.socket() as sock:
+            if sock.connect_ex(("127.0.0.1", port + 1)) != 0:
+                return port
+
+
+_SLURM = """
+ClusterName=ludus
+SlurmctldHost={host}(127.0.0.1)
+AuthType=auth/munge
+AuthInfo=socket={socket}
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+SlurmUser=root
+SlurmdUser=root
+SlurmctldPort={control}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+ReturnToService=2
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
+NodeName=node[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{one}-{two}] CPUs=2 RealMemory=100
+PartitionName=all Nodes=node[1-2] Default=YES State=UP MaxTime=INFINITE
+"""

@@ -29,7 +29,7 @@ def test_slots_of_an_ordinary_user(apptainer_fleet, tmp_path):
         for part in (tmp_path, *list(tmp_path.parents)[:2]):
             part.chmod(0o755)
         before = set(children(os.getpid()))
-        fleet = apptainer_fleet(env=(("FROM", "profile"),), mounts=(Mount(source=str(tmp_path), target="/cache"),))
+        fleet = apptainer_fleet(env={"FROM": "profile"}, mounts=(Mount(source=str(tmp_path), target="/cache"),))
         one, two = await asyncio.gather(*(fleet.create(SPEC) for _ in range(2)))
         assert fleet.servers()[0].about.isolation == "namespaces"
         seen = await one.exec("id -un; cat /cache/f; echo $FROM; env | grep -c APPTAINER; ls /proc | grep -c '^[0-9]'")

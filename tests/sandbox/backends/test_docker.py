@@ -52,7 +52,7 @@ async def none_left(socket: str) -> None:
     raise AssertionError(await containers(socket))
 
 
-TEST = {"labels": (("test", "yes"),)}
+TEST = {"labels": {"test": "yes"}}
 
 
 MANY = b"""
@@ -171,7 +171,7 @@ def test_read_only_image_environment_and_caches(docker_fleet, tmp_path):
         (tmp_path / "f").write_text("shared")
         tmp_path.chmod(0o755)
         for slots in (1, 2):
-            fleet = docker_fleet(slots=slots, read_only=True, env=(("FROM", "profile"), ("BOTH", "p")), **TEST)
+            fleet = docker_fleet(slots=slots, read_only=True, env={"FROM": "profile", "BOTH": "p"}, **TEST)
             try:
                 spec = SandboxSpec(disk_mb=32, env=(("BOTH", "s"),), caches=((str(tmp_path), "/opt/cache"),))
                 box = await fleet.create(spec)

@@ -32,7 +32,7 @@ async def sandboxes(app: str) -> list:
 
 def test_a_sandbox_has_what_the_profile_says_and_ends_with_its_slots(modal_fleet):
     async def work() -> None:
-        fleet = modal_fleet(app="one", slots=2, env=(("FROM", "profile"),), idle_seconds=0.05)
+        fleet = modal_fleet(app="one", slots=2, env={"FROM": "profile"}, idle_seconds=0.05)
         boxes = await asyncio.gather(*(fleet.create(SPEC) for _ in range(3)))
         found = await sandboxes("one")
         assert len(found) == 2

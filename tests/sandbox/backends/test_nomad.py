@@ -146,7 +146,7 @@ def test_the_docker_driver_runs_in_a_real_engine(folder, docker_socket, tmp_path
     nomad = next(daemon)
 
     async def work() -> None:
-        settings = NomadSettings(address=nomad.address, image=machinery.IMAGE, slots=2, env=(("FROM", "profile"),))
+        settings = NomadSettings(address=nomad.address, image=machinery.IMAGE, slots=2, env={"FROM": "profile"})
         backend = Nomad(settings, token=nomad.token)
         server = await backend.launch(SPEC)
         assert server.about.isolation == "namespaces"

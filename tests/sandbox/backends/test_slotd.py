@@ -276,7 +276,9 @@ def test_when_the_owner_falls_silent_all_slots_end(slotd, settings):
 
 
 def marked(word: str) -> list[str]:
-    found = subprocess.run(["pgrep", "-f", word], capture_output=True, text=True, check=False).stdout
+    """Processes `sleep WORD…`: other programs on the machine may have the word in their arguments."""
+    line = f"^sleep {re.escape(word)}"
+    found = subprocess.run(["pgrep", "-f", line], capture_output=True, text=True, check=False).stdout
     return found.split()
 
 

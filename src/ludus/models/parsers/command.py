@@ -9,6 +9,7 @@ import msgspec
 from ludus.errors import ConfigError
 from ludus.models.parsers import Parsed, Parser
 from ludus.models.parsers.tools import mapping
+from ludus.models.parsers.values import dumps
 from ludus.types import JsonObject, ToolSpec
 
 
@@ -45,7 +46,7 @@ def _row_line(parser: Parser, text: str, tools: Any) -> str:
 def _row(line: str) -> JsonObject:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"not JSON: {error}") from None
     if not isinstance(row, dict) or not isinstance(cast(JsonObject, row).get("input"), str):
         raise ConfigError('expected an object with a text in "input"')
@@ -74,4 +75,4 @@ def _line(reply: Parsed, warning: str = "") -> str:
         row["problems"] = msgspec.to_builtins(reply.problems)
     if warning:
         row["warning"] = warning
-    return json.dumps(row, ensure_ascii=False)
+    return dumps(row)

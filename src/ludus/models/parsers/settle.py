@@ -66,8 +66,7 @@ def _decoded(arguments: Any) -> Any:
 def _unwrapped(arguments: Any, name: str, tools: Tools) -> Any:
     if name in tools and len(given := mapping(arguments)) == 1:
         key, value = next(iter(given.items()))
-        inner = _decoded(value)
-        if key in _WRAPPERS and key not in tools.properties(name) and isinstance(inner, dict):
+        if key in _WRAPPERS and key not in tools.properties(name) and isinstance(inner := _decoded(value), dict):
             return cast(JsonObject, inner)
     return arguments
 

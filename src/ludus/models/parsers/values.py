@@ -199,6 +199,8 @@ class Python(Literals):
     _WORD = re.compile(r"[^\W\d]\w*+")
     _NUMBER = re.compile(r"[+-]?(?:0[xX][\da-fA-F_]*+|(?:\d[\d_]*+(?:\.[\d_]*+)?|\.\d[\d_]*+)(?:[eE][+-]?\d*+)?)")
     _QUOTE = re.compile(r"""([rRbBuUfF]{0,2})('''|\"{3}|'|")""")
+    _PREFIX = re.compile("[rRbBuUfF]{1,2}")
+    _SIGN = re.compile(r"[+-]?\.?")
     _BODY: ClassVar = {
         quote: re.compile(rf"((?:[^\\{quote[0]}]++|\\.|{quote[0]}(?!{quote[1:]}))*+){quote}", re.DOTALL)
         for quote in ('"""', "'''", '"', "'")
@@ -216,7 +218,7 @@ class Python(Literals):
                 raise Cut
             return value, end
         found = self._NUMBER.match(text, at) or self._WORD.match(text, at)
-        if text[at:] in "+-." or (found and found.end() == len(text)):
+        if self._SIGN.fullmatch(text, at) or (found and found.end() == len(text)):
             raise Cut
         if found is None:
             raise Bad(at, f"unexpected {text[at]!r}")
@@ -244,8 +246,11 @@ class Python(Literals):
             raw, quote = found.groups()
             body, at = self.body(text, found.end(), quote, depth)
             parts.append(body if raw.lower() in {"r", "br", "rb"} else self._ESCAPE.sub(self._unescape, body))
-            after = self._QUOTE.match(text, skip(text, at))
+            begin = skip(text, at)
+            after = self._QUOTE.match(text, begin)
             if after is None:
+                if self._PREFIX.fullmatch(text, begin):  # letters that another string may begin with
+                    raise Cut
                 return "".join(parts), at
             found = after
 

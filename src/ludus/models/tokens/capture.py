@@ -67,6 +67,14 @@ class CapturedChatModel:
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         capture = self._captures.find(messages)[0] or Capture()
+        completion = await self.ask(capture, messages, tools, sampling)
+        twin = self._captures.give_out(completion.message, capture)
+        return msgspec.structs.replace(completion, message=twin)
+
+    async def ask(
+        self, capture: Capture, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling
+    ) -> Completion:
+        """Draw a reply within a conversation that the caller keeps."""
         asked = msgspec.structs.replace(sampling, extra={**_ASKED, **sampling.extra})
         settings = self._settings
         body = request_body(
@@ -83,9 +91,7 @@ class CapturedChatModel:
             return completion, _generated(data, completion)
 
         found = await self._servers.retrying(lambda lane: lane.server.exchange(body, read))
-        completion = capture.add(*found)
-        twin = self._captures.give_out(completion.message, capture)
-        return msgspec.structs.replace(completion, message=twin)
+        return capture.add(*found)
 
     async def close(self) -> None:
         await self._servers.close()
@@ -131,7 +137,7 @@ def _generated(data: bytes, completion: Completion) -> Generated:
         raise no_logprobs("the chat server", "It was asked for `logprobs: true`.")
     return Generated(
         ids=tuple(choice.token_ids),
-        logprobs=tuple(logprob(place.logprob) for place in choice.logprobs.content),
+        logprobs=tuple([logprob(place.logprob) for place in choice.logprobs.content]),
         finish=completion.finish,
         prompt=tuple(reply.prompt_token_ids),
     )

@@ -7,11 +7,21 @@ holds its whole reply; in further rows that share it, it is context.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from ludus.types import Joint, Tokens
+from ludus.types import Joint, Rollout, Tokens
+
+Mode = Literal["tokens", "chat", "mixed", "empty"]
+
+
+def mode(rollout: Rollout) -> Mode:
+    """Whether a rollout was run with exact tokens: in all, none or some of its turns, or without a turn."""
+    exact = {turn.completion.tokens is not None for turn in rollout.turns}
+    if not exact:
+        return "empty"
+    return "mixed" if len(exact) == 2 else "tokens" if True in exact else "chat"
 
 
 class Step(NamedTuple):

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ludus.errors import ConfigError
 
@@ -124,10 +124,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     a message, the state of a loop, a method of a text. Everything else goes through its checks."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        kind: type = type(obj)  # pyright: ignore[reportUnknownVariableType]
+        kind: Any = type(obj)  # pyright: ignore[reportUnknownVariableType]
         if kind is dict and attribute not in _METHODS:
-            fields = cast(dict[str, Any], obj)
-            return fields[attribute] if attribute in fields else self.undefined(obj=obj, name=attribute)
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if (kind is LoopContext and attribute[0] != "_") or (kind is str and attribute in _OF_TEXT):
             return getattr(obj, attribute)
         if kind is Namespace:
@@ -138,9 +137,13 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        if type(obj) is dict and isinstance(argument, str) and argument in obj:
-            return cast(dict[str, Any], obj)[argument]
+        kind: Any = type(obj)  # pyright: ignore[reportUnknownVariableType]
+        if kind is dict and isinstance(argument, str) and argument in obj:
+            return obj[argument]
         return super().getitem(obj, argument)
+
+
+_PLAIN_JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 def _to_json(
@@ -151,6 +154,8 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Jinja's own filter escapes HTML and sorts keys, which no model was trained on."""
+    if indent is None and separators is None and not ensure_ascii and not sort_keys:
+        return _PLAIN_JSON.encode(value)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -42,9 +43,10 @@ class Marks:
     content: str
     arguments: str
 
-    @classmethod
-    def of(cls, depth: int) -> "Marks":
-        return cls(*(f"Xq{kind}{depth:05d}qX" for kind in "rca"))
+    @staticmethod
+    @lru_cache(maxsize=512)
+    def of(depth: int) -> "Marks":
+        return Marks(*(f"Xq{kind}{depth:05d}qX" for kind in "rca"))
 
 
 def tool_views(tools: Sequence[ToolSpec]) -> list[View] | None:

@@ -184,6 +184,8 @@ def finish_reason(value: Any) -> Finish:
 
 def logprob(value: Any) -> float | None:
     """A logprob, or None where an engine has none to tell."""
+    if type(value) is float and NO_PROBABILITY < value < math.inf:
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) and value > NO_PROBABILITY else None

@@ -11,6 +11,8 @@ is too small to have learnt to call them: token mode here is for trying the mach
 
 from collections.abc import Sequence
 
+import msgspec
+
 from ludus.models.embedded import EmbeddedServer, EmbeddedSettings
 from ludus.models.server import ServerSettings
 from ludus.models.servers import OnRetry
@@ -35,6 +37,8 @@ class EmbeddedEngine:
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, n: int = 1, *, on_retry: OnRetry | None = None
     ) -> list[Generated]:
+        if sampling.max_tokens is None:
+            sampling = msgspec.structs.replace(sampling, max_tokens=self._settings.reply_tokens)
         return await (await self.started()).generate(ids, sampling, n, on_retry=on_retry)
 
     async def tokenize(self, text: str) -> Sequence[int] | None:

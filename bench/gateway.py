@@ -1,0 +1,422 @@
+"""What a request through the capturing gateway costs, side by side with the gateways people use today.
+
+    $ python bench/gateway.py              ours, and the peers that are already installed
+    $ python bench/gateway.py --peers      install the peers first (about 100 MB, once)
+    $ python bench/gateway.py --short      one round of few requests, to see that it works
+
+Agents on loopback hold conversations of four turns, each in a session of its own, through a gateway that asks an
+instant server (`mock_openai.py`) and records everything, sampled ids and logprobs included. Each gateway is a process
+of its own, started by its own command; ours is `ludus gateway`, in token mode (`vllm_chat`: the ids are those that the
+server tells) and, for comparison, in chat mode. Ours also writes every session as a line of JSON, and what it wrote is
+counted.
+
+The judge is CPU time of the gateway's process per request: on a shared machine it moves by a tenth or two, while wall
+time may double. Rounds interleave the systems and the median counts. Agent Lightning refuses streams, so there it has
+no figure; it needs Python 3.12.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median, quantiles
+
+from common import CACHE, Check, CommandFailed, machine, make_venv, newer_python, ready_venv, table, verdict
+from mock_openai import CALLS, allow_many_sockets, running
+from peers.load import Seen, send
+
+CONCURRENCIES = (64, 512)
+REQUESTS = 4096
+WARM_UP = 256
+"""Requests before the measured ones, beside one for each connection."""
+MIN_RATE = 2000.0
+"""Requests that one core must manage in a second."""
+MIN_LEAD = 15.0
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a gateway runs, and what it is to ask."""
+
+    port: int
+    mock: str
+    """The mock's base URL."""
+    folder: Path
+    """For whatever it writes."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A gateway: how it is started, and where a session's API begins."""
+
+    name: str
+    command: Callable[[Path, Place], list[str]]
+    """From its Python, and the place."""
+    path: Callable[[str], str]
+    health: str
+    requirements: tuple[str, ...] = ()
+    minor: int = 11
+    """The oldest Python 3 it runs on."""
+    streams: bool = True
+    prepare: Callable[[Place, Sequence[str]], None] = lambda place, sessions: None
+    """What it must be told before the sessions can be used."""
+    recorded: Callable[[Place], int] | None = None
+    """How many requests it wrote, after it ended."""
+
+
+# ---- the systems --------------------------------------------------------------------------------------------------
+
+
+def _ludus(*more: str) -> Callable[[Path, Place], list[str]]:
+    def command(python: Path, place: Place) -> list[str]:
+        settings = [f"--model.base_url={place.mock}", "--model.name=mock", f"--gateway.port={place.port}", *more]
+        return [str(python.with_name("ludus")), "gateway", *settings, "--out", str(place.folder / "run")]
+
+    return command
+
+
+def _lines(place: Place) -> Iterator[dict[str, object]]:
+    with (place.folder / "run" / "sessions.jsonl").open() as lines:
+        yield from map(json.loads, lines)
+
+
+def _written(place: Place) -> int:
+    return sum(len(line["exchanges"]) for line in _lines(place))  # pyright: ignore[reportArgumentType]
+
+
+def _written_exactly(place: Place) -> int:
+    return sum(len(line["exchanges"]) for line in _lines(place) if line.get("exact"))  # pyright: ignore[reportArgumentType]
+
+
+def _rllm(python: Path, place: Place) -> list[str]:
+    where = ["--host", "127.0.0.1", "--port", str(place.port), "--worker", place.mock]
+    return [str(python.with_name("rllm-model-gateway")), *where, "--store", "memory", "--log-level", "warning"]
+
+
+def _lightning(python: Path, place: Place) -> list[str]:
+    settings = ["host=127.0.0.1", f"port={place.port}", "default_proxy.model_name=mock"]
+    return [str(python.with_name("agl-server")), *settings, f"hydra.run.dir={place.folder}"]
+
+
+def _enqueue(place: Place, sessions: Sequence[str]) -> None:
+    api = f"http://127.0.0.1:{place.port}/api"
+    _post(f"{api}/models", [{"model": "mock", "endpoint": place.mock}])
+    _post(f"{api}/rollouts", [{"input": "", "rollout_id": session} for session in sessions])
+
+
+def _post(url: str, value: object) -> None:
+    request = urllib.request.Request(url, json.dumps(value).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        response.read()
+
+
+def _by_name(session: str) -> str:
+    return f"/s/{session}/v1"
+
+
+OURS = System(
+    "ludus, token mode",
+    _ludus("--model.mode=token", "--model.engine=vllm_chat"),
+    _by_name,
+    "/health",
+    recorded=_written_exactly,
+)
+CHAT = System("ludus, chat mode", _ludus(), _by_name, "/health", recorded=_written)
+PEERS = (
+    System(
+        "agentlightning",
+        _lightning,
+        lambda session: f"/proxy/rollout/{session}/attempt/0/mode/train/openai/v1",
+        "/healthz",
+        ("agentlightning==1.0.2",),
+        minor=12,
+        streams=False,
+        prepare=_enqueue,
+    ),
+    System(
+        "rllm-model-gateway",
+        _rllm,
+        lambda session: f"/sessions/{session}/v1",
+        "/health",
+        ("rllm-model-gateway==0.1.0",),
+    ),
+)
+
+
+# ---- measuring ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """A gateway at a concurrency, streaming or not: what it took, or why there is no figure."""
+
+    system: System
+    concurrency: int
+    stream: bool
+    cpu_ms: float = 0.0
+    """Of the gateway's process, per request."""
+    rate: float = 0.0
+    """Requests per second of wall time."""
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    trouble: str = ""
+
+    @property
+    def valid(self) -> bool:
+        return not self.trouble
+
+
+@dataclass
+class Round:
+    """One gateway process, and what was sent through it."""
+
+    process: subprocess.Popen[bytes]
+    place: Place
+    sent: int = 0
+    rows: list[Row] = field(default_factory=list[Row])
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process with all of its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def started(system: System, python: Path, mock: str) -> Generator[Round]:
+    """The gateway, up and listening; ended with Ctrl-C, as a user would."""
+    with tempfile.TemporaryDirectory(prefix="gateway-bench-") as folder:
+        place = Place(free_port(), mock, Path(folder))
+        log = (place.folder / "log").open("wb")
+        with log, subprocess.Popen(system.command(python, place), stdout=log, stderr=log, cwd=folder) as process:
+            try:
+                wait_for(system, place, process)
+                yield (round_ := Round(process, place))
+            finally:
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+            if system.recorded is not None and (written := system.recorded(place)) != round_.sent:
+                lost = f"recorded {written} of {round_.sent} requests"
+                round_.rows[:] = [replace(row, trouble=row.trouble or lost) for row in round_.rows]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+def wait_for(system: System, place: Place, process: subprocess.Popen[bytes]) -> None:
+    """Until it answers; any status will do."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{place.port}{system.health}", timeout=5).close()
+        except urllib.error.HTTPError as answered:
+            answered.close()
+            return
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise CommandFailed(f"{system.name} did not start: {(place.folder / 'log').read_text()[-2000:]}")
+
+
+def measured(system: System, python: Path, mock: str, requests: int, seconds: float) -> list[Row]:
+    """One process of a gateway through all its cells."""
+    cells = [(concurrency, stream) for stream in (False, True) for concurrency in CONCURRENCIES]
+    try:
+        with started(system, python, mock) as running_:
+            for concurrency, stream in cells:
+                if stream and not system.streams:
+                    running_.rows.append(Row(system, concurrency, stream, trouble="refuses streams"))
+                    continue
+                label = f"c{concurrency}-{int(stream)}"
+                count = max(requests // CALLS, concurrency)
+                # Connections, caches and the interpreter's own learning are paid for before.
+                pushed(system, running_, f"{label}-warm", WARM_UP + concurrency, concurrency, stream, seconds, turns=1)
+                running_.rows.append(pushed(system, running_, label, count, concurrency, stream, seconds))
+        return running_.rows
+    except (CommandFailed, OSError) as error:
+        print(error, file=sys.stderr)
+        return [Row(system, concurrency, stream, trouble="did not run") for concurrency, stream in cells]
+
+
+def pushed(
+    system: System,
+    to: Round,
+    label: str,
+    count: int,
+    concurrency: int,
+    stream: bool,
+    seconds: float,
+    turns: int = CALLS,
+) -> Row:
+    """Send conversations through a running gateway."""
+    sessions = [f"{label}-{number}" for number in range(count)]
+    system.prepare(to.place, sessions)
+    sending = send(to.place.port, sessions, concurrency, stream, system.path, turns)
+    cpu, wall = cpu_seconds(to.process.pid), time.perf_counter()
+    try:
+        seen = asyncio.run(asyncio.wait_for(sending, seconds))
+    except TimeoutError:
+        return Row(system, concurrency, stream, trouble=f"no result within {seconds:g} s")
+    wall, cpu = time.perf_counter() - wall, cpu_seconds(to.process.pid) - cpu
+    to.sent += count * turns
+    return judged(Row(system, concurrency, stream), seen, count * turns, cpu, wall)
+
+
+def judged(row: Row, seen: Seen, requests: int, cpu: float, wall: float) -> Row:
+    """The figures, which count only if every request was answered."""
+    trouble = "" if seen.good == requests else f"{seen.good} of {requests} answered: {seen.trouble.splitlines()[0]}"
+    shares = quantiles(seen.seconds, n=100) if len(seen.seconds) > 1 else [0.0] * 99
+    return replace(
+        row,
+        cpu_ms=cpu * 1000 / requests,
+        rate=requests / wall,
+        p50_ms=shares[49] * 1000,
+        p99_ms=shares[98] * 1000,
+        trouble=trouble,
+    )
+
+
+def pythons(cache: Path, peers: bool | None) -> dict[System, Path | None]:
+    """Which systems to run and with which Python; None for one that was asked for but cannot be installed."""
+    found: dict[System, Path | None] = {OURS: Path(sys.executable), CHAT: Path(sys.executable)}
+    for system in PEERS if peers is not False else ():
+        home = cache / system.name
+        if python := ready_venv(home, system.requirements):
+            found[system] = python
+        elif peers:
+            found[system] = installed(system, home)
+    return found
+
+
+def installed(system: System, home: Path) -> Path | None:
+    base = newer_python(system.minor)
+    if base is None:
+        print(f"{system.name} needs Python 3.{system.minor}, which is not on this machine", file=sys.stderr)
+        return None
+    print(f"installing {' '.join(system.requirements)} …", file=sys.stderr)
+    try:
+        return make_venv(home, system.requirements, base)
+    except CommandFailed as error:
+        print(error, file=sys.stderr)
+        return None
+
+
+def rounds(systems: Mapping[System, Path | None], count: int, requests: int, seconds: float) -> list[Row]:
+    """Measure everything `count` times, in turn; the medians."""
+    taken: dict[tuple[System, int, bool], list[Row]] = {}
+    with running(seconds=3600.0 * count) as mock:
+        for number in range(1, count + 1):
+            for system, python in systems.items():
+                if python is None:
+                    continue
+                print(f"round {number} of {count}: {system.name} …", file=sys.stderr)
+                for row in measured(system, python, mock.base_url, requests, seconds):
+                    taken.setdefault((system, row.concurrency, row.stream), []).append(row)
+    return [middle(rows) for rows in taken.values()]
+
+
+def middle(rows: Sequence[Row]) -> Row:
+    """The median of several rounds, figure by figure; a round without a valid figure makes the row invalid."""
+    for row in rows:
+        if not row.valid:
+            return row
+    names = ("cpu_ms", "rate", "p50_ms", "p99_ms")
+    return replace(rows[0], **{name: median(getattr(row, name) for row in rows) for name in names})
+
+
+# ---- judging ------------------------------------------------------------------------------------------------------
+
+
+def report(rows: Sequence[Row]) -> str:
+    """The table: every gateway beside ours in the same situation."""
+    ours = {(row.concurrency, row.stream): row.cpu_ms for row in rows if row.system is OURS and row.valid}
+    head = (
+        "gateway",
+        "at once",
+        "stream",
+        "CPU ms/request",
+        "× ours",
+        "requests/s per core",
+        "p50 ms",
+        "p99 ms",
+        "note",
+    )
+    lines: list[tuple[object, ...]] = []
+    for row in sorted(rows, key=lambda row: (row.stream, row.concurrency)):
+        name, stream = row.system.name, "yes" if row.stream else "no"
+        if not row.valid or not row.cpu_ms:
+            lines.append((name, row.concurrency, stream, "", "", "", "", "", row.trouble))
+            continue
+        own = ours.get((row.concurrency, row.stream))
+        ratio = row.cpu_ms / own if own else ""
+        lines.append((name, row.concurrency, stream, row.cpu_ms, ratio, 1000 / row.cpu_ms, row.p50_ms, row.p99_ms, ""))
+    return table([head, *lines])
+
+
+def checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
+    """The targets, and what has to be said beside them."""
+    ours = [row for row in rows if row.system is OURS]
+    valid = [row for row in ours if row.valid and row.cpu_ms]
+    found = [Check("valid runs of ours", len(valid) / len(ours), 1.0, at_least=True)] if len(valid) < len(ours) else []
+    if valid:
+        found.append(Check("slowest", min(1000 / row.cpu_ms for row in valid), MIN_RATE, "requests/s per core", True))
+    peers = [row for row in rows if row.system in PEERS and row.valid and row.cpu_ms]
+    notes = [
+        f"no figure for {row.system.name} at {row.concurrency}" for row in rows if not row.valid and row.system.streams
+    ]
+    if not peers:
+        return found, [*notes, "peers not run"]
+    for row in valid:
+        rivals = [peer for peer in peers if (peer.concurrency, peer.stream) == (row.concurrency, row.stream)]
+        for peer in rivals:
+            where = f"at {row.concurrency}{' streaming' if row.stream else ''}"
+            found.append(Check(f"{where} lead over {peer.system.name}", peer.cpu_ms / row.cpu_ms, MIN_LEAD, "x", True))
+    return found, notes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    summary, _, rest = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="default: those installed already")
+    parser.add_argument("--rounds", type=int, default=3, help="passes over everything; medians count (default 3)")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help=f"per run, at least (default {REQUESTS})")
+    parser.add_argument("--short", action="store_true", help="one round of 1,024 requests")
+    parser.add_argument("--cache", type=Path, default=CACHE, help=f"where peers are installed (default {CACHE})")
+    parser.add_argument("--seconds", type=float, default=300.0, help="time limit of one run (default 300)")
+    options = parser.parse_args(arguments)
+    count, requests = (1, 1024) if options.short else (options.rounds, options.requests)
+    allow_many_sockets()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that gateways under way are ended too
+    systems = pythons(options.cache, options.peers)
+    rows = rounds(systems, count, requests, options.seconds)
+    print(f"{machine()}; {count} {'round' if count == 1 else 'rounds'} of {requests} requests")
+    print(report(rows))
+    found, notes = checks(rows)
+    notes += [f"{system.name} not installed" for system, python in systems.items() if python is None]
+    code = verdict("gateway", found, notes=notes)
+    return 1 if options.peers and None in systems.values() else code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

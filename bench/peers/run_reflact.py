@@ -1,0 +1,117 @@
+"""Ludus: `train` on the same questions and models, with everything that a run keeps in its run directory.
+
+$ python run_reflact.py 50 4            train with models that take 50 ms, 4 batches per step
+$ python run_reflact.py keep DIR        train 40 steps in DIR, or go on with what is there
+"""
+
+import asyncio
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import skill_world as world
+
+from ludus.agent import Policy
+from ludus.env import Env
+from ludus.models.scripted import ScriptedModel
+from ludus.reflact.data import load
+from ludus.reflact.records import Summary
+from ludus.reflact.run import Engine
+from ludus.reflact.settings import DataSettings, TrainSettings
+from ludus.reflact.train import train
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.skill import Skill
+from ludus.store import RunDir
+from ludus.types import Completion, Message, Rollout, Sampling, Score, Task, ToolSpec
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>")
+_PROPOSED = re.compile(r"^content: (.*)$", re.MULTILINE)
+
+
+class Questions(Env, frozen=True):
+    """The questions, judged by exact match."""
+
+    name: ClassVar[str] = "bench-questions"
+    sandbox: ClassVar[SandboxSpec | None] = None
+
+    def tasks(self, split: str) -> Iterable[Task]:
+        return [Task(id=q["id"], prompt=q["question"], split=split, answer=q["answers"]) for q in world.items(split)]
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        said = _ANSWER.findall(rollout.answer)
+        right = bool(said) and said[-1] in rollout.task.answer
+        return Score.of(float(right), "" if right else f"said {said[-1:]}, expected {rollout.task.answer}")
+
+
+def said(system: str, user: str) -> dict[str, Any]:
+    """What the optimizer's model says, by what it is asked."""
+    if "# Failed rollouts" in user:
+        return {"items": [{"op": "append", "content": text} for text in world.rules_asked_for(user)[:4]]}
+    if "# Successful rollouts" in user or "# Rollouts that succeeded" in user:
+        return {"items": [{"op": "append", "content": "Stay brief."}]}
+    if "made_of" in system:
+        places: dict[str, list[int]] = {}
+        for number, text in enumerate(_PROPOSED.findall(user), 1):
+            places.setdefault(text, []).append(number)
+        return {"items": [{"item": {"op": "append", "content": t}, "made_of": n} for t, n in places.items()]}
+    if "# Proposals" in user:
+        return {"selected": [1, 2, 3, 4]}
+    return {"guidance": "Keep going.", "memory": "Rules help."}
+
+
+def say(text: str) -> Completion:
+    return Completion(Message("assistant", text))
+
+
+def models(delay: float) -> tuple[ScriptedModel, ScriptedModel]:
+    async def agent(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
+        if delay:
+            await asyncio.sleep(delay)
+        return say(world.reply(messages[0].content, messages[-1].content))
+
+    async def optimizer(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
+        if delay:
+            await asyncio.sleep(delay)
+        return say(json.dumps(said(messages[0].content, messages[1].content)))
+
+    return ScriptedModel(agent, "agent"), ScriptedModel(optimizer, "optimizer")
+
+
+async def go(path: Path, plan: world.Plan) -> Summary:
+    """Train in a run directory, to the end; what is there already is not done again."""
+    env, (agent, optimizer) = Questions(), models(plan.delay)
+    splits = load(env, DataSettings(mode="splits", selection="val"))
+    settings = TrainSettings(
+        epochs=plan.epochs, batch_size=world.PER_STEP // plan.batches, accumulation=plan.batches, lenient_edits=True
+    )
+    policy = Policy(agent, Skill(world.SKILL))
+    with RunDir.open(path, {}, resume=True) as run:
+        engine = Engine(store=run, concurrency=world.WORKERS)
+        records = [r async for r in train(env, policy, splits, settings, optimizer=optimizer, engine=engine)]
+    summary = records[-1]
+    assert isinstance(summary, Summary)
+    return summary
+
+
+def run(plan: world.Plan) -> tuple[int, int, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        summary = asyncio.run(go(Path(folder) / "run", plan))
+    assert not summary.events and summary.best.test is not None
+    return summary.steps, summary.accepted, summary.best.test.overall.hard or 0.0
+
+
+def keep(path: Path) -> None:
+    """Forty steps that stay where they are."""
+    summary = asyncio.run(go(path, world.Plan(0.0, 1, 10)))
+    print(json.dumps({"steps": summary.steps}))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "keep":
+        keep(Path(sys.argv[2]))
+    else:
+        world.measure("Ludus", run)

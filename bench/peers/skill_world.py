@@ -1,0 +1,83 @@
+"""A small world to train a skill in, for both sides: the questions, the agent's model and the optimizer's.
+
+Question n is answered right when the skill has rule n modulo 40, so every step has failures to learn from and its edits
+help. The models are functions that answer at once, or after a delay that stands for a server. Standard library only.
+"""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+RULES = 40
+SPLITS = {"train": 160, "val": 40, "test": 40}
+EPOCHS, PER_STEP, WORKERS = 3, 40, 64
+SKILL = "# How to answer\n"
+
+_NUMBER = re.compile(r"Question (\d+)\?")
+
+
+def items(split: str) -> list[dict[str, Any]]:
+    start = {"train": 0, "val": 1000, "test": 2000}[split]  # multiples of RULES
+    return [
+        {"id": f"{split}-{n}", "question": f"Question {n}?", "context": "[DOC] nothing", "answers": [answer(n)]}
+        for n in range(start, start + SPLITS[split])
+    ]
+
+
+def answer(number: int) -> str:
+    return f"word{number % RULES}"
+
+
+def rule(number: int) -> str:
+    return f"Rule {number % RULES}: say it."
+
+
+def reply(system: str, user: str) -> str:
+    """What the agent's model says."""
+    numbers = _NUMBER.findall(user)
+    number = int(numbers[-1])
+    return f"<answer>{answer(number) if rule(number) in system else 'no idea'}</answer>"
+
+
+def rules_asked_for(user: str) -> list[str]:
+    """The rules that the questions of a prompt would need, each once."""
+    return list(dict.fromkeys(rule(int(number)) for number in _NUMBER.findall(user)))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a training run took, and where it led: every side must come to the same."""
+
+    system: str
+    steps: int
+    accepted: int
+    cpu_seconds: float
+    wall_seconds: float
+    test: float
+    """The share of test questions that the best skill answers."""
+
+    @property
+    def cpu_ms_per_step(self) -> float:
+        return self.cpu_seconds * 1000 / self.steps
+
+
+class Plan(NamedTuple):
+    """What to train: how long a model takes, and how the 40 questions of a step are divided."""
+
+    delay: float
+    batches: int
+    epochs: int
+
+
+def measure(system: str, run: Callable[[Plan], tuple[int, int, float]]) -> None:
+    """The body of a driver: `run` trains; steps, how many were accepted, share of the test questions right."""
+    delay, batches = float(sys.argv[1]) / 1000, int(sys.argv[2])
+    run(Plan(0.0, batches, 1))  # imports, caches, compiled patterns
+    cpu, wall = time.process_time(), time.perf_counter()
+    steps, accepted, right = run(Plan(delay, batches, EPOCHS))
+    taken = time.process_time() - cpu, time.perf_counter() - wall
+    print(json.dumps(asdict(Reading(system, steps, accepted, *taken, right))), flush=True)

@@ -1,0 +1,45 @@
+"""`ludus train --skillopt FILE`: where the command line meets `ludus.compat`. Imports it only if it is needed."""
+
+from pathlib import Path
+
+from ludus.cli import Arguments
+from ludus.cli.batches import say
+from ludus.config.reading import Layer, file_layer, flag_layer, is_tree
+from ludus.env import Env
+from ludus.models import Model
+from ludus.reflact.proposer import Proposer
+
+_ADAPTER = "skillopt-adapter"
+
+
+def base_layers(arguments: Arguments) -> list[Layer]:
+    """The settings of a SkillOpt file, beneath all others. A model whose type is given elsewhere is not taken from it:
+    settings of two types do not mix."""
+    if not arguments.skillopt:
+        return []
+    from ludus.compat.skillopt import read_config
+
+    given = read_config(Path(arguments.skillopt))
+    for note in given.notes:
+        say(f"{arguments.skillopt}: {note}")
+    over = [*(file_layer(Path(path)) for path in arguments.config), *(flag_layer(*flag) for flag in arguments.flags)]
+    typed = {name for layer in over for name, tree in layer.tree.items() if is_tree(tree) and "type" in tree}
+    return [Layer(arguments.skillopt, {name: tree for name, tree in given.tree.items() if name not in typed})]
+
+
+def acting(env: Env) -> Model | None:
+    """Who acts in place of the policy's model: an adapter does everything itself."""
+    if env.name != _ADAPTER:
+        return None
+    from ludus.compat.skillopt_adapters import AdapterEnv, AdapterModel
+
+    return AdapterModel(env) if isinstance(env, AdapterEnv) else None
+
+
+def own_proposer(env: Env) -> Proposer | None:
+    """The reflection that an adapter brings along, if it does."""
+    if env.name != _ADAPTER:
+        return None
+    from ludus.compat.skillopt_adapters import proposer_of
+
+    return proposer_of(env)

@@ -1,0 +1,253 @@
+"""Training for people at a terminal: a line while it runs, and its steps, skills and costs afterwards.
+
+As in `ludus.show`, nothing here decides or records anything, and what models wrote is printed as plain text.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+import msgspec
+
+from ludus.cli.story import changes, plot
+from ludus.reflact import files
+from ludus.reflact.curve import curve, spread
+from ludus.reflact.estimate import Estimate
+from ludus.reflact.evaluate import score_of
+from ludus.reflact.gate import Gate
+from ludus.reflact.journal import Progress
+from ludus.reflact.records import Baseline, EpochEnd, Held, Product, Record, Step, Summary
+from ludus.reflact.report import done
+from ludus.reflact.run import read_records
+from ludus.reflact.settings import TrainSettings
+from ludus.show import as_text, compact, money, number, printable, progress_bar, stdout
+from ludus.store import RunDir
+
+if TYPE_CHECKING:  # rich takes a while to import, and most commands do not draw
+    from rich.console import Console
+    from rich.text import Text
+
+
+class TrainingBar:
+    """One line about a training run: the stage, the step, the scores, what is spent, and how long it may take.
+
+    Call it with each `Progress` and with what was spent so far; `record` prints a line for each finished part, also
+    where there is no terminal. The end is guessed from the rollouts that are likely to be needed.
+    """
+
+    def __init__(self, gate: Gate, steps: int, rollouts: int, *, file: TextIO | None = None) -> None:
+        self._gate = gate
+        self._steps = steps
+        self._rollouts = rollouts
+        self._file = file if file is not None else sys.stderr
+        self._bar: Any = None
+        self._row: Any = None
+        self._done = 0
+        self._stage: tuple[int, int, str] = (0, 0, "")
+        self._in_stage = 0
+        self._scores = ""
+        self._drawn = 0.0
+
+    def __enter__(self) -> Self:
+        if self._file.isatty():
+            self._bar = progress_bar(self._file)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __call__(self, stage: Progress, spent: str) -> None:
+        if self._bar is None:
+            return
+        if self._row is None:  # what an earlier run had done must not count as this one's speed
+            self._row = self._bar.add_task("rollouts", total=self._rollouts, completed=self._done, facts="")
+        if stage.total:  # the optimizer's replies come in between
+            if (stage.epoch, stage.step, stage.stage) != self._stage:
+                self._stage, self._in_stage = (stage.epoch, stage.step, stage.stage), 0
+            self._done += max(0, stage.done - self._in_stage)
+            self._in_stage = stage.done
+        now = time.monotonic()
+        if now - self._drawn >= 0.1:
+            self._drawn = now
+            what = stage_words(stage, self._steps)
+            words = " · ".join(part for part in (what, self._scores, spent) if part)
+            self._bar.update(self._row, completed=min(self._done, self._rollouts), facts=words)
+
+    def record(self, record: Record, *, quiet: bool = False) -> None:
+        """A part of the run is finished; a quiet one was so in an earlier run."""
+        self._scores = scores(record.state.current, record.state.best, self._gate)
+        self._done = sum(entry.calls for entry in record.state.spent if entry.role == "agent")
+        line = record_words(record, self._gate, self._steps)
+        if not quiet and self._bar is not None:
+            self._bar.console.print(as_text(line))
+        elif not quiet:
+            print(printable(line), file=self._file, flush=True)
+
+
+def stage_words(stage: Progress, steps: int) -> str:
+    """Where a training run is."""
+    count = f"{stage.done}/{stage.total}" if stage.total else f"{stage.done}"
+    where = f"step {stage.step}/{steps} " if stage.step else ""
+    return f"{where}{stage.stage} {count}"
+
+
+def scores(current: Held, best: Held, gate: Gate) -> str:
+    now, most = score_of(gate, current), score_of(gate, best)
+    said = "not measured" if now is None else number(now)
+    return f"current {said}, best {number(most)}" if most is not None else ""
+
+
+# ---- a training run -----------------------------------------------------------------------------------------------
+
+_PLAIN: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": False}
+"""How tables look."""
+
+
+def record_words(record: Record, gate: Gate, steps: int) -> str:
+    """A finished part of a training run in one line."""
+    match record:
+        case Baseline():
+            return f"baseline: {_scored(record.state.initial, gate)} on {len(record.measure.marks)} selection tasks"
+        case Step():
+            return f"step {record.number}/{steps} (epoch {record.epoch}): {_step_words(record, gate)}"
+        case EpochEnd():
+            memory = "" if record.memory_action in ("off", "skip_first_epoch") else f"; memory: {record.memory_action}"
+            return f"end of epoch {record.epoch}: slow update {record.slow.action}{memory}"
+        case _:
+            return f"finished: best {_scored(record.state.best, gate)}, final {_scored(record.state.current, gate)}"
+
+
+def _step_words(step: Step, gate: Gate) -> str:
+    parts = [step.action]
+    if step.verdict is not None and step.verdict.candidate is not None:
+        before = "none" if step.verdict.current is None else number(step.verdict.current)
+        parts[0] += f" {before} → {number(step.verdict.candidate)}"
+    if step.fates:
+        parts.append(f"{_made(step)} of {len(step.fates)} changes")
+    if step.hard is not None:
+        parts.append(f"train {number(step.hard)}")
+    if step.events:
+        parts.append(f"{len(step.events)} replies unusable")
+    return ", ".join([*parts, scores(step.state.current, step.state.best, gate)])
+
+
+def _made(step: Step) -> int:
+    return sum(map(done, step.fates))
+
+
+def _scored(held: Held, gate: Gate) -> str:
+    """A skill's score on the selection split, with its interval."""
+    score, band = score_of(gate, held), spread(held.measure, gate)
+    said = "not measured" if score is None else number(score)
+    return said + (f" [{number(band.low)}, {number(band.high)}]" if band else "")
+
+
+def show_training(run: RunDir, *, as_json: bool) -> None:
+    """A training run, finished or not, as its store has it."""
+    train = run.config["train"]
+    known = {f.name for f in msgspec.structs.fields(TrainSettings)}
+    settings = msgspec.convert({name: value for name, value in train.items() if name in known}, TrainSettings)
+    records = list(read_records(run))
+    if as_json:
+        lines = [json.loads(files.line(record, settings.gate)) for record in records]
+        print(json.dumps({"run": str(run.path), "records": lines}, ensure_ascii=False))
+        return
+    print_training(records, settings.gate)
+    print(f"\none transcript: ludus show {run.path} TASK (or TASK#2 for its second rollout)")
+
+
+def print_training(records: Sequence[Record], gate: Gate, console: "Console | None" = None) -> None:
+    """The steps of a training run, what it came to, and what it took."""
+    from rich.table import Table
+
+    console = console or stdout()
+    if not records:
+        console.print("nothing is finished yet")
+        return
+    steps = Table("step", "epoch", "decision", "candidate", "current", "best", "train", "changes", **_PLAIN)
+    for record in records:
+        if isinstance(record, Step):
+            steps.add_row(*_step_cells(record, gate))
+        elif isinstance(record, EpochEnd) and record.slow.candidate is not None:
+            steps.add_row("", str(record.epoch), as_text(f"slow update: {record.slow.action}"), *[""] * 5)
+    if steps.row_count:
+        console.print(steps)
+        console.print()
+    for part in (changes(records), plot(curve(records, gate))):
+        if part:
+            console.print(as_text(f"{part}\n"), soft_wrap=True)
+    _print_skills(records, console, gate)
+    last = records[-1]
+    tokens = sum(entry.usage.tokens for entry in last.state.spent)
+    dollars = sum(entry.usage.dollars for entry in last.state.spent)
+    calls = ", ".join(f"{role} {_calls(last, role)} calls" for role in ("agent", "optimizer") if _calls(last, role))
+    took = [calls, f"{compact(tokens)} tokens", money(dollars) if dollars else ""]
+    console.print(as_text("took: " + ", ".join(part for part in took if part), "dim"))
+    if not isinstance(last, Summary):
+        console.print(as_text("not finished: there is no test result yet", "dim"))
+
+
+def _calls(record: Record, role: str) -> int:
+    return sum(entry.calls for entry in record.state.spent if entry.role == role)
+
+
+def _step_cells(step: Step, gate: Gate) -> "list[str | Text]":
+    now, most = score_of(gate, step.state.current), score_of(gate, step.state.best)
+    candidate = step.verdict.candidate if step.verdict else None
+    colour = "green" if step.action.startswith(("accept", "force")) else "red" if step.action == "reject" else "dim"
+    cells = [_or_none(value) for value in (candidate, now, most, step.hard)]
+    changes = f"{_made(step)} of {len(step.fates)}" if step.fates else ""
+    return [str(step.number), str(step.epoch), as_text(step.action, colour), *cells, changes]
+
+
+def _print_skills(records: Sequence[Record], console: "Console", gate: Gate) -> None:
+    from rich.table import Table
+
+    last = records[-1]
+    tests = {"initial": last.initial, "best": last.best, "final": last.final} if isinstance(last, Summary) else {}
+    held = {"initial": last.state.initial, "best": last.state.best, "final": last.state.current}
+    table = Table("skill", "from", "selection", "test", **_PLAIN)
+    for name, its in held.items():
+        shown = name if tests or name != "final" else "current"
+        table.add_row(shown, as_text(its.origin), _scored(its, gate), _tested(tests.get(name)))
+    console.print(table)
+
+
+def _tested(product: Product | None) -> str:
+    if product is None or product.test is None:
+        return ""
+    bucket = product.test.overall
+    band = f" [{number(bucket.interval.low)}, {number(bucket.interval.high)}]" if bucket.interval else ""
+    return f"{_or_none(bucket.hard)}{band} of {bucket.tasks} tasks"
+
+
+def _or_none(value: float | None) -> str:
+    return "" if value is None else number(value)
+
+
+def print_estimate(estimate: Estimate, prices: "dict[str, tuple[float, float]]") -> None:
+    """What a run will take; `prices` are a role's likely and greatest cost."""
+    from rich.table import Table
+
+    table = Table("role", "stage", "calls", "between", "tokens each", "tokens", **_PLAIN)
+    for line in estimate.lines:
+        between = "" if line.calls.least == line.calls.most else f"{line.calls.least} and {line.calls.most}"
+        tokens = compact(line.calls.likely * line.each.tokens)
+        table.add_row(line.role, line.stage, str(line.calls.likely), between, compact(line.each.tokens), tokens)
+    stdout().print(table)
+    print()
+    for role, (likely, most) in prices.items():
+        calls, tokens = estimate.calls(role), estimate.tokens(role)
+        if calls.most:
+            between = f"{calls.likely} calls ({calls.least} to {calls.most})"
+            cost = f", {money(likely)} (at most {money(most)})" if most else ""
+            size = f"{compact(tokens.likely)} tokens (at most {compact(tokens.most)})"
+            print(f"{role}: {between}, {size}{cost}")

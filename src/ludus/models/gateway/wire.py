@@ -1,0 +1,319 @@
+"""HTTP/1.1 as the gateway serves it: whole requests in, whole or streamed replies out.
+
+    bytes ──> httptools (C) ──> Request ──> serve(responder) ──> send | begin, feed, end
+
+One `Connection` is one socket. Requests on it are answered one after the other, in the order they came, also when the
+client sends several at once. What is not HTTP, too long in its head or body, or asks for what is not served is refused
+with a status and the connection closed. A client that goes away loses its reply and nothing else: whatever is sent to
+it later is dropped, and the `Responder` says so.
+
+There is no TLS and no time limit for a slow client: it is meant for agents on the same machine.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+import httptools
+
+HEAD_BYTES = 64 * 1024
+"""The longest request line and headers together."""
+
+LINGER_SECONDS = 2.0
+"""How long a refused client may go on sending before the connection is cut."""
+
+JSON = b"application/json"
+EVENTS = b"text/event-stream; charset=utf-8\r\nCache-Control: no-cache"
+
+_REASONS = {
+    200: b"OK",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    409: b"Conflict",
+    413: b"Content Too Large",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    501: b"Not Implemented",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+}
+
+
+class Request:
+    """What a client sent."""
+
+    __slots__ = ("body", "headers", "keep", "method", "modern", "path")
+
+    def __init__(self, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        self.method = method
+        self.path = path
+        """Without the query."""
+        self.headers = headers
+        self.body = body
+        self.keep = True
+        """Whether the client means to go on with the connection."""
+        self.modern = True
+        """Whether it is HTTP/1.1, and so understands chunks."""
+
+    def header(self, name: bytes) -> str:
+        """The first header of that (lower case) name; empty if there is none."""
+        return next((value.decode("latin-1") for key, value in self.headers if key.lower() == name), "")
+
+
+def head(status: int, kind: bytes, size: int | None, extra: bytes = b"", *, keep: bool = True) -> bytes:
+    """The bytes before a body. `size` is None for a body in chunks or until the connection closes; `extra` are whole
+    header lines, each with its line end."""
+    if status == 200 and size is not None and keep and not extra:
+        return b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n" % (kind, size)
+    length = b"" if size is None else b"Content-Length: %d\r\n" % size
+    close = b"" if keep else b"Connection: close\r\n"
+    reason = _REASONS.get(status, b"Status")
+    return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\n%b%b%b\r\n" % (status, reason, kind, length, close, extra)
+
+
+class Responder:
+    """One request and the reply to it. Everything may be called after the client has gone; it then does nothing."""
+
+    __slots__ = ("_begun", "_connection", "request")
+
+    def __init__(self, connection: "Connection", request: Request) -> None:
+        self._connection: Connection | None = connection
+        self.request = request
+        self._begun = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether the status has been sent."""
+        return self._begun
+
+    @property
+    def answered(self) -> bool:
+        return self._connection is None
+
+    def send(self, status: int, kind: bytes, body: bytes, extra: bytes = b"") -> bool:
+        """Reply as a whole. Returns whether the client was still there."""
+        shown = b"" if self.request.method == "HEAD" else body
+        return self._finish(head(status, kind, len(body), extra, keep=self.request.keep) + shown, self.request.keep)
+
+    def begin(self, kind: bytes) -> None:
+        """Send the status of a reply that will come in pieces."""
+        chunks = self.request.modern
+        extra = b"Transfer-Encoding: chunked\r\n" if chunks else b""
+        self._begun = True
+        self._write(head(200, kind, None, extra, keep=self.request.keep and chunks))
+
+    def feed(self, data: bytes) -> None:
+        """Send a piece."""
+        self._write(b"%x\r\n%b\r\n" % (len(data), data) if self.request.modern else data)
+
+    def end(self, data: bytes) -> bool:
+        """Send the last piece. Returns whether the client was still there."""
+        if not self.request.modern:
+            return self._finish(data, False)
+        return self._finish(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data), self.request.keep)
+
+    def abort(self) -> None:
+        """Give up on the reply: the connection is closed."""
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+
+    def _write(self, data: bytes) -> None:
+        if self._connection is not None and self._connection.alive:
+            self._connection.write(data)
+
+    def _finish(self, data: bytes, keep: bool) -> bool:
+        connection, self._connection = self._connection, None
+        if connection is None or not connection.alive:
+            return False
+        connection.write(data)
+        connection.answered(keep)
+        return True
+
+
+Serve = Callable[[Responder], None]
+Refusal = Callable[[int, str], bytes]
+"""A status and words in, the body of a reply out."""
+
+
+class Connection(asyncio.Protocol):
+    """One socket. The `on_…` methods are called by the parser."""
+
+    __slots__ = (
+        "_blocked",
+        "_body",
+        "_body_bytes",
+        "_busy",
+        "_connections",
+        "_head_size",
+        "_headers",
+        "_in_head",
+        "_limit",
+        "_parser",
+        "_refusal",
+        "_refused",
+        "_serve",
+        "_transport",
+        "_url",
+        "_waiting",
+        "gone",
+    )
+
+    def __init__(self, connections: "set[Connection]", serve: Serve, refusal: Refusal, limit: int) -> None:
+        self._connections = connections
+        self._serve = serve
+        self._refusal = refusal
+        self._limit = limit
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[Request] = deque()
+        self._busy = False
+        """A request is being answered."""
+        self._blocked = False
+        """The client does not read what it is sent."""
+        self._refused = False
+        """Something came that ends the connection; what else comes is not looked at."""
+        self._in_head = True
+        self._head_size = 0
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the socket is closed."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+
+    # ---- for responders -------------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def answered(self, keep: bool) -> None:
+        """The request was answered: on to the next one."""
+        self._busy = False
+        if not keep:
+            self.close()
+        elif self._waiting:
+            self._next()
+
+    def close(self) -> None:
+        """Close when what was written is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- called by asyncio ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._waiting.clear()
+        self._connections.discard(self)
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        if self._in_head:
+            self._head_size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(501, "this server does not speak any other protocol than HTTP/1.1")
+        except httptools.HttpParserError as error:
+            self._refuse(400, f"this is not an HTTP request: {error}")
+        else:
+            if self._in_head and self._head_size > HEAD_BYTES:
+                self._refuse(431, f"the headers are longer than {HEAD_BYTES:,} bytes")
+
+    def pause_writing(self) -> None:
+        self._blocked = True
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+        if not self._busy and self._waiting:
+            self._next()
+
+    # ---- called by the parser -------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._clear()
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+        if len(name) == 6 and name.lower() == b"expect" and value.lower() == b"100-continue":
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+
+    def on_body(self, data: bytes) -> None:
+        self._body_bytes += len(data)
+        if self._body_bytes <= self._limit:
+            self._body.append(data)
+        else:
+            self._body.clear()
+            self._refuse(413, f"the body is longer than {self._limit:,} bytes")
+
+    def on_message_complete(self) -> None:
+        if self._refused:
+            return
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        path = self._url.partition(b"?")[0].decode("latin-1")
+        request = Request(self._parser.get_method().decode("latin-1"), path, self._headers, body)
+        request.keep = self._parser.should_keep_alive()
+        request.modern = self._parser.get_http_version() != "1.0"
+        self._in_head, self._head_size = True, 0
+        if not self._busy and not self._blocked:
+            self._start(request)
+            return
+        self._waiting.append(request)
+        if len(self._waiting) == 1 and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _next(self) -> None:
+        if self._blocked:
+            return
+        request = self._waiting.popleft()
+        if not self._waiting and self._transport is not None:
+            self._transport.resume_reading()
+        self._start(request)
+
+    def _start(self, request: Request) -> None:
+        self._busy = True
+        self._serve(Responder(self, request))
+
+    def _refuse(self, status: int, words: str) -> None:
+        if self._refused:
+            return
+        self._refused = True
+        transport = self._transport
+        if transport is None or self._busy:  # a refusal in the middle of another reply would be taken for part of it
+            self.abort()
+            return
+        body = self._refusal(status, words)
+        transport.write(head(status, JSON, len(body), keep=False) + body)
+        # To close now, with more of the request on its way, would reset the connection before the reply is read.
+        transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)

@@ -1,0 +1,109 @@
+"""What a training run leaves behind for people and programs, beside its store.
+
+    steps.jsonl      a line for the baseline, each step and each epoch's end, as they happen
+    summary.json     what the run came to
+    best/SKILL.md    the skill with the highest score on the selection split so far
+    final/SKILL.md   the skill as it is now; at the end, the final one
+    report.html      all of it to look at
+
+All of them are made from the records that `train` yields, and a resumed run, which yields the earlier records again,
+leaves equal files: lines that are there are not written twice. Equal runs have equal `steps.jsonl` and skills to the
+byte: how long things took is in `summary.json` and the report only.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ludus.reflact.evaluate import score_of
+from ludus.reflact.gate import Gate
+from ludus.reflact.records import Held, Record, Summary
+from ludus.reflact.report import render
+from ludus.reflact.run import RECORDS
+from ludus.reflact.settings import TrainSettings
+from ludus.store import RunDir
+from ludus.types import to_json
+
+STEPS = "steps.jsonl"
+SUMMARY = "summary.json"
+BEST = "best/SKILL.md"
+FINAL = "final/SKILL.md"
+REPORT = "report.html"
+
+_EVERY = 10.0
+"""Seconds between two reports while the run goes on."""
+
+
+def line(record: Record, gate: Gate) -> bytes:
+    """A record as a line of `steps.jsonl`: the state after it in short, and no times."""
+    plain = msgspec.json.decode(to_json(record), type=dict[str, Any])
+    plain.pop("seconds", None)
+    plain["state"] = {
+        "epoch": record.state.epoch,
+        "step": record.state.step,
+        "current": _held(record.state.current, gate),
+        "best": _held(record.state.best, gate),
+    }
+    return to_json(plain)
+
+
+def summary(record: Summary) -> bytes:
+    """The content of `summary.json`."""
+    plain = msgspec.json.decode(to_json(record), type=dict[str, Any])
+    del plain["state"]
+    return msgspec.json.format(to_json(plain), indent=2) + b"\n"
+
+
+def _held(held: Held, gate: Gate) -> dict[str, Any]:
+    return {"skill": held.skill.hash, "origin": held.origin, "score": score_of(gate, held)}
+
+
+class Recorder:
+    """Writes the files of a run as its records come in."""
+
+    def __init__(self, run: RunDir, settings: TrainSettings, facts: Mapping[str, str]) -> None:
+        self.records: list[Record] = []
+        self._run = run
+        self._settings = settings
+        self._facts = dict(facts)
+        run.repair(STEPS)
+        self._lines = list(run.read_lines(STEPS))
+        self.known = sum(1 for _ in run.records(RECORDS))
+        """How many of the records to come were made earlier."""
+        self._skills: dict[str, str] = {}
+        self._reported = time.monotonic()
+
+    def add(self, record: Record) -> None:
+        self.records.append(record)
+        if isinstance(record, Summary):
+            self._run.write(SUMMARY, summary(record))
+        else:
+            self._log(line(record, self._settings.gate))
+        if isinstance(record, Summary) or len(self.records) >= self.known:  # else the files are ahead of it
+            self._skill(BEST, record.state.best)
+            self._skill(FINAL, record.state.current)
+        if time.monotonic() - self._reported > _EVERY:
+            self.report()
+
+    def report(self) -> None:
+        """Draw the report anew; also to be called when the run ends, however it does."""
+        name = self._run.path.resolve().name
+        self._run.write(REPORT, render(name, self._facts, self._settings, self.records))
+        self._reported = time.monotonic()
+
+    def _log(self, new: bytes) -> None:
+        place = len([record for record in self.records if not isinstance(record, Summary)]) - 1
+        if place < len(self._lines) and self._lines[place] == new:
+            return
+        if place < len(self._lines):  # somebody else's line: what follows from it cannot stand either
+            self._lines = self._lines[:place]
+            self._run.write(STEPS, (kept + b"\n" for kept in self._lines))
+        self._lines.append(new)
+        self._run.append(STEPS, new)
+
+    def _skill(self, name: str, held: Held) -> None:
+        if self._skills.get(name) != held.skill.text:
+            self._skills[name] = held.skill.text
+            self._run.write(name, held.skill.text.encode())

@@ -1,0 +1,94 @@
+"""An agent made of the providers' own SDKs. Runs in an environment that has them; prints what it saw as JSON.
+
+python sdk_client.py OPENAI_URL ANTHROPIC_URL KEY
+"""
+
+import json
+import sys
+
+import anthropic
+import openai
+
+TOOL = {
+    "name": "add",
+    "description": "Adds.",
+    "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+}
+
+
+def with_chat(client):
+    tools = [{"type": "function", "function": TOOL}]
+    messages = [{"role": "user", "content": "go"}]
+    first = client.chat.completions.create(model="m", messages=messages, tools=tools).choices[0].message
+    (made,) = first.tool_calls
+    messages += [first.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": made.id, "content": "2"}]
+    usage = 0
+    with client.chat.completions.stream(
+        model="m", messages=messages, tools=tools, stream_options={"include_usage": True}
+    ) as stream:
+        for event in stream:
+            if event.type == "chunk" and event.chunk.usage:
+                usage = event.chunk.usage.completion_tokens
+        last = stream.get_final_completion().choices[0].message
+    with client.chat.completions.stream(model="m", messages=messages[:1], tools=tools) as stream:
+        again = stream.get_final_completion().choices[0].message.tool_calls[0].function.arguments
+    return [made.function.arguments, last.content, usage > 0, again]
+
+
+def with_responses(client):
+    tools = [{"type": "function", **TOOL}]
+    first = client.responses.create(model="m", input="go", tools=tools)
+    (made,) = [item for item in first.output if item.type == "function_call"]
+    result = {"type": "function_call_output", "call_id": made.call_id, "output": "2"}
+    with client.responses.stream(model="m", input=[result], previous_response_id=first.id, tools=tools) as stream:
+        for _ in stream:
+            pass
+        last = stream.get_final_response()
+    whole = [{"role": "user", "content": "go"}, *(item.model_dump() for item in first.output), result]
+    return [made.arguments, last.output_text, client.responses.create(model="m", input=whole).output_text]
+
+
+def with_messages(client):
+    tools = [{"name": "add", "description": "Adds.", "input_schema": TOOL["parameters"]}]
+    messages = [{"role": "user", "content": "go"}]
+    shared = {"model": "m", "max_tokens": 2000, "tools": tools, "thinking": {"type": "enabled", "budget_tokens": 1024}}
+    first = client.messages.create(messages=messages, **shared)
+    (used,) = [block for block in first.content if block.type == "tool_use"]
+    result = {"type": "tool_result", "tool_use_id": used.id, "content": "2"}
+    messages += [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
+    with client.messages.stream(messages=messages, **shared) as stream:
+        last = stream.get_final_message()
+    with client.messages.stream(messages=messages[:1], **shared) as stream:
+        kinds = [block.type for block in stream.get_final_message().content]
+    counted = client.messages.count_tokens(model="m", messages=messages[:1]).input_tokens
+    return [used.input, last.content[-1].text, kinds, counted > 0]
+
+
+def refused(call, kind):
+    try:
+        call()
+    except kind as error:
+        return error.status_code
+    return 0
+
+
+def main():
+    url, anthropic_url, key = sys.argv[1:]
+    client = openai.OpenAI(base_url=url, api_key="unused")
+    other = anthropic.Anthropic(base_url=anthropic_url, api_key="unused")
+    plain = openai.OpenAI(base_url=url.partition("/s/")[0] + "/v1", api_key=key)
+    wrong = openai.OpenAI(base_url=url.partition("/s/")[0] + "/v1", api_key="wrong")
+    seen = {
+        "chat": with_chat(client),
+        "responses": with_responses(client),
+        "messages": with_messages(other),
+        "models": [model.id for model in plain.models.list()],
+        "completions": plain.completions.create(model="m", prompt="go").choices[0].text,
+        "wrong key": refused(lambda: wrong.models.list(), openai.AuthenticationError),
+        "no messages": refused(lambda: client.chat.completions.create(model="m", messages=[]), openai.BadRequestError),
+    }
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

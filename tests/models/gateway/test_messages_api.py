@@ -1,0 +1,197 @@
+"""Anthropic's messages."""
+
+import json
+
+import pytest
+
+from ludus.models.anthropic import parse_reply, request_body
+from ludus.models.scripted import ScriptedModel, call, say, together
+from ludus.types import Call, Completion, Finish, Message, Reasoning, Sampling, Usage
+
+HI = [{"role": "user", "content": "hi"}]
+ADD = {"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {}}}
+
+
+async def send(guest, session, **body):
+    response = await guest.post(session.anthropic_url + "/v1/messages", {"max_tokens": 100, "messages": HI, **body})
+    assert response.status == 200, response.body
+    return response
+
+
+def test_a_conversation_with_a_tool(kit):
+    asked = []
+    script = [together(call("add", a=1), text="I add.", reasoning="Let me see."), say("Two.")]
+
+    def play(messages, tools, sampling):
+        asked.append((messages, tools, sampling))
+        return script[len(asked) - 1]
+
+    async def test():
+        async with kit.visiting(ScriptedModel(play)) as guest:
+            session = guest.gateway.open()
+            shared = {
+                "system": [{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}],
+                "tools": [ADD],
+                "thinking": {"type": "enabled", "budget_tokens": 99},
+                "stop_sequences": ["END"],
+            }
+            reply = json.loads((await send(guest, session, **shared)).body)
+            thinking, text, used = reply["content"]
+            assert (thinking["thinking"], text["text"], used["input"]) == ("Let me see.", "I add.", {"a": 1})
+            assert reply["stop_reason"] == "tool_use" and reply["usage"]["output_tokens"] > 0
+            result = {"type": "tool_result", "tool_use_id": used["id"], "content": [{"type": "text", "text": "2"}]}
+            told = [result, {"type": "text", "text": "Hurry."}]
+            messages = [
+                *HI,
+                {"role": "assistant", "content": reply["content"]},
+                {"role": "user", "content": told},
+            ]
+            end = json.loads((await send(guest, session, messages=messages, **shared)).body)
+            assert end["content"] == [{"type": "text", "text": "Two."}] and end["stop_reason"] == "end_turn"
+            record = await guest.gateway.close(session)
+        assert [e.follows for e in record.exchanges] == [None, 0]
+        heard, tools, sampling = asked[1]
+        assert [m.role for m in heard] == ["system", "user", "assistant", "tool", "user"]
+        assert heard[0].content == "One.\n\nTwo." and heard[3].content == "2" and heard[4].content == "Hurry."
+        assert heard[2] is record.exchanges[0].completion.message
+        assert (tools[0].name, sampling.stop, sampling.max_tokens) == ("add", ("END",), 100)
+
+    kit.run(test)
+
+
+def test_a_stream_has_the_same_in_pieces(kit):
+    reply = together(call("add", a=1), text="I add.", reasoning="Let me see.")
+
+    async def test():
+        async with kit.visiting(ScriptedModel(lambda *_: reply)) as guest:
+            session = guest.gateway.open()
+            plain = json.loads((await send(guest, session, tools=[ADD], thinking={"type": "adaptive"})).body)
+            response = await send(guest, session, tools=[ADD], thinking={"type": "adaptive"}, stream=True)
+            quiet = json.loads((await send(guest, session, tools=[ADD])).body)
+        assert [block["type"] for block in quiet["content"]] == ["text", "tool_use"]
+        events = kit.events(response.body)
+        assert all(name == value["type"] for name, value in events)
+        assert events[0][0] == "message_start" and [n for n, _ in events[-2:]] == ["message_delta", "message_stop"]
+        blocks = {}
+        for name, value in events:
+            if name == "content_block_start":
+                blocks[value["index"]] = dict(value["content_block"])
+            elif name == "content_block_delta":
+                block, delta = blocks[value["index"]], value["delta"]
+                match delta["type"]:
+                    case "text_delta":
+                        block["text"] += delta["text"]
+                    case "thinking_delta":
+                        block["thinking"] += delta["thinking"]
+                    case "signature_delta":
+                        block["signature"] += delta["signature"]
+                    case "input_json_delta":
+                        block["input"] = json.loads(delta["partial_json"])
+        assert list(blocks.values()) == plain["content"]
+        assert events[-2][1]["delta"]["stop_reason"] == "tool_use"
+        assert events[-2][1]["usage"]["output_tokens"] == plain["usage"]["output_tokens"]
+
+    kit.run(test)
+
+
+def test_our_own_client_is_understood_and_understands(kit):
+    """The dialect that `ludus.models.anthropic` speaks as a client, spoken as a server."""
+    thought = [{"type": "thinking", "thinking": "Hm.", "signature": "abc"}]
+    reply = Message(
+        "assistant", "I add.", (Call("t1", "add", '{"a":1}'),), reasoning=Reasoning("Hm.", "thinking", thought)
+    )
+
+    async def test():
+        done = Completion(reply, Finish.CALLS, Usage(30, 5, 10))
+        async with kit.visiting(ScriptedModel(lambda *_: done)) as guest:
+            session = guest.gateway.open()
+            history = [Message("system", "Be brief."), Message("user", "hi"), reply, Message("tool", "2", call_id="t1")]
+            body = json.loads(request_body(history, [], Sampling(), "m"))
+            url = session.anthropic_url + "/v1/messages"
+            response = await guest.post(url, {**body, "thinking": {"type": "enabled"}})
+            assert parse_reply(response.body) == Completion(reply, Finish.CALLS, Usage(30, 5, 10), "scripted")
+            record = await guest.gateway.close(session)
+        assert record.opening == tuple(history)
+
+    kit.run(test)
+
+
+def test_arguments_that_are_no_json_come_back_as_they_were_written(kit):
+    broken = Message("assistant", "", (Call("t1", "add", '{"a": '),))
+
+    async def test():
+        async with kit.visiting(ScriptedModel(lambda *_: broken)) as guest:
+            session = guest.gateway.open()
+            reply = json.loads((await send(guest, session, tools=[ADD])).body)
+            assert reply["content"][0]["input"] == {"invalid_json": '{"a": '}
+            result = {"type": "tool_result", "tool_use_id": "t1", "content": "no", "is_error": True}
+            told = [*HI, {"role": "assistant", "content": reply["content"]}, {"role": "user", "content": [result]}]
+            await send(guest, session, messages=told, tools=[ADD])
+            record = await guest.gateway.close(session)
+        assert record.exchanges[1].follows == 0
+
+    kit.run(test)
+
+
+def test_what_is_left_out_is_said(kit):
+    async def test():
+        async with kit.visiting(ScriptedModel(lambda *_: "ok")) as guest:
+            session = guest.gateway.open()
+            for number in range(2):
+                hidden = {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2; cch={number};"}
+                system = [hidden, {"type": "text", "text": "Be brief."}]
+                web = {"type": "web_search_20250305", "name": "web_search"}
+                await send(guest, session, system=system, tools=[ADD, web])
+            record = await guest.gateway.close(session)
+        assert record.exchanges[0].ignored == ("system: a billing header", "tools: web_search_20250305")
+        assert record.exchanges[0].messages == record.exchanges[1].messages
+        assert [tool.name for tool in record.exchanges[0].tools] == ["add"]
+
+    kit.run(test)
+
+
+def test_tokens_are_counted(kit):
+    async def test():
+        async with kit.visiting(ScriptedModel([])) as guest:
+            url = guest.gateway.open().anthropic_url + "/v1/messages/count_tokens"
+            few = json.loads((await guest.post(url, {"messages": HI})).body)["input_tokens"]
+            long = [{"role": "user", "content": "hi " * 500}]
+            assert json.loads((await guest.post(url, {"messages": long})).body)["input_tokens"] > few + 300
+            assert (await guest.post(url, {"messages": 5})).status == 400
+        model = kit.token_model([])
+        async with kit.visiting(model) as guest:
+            url = guest.gateway.open().anthropic_url + "/v1/messages/count_tokens"
+            exact = json.loads((await guest.post(url, {"messages": HI})).body)["input_tokens"]
+            assert exact == len(model.codec.opening([Message("user", "hi")], ())[1])
+
+    kit.run(test)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0]"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [{"type": "image"}]}]}]},
+            "messages[0].content[0].content[0]",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": 5}]}]}, "content[0].content"),
+        ({"messages": HI, "system": [{"type": "text"}]}, "system[0].text"),
+        ({"messages": HI, "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name"),
+        ({"messages": HI, "tool_choice": {"type": "odd"}}, "tool_choice.type"),
+        ({"messages": HI, "max_tokens": 0}, "max_tokens"),
+        (b"{", "not JSON"),
+    ],
+)
+def test_a_bad_request_names_the_field(kit, body, words):
+    async def test():
+        async with kit.visiting(ScriptedModel([])) as guest:
+            response = await guest.post(guest.gateway.open().anthropic_url + "/v1/messages", body)
+            error = json.loads(response.body)
+            assert response.status == 400 and error["type"] == "error"
+            assert error["error"]["type"] == "invalid_request_error" and words in error["error"]["message"]
+
+    kit.run(test)

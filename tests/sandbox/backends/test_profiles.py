@@ -1,0 +1,210 @@
+"""Backends as settings: chosen by name, by the environment or by a task, and used by the commands."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from ludus.cli import main
+from ludus.config import load
+from ludus.config.build import build_env, open_sandboxes, sandbox_profiles
+from ludus.errors import ConfigError, SandboxError
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.owner import own_mark
+from ludus.sandbox.profiles import PoolSettings, open_profiles
+from ludus.sandbox.settings import BwrapSettings, DockerSettings, LocalSettings, SshSettings
+
+LUDUS = [sys.executable, "-c", "import sys; from ludus.cli import main; sys.exit(main())"]
+
+MODELS = """
+from ludus.models.scripted import call, say
+
+def write(messages, tools, sampling):
+    if messages[-1].role == "tool":
+        return say("Done.")
+    prompt = messages[-1].content
+    path = prompt.split("called ")[1].split(" that")[0]
+    return call("terminal", command=f"mkdir -p $(dirname {path}) && printf %s '{prompt.split(chr(34))[1]}' > {path}")
+"""
+
+ENV = """
+from typing import ClassVar
+from msgspec.structs import replace
+from ludus.env import Env
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.owner import own_mark
+from ludus.types import Score, Task
+
+class Places(Env, frozen=True):
+    name: ClassVar[str] = "places"
+    sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(disk_mb=32, memory_mb=256)
+
+    def tasks(self, split):
+        yield Task(id="here", prompt="-", answer="no")
+        yield Task(id="there", prompt="-", answer="yes")
+
+    def slot(self, task):
+        return replace(self.sandbox, profile="container" if task.id == "there" else "")
+
+    async def verify(self, rollout, box):
+        done = await box.exec("test -e /etc/ludus-image && echo yes || echo no")
+        return Score.of(float(done.text.strip() == rollout.task.answer), done.text)
+
+    async def solve(self, task, box):
+        return ""
+"""
+
+
+def settings(kind: str, profile: object, where: str = "") -> list[str]:
+    """A profile of the tests as flags."""
+    found = msgspec.to_builtins(profile)
+    words = [] if where else ["--sandbox.backend", kind]
+    prefix = where or f"sandbox.{kind}"
+    for name, value in found.items():
+        if name != "backend" or where:
+            words += [f"--{prefix}.{name}", value if isinstance(value, str) else json.dumps(value)]
+    return words
+
+
+@pytest.mark.parametrize("kind", ["docker", "podman", "ssh", "apptainer", "nomad", "modal"])
+def test_a_run_of_rollouts_in_each_backend(kind, request, tmp_path, monkeypatch):
+    profile = request.getfixturevalue(f"{kind}_fleet").profile()
+    for name, value in request.getfixturevalue(f"{kind}_fleet").secrets.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "models.py").write_text(MODELS)
+    command = ["process", "terminal-test", "--out", "r", "--json", "--env.limit", "3", "--env.group_size", "2"]
+    command += ["--model.type", "scripted", "--model.script", "models.py:write"]
+    command += ["--sandbox.disk_mb", "32", "--sandbox.memory_mb", "256", *settings(kind, profile)]
+    done = subprocess.run([*LUDUS, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)["summary"]["overall"]
+    assert (summary["rollouts"], summary["scored"], summary["mean"]) == (6, 6, 1.0)
+
+
+def test_tasks_of_one_run_may_have_different_profiles(docker_single_fleet, tmp_path):
+    (tmp_path / "places.py").write_text(ENV)
+    words = settings("docker", docker_single_fleet.profile(), "sandbox.profiles.container")
+    command = [*LUDUS, "evaluate", "places.py", "--out", "r", "--json", "--model.type", "scripted", *words]
+    (tmp_path / "models.py").write_text("def say(messages, tools, sampling):\n    return 'done'\n")
+    done = subprocess.run(
+        [*command, "--model.script", "models.py:say"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)["summary"]["overall"]
+    assert (summary["scored"], summary["mean"]) == (2, 1.0)
+
+
+def test_the_commands_about_slots(docker_single_fleet, docker_socket, capfd):
+    """`ludus sandbox` and the doctor, on an engine where a dead driver has left a container."""
+    words = settings("docker", docker_single_fleet.profile())
+    host, boot, _, _ = own_mark().split("_")
+    marks = {"dead": f"{host}_{boot}_999999_1", "alive": own_mark()}
+    engine = ["docker", "--host", f"unix://{docker_socket}"]
+    for name, mark in marks.items():
+        made = [*engine, "create", "--name", name, "--network", "none", "--label", f"ludus.owner={mark}"]
+        subprocess.run([*made, "ludus-test:latest", "true"], check=True, capture_output=True)
+    try:
+        assert main(["sandbox", "prune", *words]) == 0
+        assert f"of process 999999 of {host}" in capfd.readouterr().out
+        listed = subprocess.run([*engine, "ps", "--all", "--format", "{{.Names}}"], check=True, capture_output=True)
+        assert set(marks) & set(listed.stdout.decode().split()) == {"alive"}
+        assert main(["sandbox", "status", *words]) == 0
+        said = capfd.readouterr().out
+        assert "works   docker: a slot ran" in said
+        assert "memory: the container's control group" in said
+        assert f"(docker): process {os.getpid()} of {host}" in said
+    finally:
+        subprocess.run([*engine, "rm", "--force", *marks], capture_output=True, check=False)
+    capfd.readouterr()
+    assert main(["sandbox", "exec", "cat /etc/ludus-image; echo $HOME", *words]) == 0
+    assert capfd.readouterr().out == "/home/agent\n"
+
+
+# ---- what needs no daemon -----------------------------------------------------------------------------------------
+
+
+def test_a_backend_that_is_not_there_is_told_before_the_run_begins(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models.py").write_text(MODELS)
+    docker = ["--sandbox.backend", "docker", "--sandbox.docker.image", "x", "--sandbox.docker.socket", "nowhere"]
+    scripted = ["--model.type", "scripted", "--model.script", "models.py:write"]
+    assert main(["process", "terminal-test", "--out", "r", *scripted, *docker]) == 2
+    assert "sandbox.backend 'docker' gives no slot: the engine at nowhere cannot be reached" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+def read(text: str, tmp_path):
+    (tmp_path / "c.yaml").write_text(text)
+    return load([tmp_path / "c.yaml"]).sandbox
+
+
+def test_a_backend_is_described_in_the_section_of_its_name(tmp_path):
+    sandbox = read("sandbox: {backend: docker, docker: {image: python:3.11, slots: 4, env: {A: b}}}", tmp_path)
+    assert sandbox_profiles(sandbox) == {"": DockerSettings(image="python:3.11", slots=4, env={"A": "b"})}
+    assert sandbox_profiles(load().sandbox) == {"": BwrapSettings()}
+    assert sandbox_profiles(load([], [("sandbox.backend", "local")]).sandbox) == {"": LocalSettings()}
+
+
+def test_profiles_are_named(tmp_path):
+    sandbox = read(
+        "sandbox: {profile: far, profiles: {far: {backend: ssh, hosts: [a, b]}, near: {backend: local}}}", tmp_path
+    )
+    assert sandbox_profiles(sandbox) == {
+        "": BwrapSettings(),
+        "far": SshSettings(hosts=("a", "b")),
+        "near": LocalSettings(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{backend: docker}", "sandbox.docker.image is not set"),
+        ("{backend: docker, docker: {slots: 2}}", "sandbox.docker.image: not set"),
+        ("{docker: {image: a, slot: 2}}", "sandbox.docker.slot: unknown setting; did you mean 'sandbox.docker.slots'"),
+        ("{backend: dcoker}", "sandbox.backend: expected one of"),
+        (
+            "{profiles: {a: {backend: dcoker}}}",
+            "sandbox.profiles.a.backend: 'dcoker' is not one; did you mean 'docker'",
+        ),
+        ("{profiles: {a: {image: x}}}", "sandbox.profiles.a.backend: not set"),
+        ("{nomad: {token_var: 'my secret!'}}", "sandbox.nomad.token_var: this is not the name"),
+        ("{docker: {image: a, env: {API_KEY: b}}}", "API_KEY looks like a secret"),
+        ("{backend: local, require_sandbox: true}", "isolates nothing"),
+        ("{backend: ssh, ssh: {hosts: [a], trusted: true}, require_sandbox: true}", "isolates nothing"),
+    ],
+)
+def test_what_is_wrong_is_told(text, words, tmp_path):
+    with pytest.raises(ConfigError) as told:
+        sandbox_profiles(read(f"sandbox: {text}", tmp_path))
+    assert words in str(told.value)
+
+
+def test_a_profile_that_is_not_there_is_told_before_anything_runs():
+    async def main() -> None:
+        config = load([], [("env.name", "terminal-test"), ("sandbox.profile", "gpu")])
+        async with open_sandboxes(config, build_env(config)):
+            raise AssertionError("not reached")
+
+    with pytest.raises(ConfigError, match="no sandbox profile 'gpu'"):
+        asyncio.run(main())
+
+
+def test_a_profile_that_nobody_uses_may_be_broken():
+    async def main() -> None:
+        profiles = {"": LocalSettings(), "bad": DockerSettings(image="x", socket="/nowhere/d.sock")}
+        async with open_profiles(profiles, PoolSettings(max_slots=2)) as pool:
+            async with pool.lease(SandboxSpec()) as box:
+                assert (await box.exec("echo fine")).text == "fine\n"
+            with pytest.raises(SandboxError, match="cannot be reached"):
+                async with pool.lease(SandboxSpec(profile="bad")):
+                    pass
+            with pytest.raises(SandboxError, match="no sandbox profile 'bda'; did you mean 'bad'"):
+                async with pool.lease(SandboxSpec(profile="bda")):
+                    pass
+
+    asyncio.run(main())

@@ -1,0 +1,134 @@
+"""Worked examples: they survive the way into a document and out of it, and nothing else is taken for one."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ludus.agent import Policy
+from ludus.env import Env
+from ludus.examples import Example, parse, render, without_examples
+from ludus.models.scripted import ScriptedModel, say
+from ludus.rollout import Job, run
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.skill import Edit, Skill, apply
+from ludus.types import Message, Rollout, Sampling, Score, Task, ToolSpec
+
+ORDER = Example("Please send 83 blue lamps.", "lamps|blue|83")
+OTHER = Example("2 red hats, please.", "hats|red|2")
+
+texts = st.text(alphabet=st.sampled_from("ab `~#\n\r:") | st.characters(codec="utf-8"), max_size=80)
+examples = st.builds(Example, texts, texts)
+
+
+@given(st.lists(examples, max_size=4))
+def test_what_is_rendered_is_parsed(wanted: list[Example]):
+    document = "\n\n".join(["# Title", *map(render, wanted), "The end."])
+    assert parse(document) == tuple(wanted)
+    assert without_examples(document).split() == ["#", "Title", "The", "end."]
+
+
+@given(st.lists(examples, min_size=1, max_size=3))
+def test_a_shown_document_within_a_fence_is_no_example(shown: list[Example]):
+    nested = render(Example("How is it written?", "\n\n".join(map(render, shown))))
+    assert len(parse(nested)) == 1
+    assert without_examples(nested) == ""
+
+
+@given(st.text(alphabet="#` \n~Exampl:InputO", max_size=200))
+def test_other_text_stays_as_it_is(text: str):
+    assert parse(text) == ()
+    assert without_examples(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "## Example\n\nInput:\n\n```\na\n```\n",  # no output
+        "## Example\n\nInput:\n\n```\na\n```\n\nOutput:\n\n```\nb\n",  # not closed
+        "## Example\n\nInput: a\n\nOutput: b\n",
+        render(ORDER).replace("## Example", "### Example"),
+        f"~~~~markdown\n{render(ORDER)}\n~~~~\n",
+        f"`````\n{render(ORDER)}\n`````\n",
+        f"~~~\n{render(ORDER)}",
+        f"```\n{render(ORDER)}\n",
+    ],
+)
+def test_what_is_not_in_the_form_is_no_example(text: str):
+    assert parse(text) == ()
+    assert without_examples(text) == text
+
+
+def test_the_form_is_the_one_that_is_documented():
+    text = "\n\n".join(
+        ["## Example", "Input:", f"```text\n{ORDER.input}\n```", "Output:", f"```text\n{ORDER.output}\n```"]
+    )
+    assert render(ORDER) == text
+    by_hand = "## Example  \nInput:\n```\nPlease send 83 blue lamps.\n```\nOutput:\n```md\nlamps|blue|83\n```"
+    assert parse(by_hand) == (ORDER,)
+
+
+def test_an_edit_adds_an_example_and_another_takes_its_place():
+    skill, _ = apply(Skill("# Orders\n"), [Edit("append", render(ORDER)), Edit("append", "Be brief.")])
+    assert parse(skill.text) == (ORDER,)
+    assert without_examples(skill.text) == "# Orders\n\nBe brief.\n"
+    skill, (report,) = apply(skill, [Edit("replace", render(OTHER), render(ORDER))])
+    assert (report.status, parse(skill.text)) == ("applied_replace", (OTHER,))
+
+
+# ---- as earlier turns ---------------------------------------------------------------------------------------------
+
+
+class Ask(Env, frozen=True):
+    name: ClassVar[str] = "ask"
+    sandbox: ClassVar[SandboxSpec | None] = None
+    system: ClassVar[str] = "Make records."
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        return Score.of(1.0)
+
+
+def opening(policy: Policy) -> list[tuple[str, str]]:
+    task = Task(id="t", prompt="3 green cups, please.")
+    rollout = asyncio.run(run(Job(task, policy), Ask(), None))
+    return [(message.role, message.content) for message in rollout.opening]
+
+
+def echo(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Message:
+    return say("ok")
+
+
+SKILL = Skill(f"# Orders\n\n{render(ORDER)}\n\n{render(OTHER)}\n\nBe brief.\n")
+
+
+def test_examples_as_turns_come_before_the_task_and_leave_the_system_text():
+    assert opening(Policy(ScriptedModel(echo), SKILL, examples_as="turns")) == [
+        ("system", "Make records.\n\n# Orders\n\nBe brief.\n"),
+        ("user", ORDER.input),
+        ("assistant", ORDER.output),
+        ("user", OTHER.input),
+        ("assistant", OTHER.output),
+        ("user", "3 green cups, please."),
+    ]
+
+
+def test_a_skill_of_nothing_but_examples_leaves_no_text():
+    said = opening(Policy(ScriptedModel(echo), Skill(render(ORDER)), examples_as="turns"))
+    assert [role for role, _ in said] == ["system", "user", "assistant", "user"]
+    assert said[0] == ("system", "Make records.")
+
+
+def test_examples_as_text_are_part_of_the_skill():
+    assert opening(Policy(ScriptedModel(echo), SKILL)) == [
+        ("system", f"Make records.\n\n{SKILL.text}"),
+        ("user", "3 green cups, please."),
+    ]
+    assert Policy(ScriptedModel(echo), examples_as="turns").earlier == ()
+
+
+def test_where_examples_stand_is_in_the_fingerprint():
+    text, turns = Policy(ScriptedModel(echo), SKILL), Policy(ScriptedModel(echo), SKILL, examples_as="turns")
+    assert text.fingerprint != turns.fingerprint

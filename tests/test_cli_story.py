@@ -110,6 +110,6 @@ def test_the_demo_prints_what_it_promises(tmp_path: Path, capsys: pytest.Capture
     said = capsys.readouterr().out
     assert "accept new best" in said and "reject" in said and "from 1 failure: " in said
     assert "●" in said and "○" in said
-    assert "0 [0, 0] of 64 tasks" in said and "1 [1, 1] of 64 tasks" in said
+    assert "0 [0, 0.05" in said and "1 [0.94" in said and "] of 64 tasks" in said, said
     assert (out / "best" / "SKILL.md").is_file() and (out / "report.html").is_file()
     assert str(out / "best" / "SKILL.md") in said and "report.html" in said

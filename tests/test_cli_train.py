@@ -196,9 +196,9 @@ def test_a_skill_is_trained_and_everything_is_left_behind(ludus: Ludus):
     report = Path("run/report.html").read_text()
     for words in ("<svg", "polyline", "accept_new_best", "Obey RULE-", "skipped_replace_target_not_found", "optimizer"):
         assert words in report
-    assert "baseline: 0 [0, 0] on 6 selection tasks" in done.err
+    assert "baseline: 0 [0, 0.39] on 6 selection tasks" in done.err
     assert "step 4/4 (epoch 2)" in done.err
-    assert "step_0004" in done.out and "1 [1, 1] of 6 tasks" in done.out
+    assert "step_0004" in done.out and "1 [0.61, 1] of 6 tasks" in done.out
     assert "run/best/SKILL.md" in done.out
 
 

@@ -96,6 +96,12 @@ def test_the_interval_of_many_tasks():
     assert marks.interval == Interval(pytest.approx(0.50230, abs=1e-4), pytest.approx(0.69770, abs=1e-4))
 
 
+def test_tasks_that_all_agree_prove_only_so_much():
+    assert interval([0.0] * 64) == Interval(0.0, pytest.approx(0.05663, abs=1e-4))
+    assert interval([1.0] * 4) == Interval(pytest.approx(0.51011, abs=1e-4), 1.0)
+    assert interval([0.5] * 4) == Interval(0.5, 0.5)
+
+
 def test_a_failure_is_counted_and_is_not_a_zero():
     summary = summarize([group(1, None), group(None, None), group(0, size=2)])
     assert summary.overall.mean == 0.5

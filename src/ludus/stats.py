@@ -113,11 +113,19 @@ def pass_at(k: int, scored: int, passed: int) -> float:
 
 
 def interval(task_means: Sequence[float], lowest: float = 0.0, highest: float = 1.0) -> Interval | None:
-    """The 95 % confidence interval of the mean of task means, within the range of scores."""
+    """The 95 % confidence interval of the mean of task means, within the range of scores.
+
+    Where every task has the lowest or the highest score there is no spread to judge by; Wilson's interval of a share
+    then says what so many tasks can rule out.
+    """
     tasks = len(task_means)
     if tasks < 2:
         return None
     mean = math.fsum(task_means) / tasks
+    if mean in (lowest, highest):
+        z = statistics.NormalDist().inv_cdf(0.975)
+        reach = (highest - lowest) * z * z / (tasks + z * z)
+        return Interval(lowest, lowest + reach) if mean == lowest else Interval(highest - reach, highest)
     half = t_975(tasks - 1) * statistics.stdev(task_means) / math.sqrt(tasks)
     return Interval(max(lowest, mean - half), min(highest, mean + half))
 

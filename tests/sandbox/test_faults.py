@@ -292,15 +292,17 @@ def test_a_full_disk_of_the_host_is_told_and_the_slot_goes_on(bwrap, tmp_path):
 CROWDED = """
 import asyncio, os, sys
 from ludus.errors import SandboxError
-from ludus.sandbox import SandboxSpec
+from ludus.sandbox import SandboxSpec, bwrap
 from ludus.sandbox.pool import open_pool
+
+bwrap._START_SECONDS = bwrap._END_SECONDS = 5.0  # half a minute each is patience that a test has not
 
 async def main():
     group = sys.argv[1]
     async with open_pool("bwrap", max_slots=40) as pool:
         async with pool.lease(SandboxSpec(disk_mb=8)) as box:
             open(f"{group}/tasks", "w").write(str(os.getpid()))
-            asked = (pool.acquire(str(n), SandboxSpec(disk_mb=8)) for n in range(30))
+            asked = (pool.acquire(str(n), SandboxSpec(disk_mb=8), timeout=15) for n in range(30))
             found = await asyncio.gather(*asked, return_exceptions=True)
             failed = [f for f in found if isinstance(f, BaseException)]
             assert failed and all(isinstance(f, SandboxError) for f in failed), found

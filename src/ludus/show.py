@@ -36,13 +36,11 @@ def printable(text: str) -> str:
 # ---- while it runs ------------------------------------------------------------------------------------------------
 
 
-class ProgressBar:
-    """One line about a batch, kept up to date. Call it with each rollout and the `Progress` that came with it."""
+class LiveLine:
+    """A line that is drawn while its block runs, if it goes to a terminal."""
 
-    def __init__(self, title: str = "rollouts", *, file: TextIO | None = None, every: float = 0.1) -> None:
-        self._title = title
+    def __init__(self, file: TextIO | None) -> None:
         self._file = file if file is not None else sys.stderr
-        self._every = every
         self._drawn = 0.0
         self._bar: Any = None
         self._row: Any = None
@@ -59,6 +57,15 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+class ProgressBar(LiveLine):
+    """One line about a batch, kept up to date. Call it with each rollout and the `Progress` that came with it."""
+
+    def __init__(self, title: str = "rollouts", *, file: TextIO | None = None, every: float = 0.1) -> None:
+        super().__init__(file)
+        self._title = title
+        self._every = every
 
     def __call__(self, rollout: Rollout, progress: "Progress") -> None:
         if self._bar is None:

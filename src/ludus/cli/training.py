@@ -4,11 +4,9 @@ As in `ludus.show`, nothing here decides or records anything, and what models wr
 """
 
 import json
-import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
@@ -23,7 +21,7 @@ from ludus.reflact.records import Baseline, EpochEnd, Held, Product, Record, Ste
 from ludus.reflact.report import done
 from ludus.reflact.run import read_records
 from ludus.reflact.settings import TrainSettings
-from ludus.show import as_text, compact, money, number, printable, progress_bar, stdout
+from ludus.show import LiveLine, as_text, compact, money, number, printable, stdout
 from ludus.store import RunDir
 
 if TYPE_CHECKING:  # rich takes a while to import, and most commands do not draw
@@ -31,7 +29,7 @@ if TYPE_CHECKING:  # rich takes a while to import, and most commands do not draw
     from rich.text import Text
 
 
-class TrainingBar:
+class TrainingBar(LiveLine):
     """One line about a training run: the stage, the step, the scores, what is spent, and how long it may take.
 
     Call it with each `Progress` and with what was spent so far; `record` prints a line for each finished part, also
@@ -39,30 +37,14 @@ class TrainingBar:
     """
 
     def __init__(self, gate: Gate, steps: int, rollouts: int, *, file: TextIO | None = None) -> None:
+        super().__init__(file)
         self._gate = gate
         self._steps = steps
         self._rollouts = rollouts
-        self._file = file if file is not None else sys.stderr
-        self._bar: Any = None
-        self._row: Any = None
         self._done = 0
         self._stage: tuple[int, int, str] = (0, 0, "")
         self._in_stage = 0
         self._scores = ""
-        self._drawn = 0.0
-
-    def __enter__(self) -> Self:
-        if self._file.isatty():
-            self._bar = progress_bar(self._file)
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
 
     def __call__(self, stage: Progress, spent: str) -> None:
         if self._bar is None:

@@ -55,7 +55,7 @@ $(VENV)/.setup: pyproject.toml scripts/setup
 	@touch $@
 
 $(VENV)/.setup-dev: pyproject.toml scripts/setup
-	@PYTHON="$(PYTHON)" scripts/setup "$(VENV)" local,mcp,tokens,modal,dev
+	@PYTHON="$(PYTHON)" scripts/setup "$(VENV)" local,mcp,tokens,modal,fast,dev
 	@touch $@ $(VENV)/.setup
 
 clean:

@@ -10,6 +10,7 @@ import gc
 import ipaddress
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Literal
@@ -51,7 +52,8 @@ def run(arguments: Arguments) -> int:
     # requests would cost a tenth of the time.
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
-    return asyncio.run(_serve(config, token, as_json=arguments.json))
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        return runner.run(_serve(config, token, as_json=arguments.json))
 
 
 def check_host(host: str, token: str) -> None:
@@ -200,3 +202,12 @@ def _announce(gateway: Gateway, out: Path, *, token: bool, as_json: bool) -> Non
 
 def say(text: str) -> None:
     print(f"ludus: {text}", file=sys.stderr, flush=True)
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's event loop if it is installed (`ludus[fast]`), else asyncio's own: here little else costs time."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -16,7 +16,7 @@ from ludus.errors import ModelError
 from ludus.models.openai import ChatSettings, chat_server, parse_reply, request_body
 from ludus.models.servers import Retry, Servers, Waits
 from ludus.models.tokens import Generated
-from ludus.models.tokens.engines import logprob, no_ids, no_logprobs
+from ludus.models.tokens.engines import logprobs, no_ids, no_logprobs
 from ludus.models.tokens.session import check_columns
 from ludus.models.tokens.sessions import ByMessage
 from ludus.models.tokens.tree import Node, Tree
@@ -137,7 +137,7 @@ def _generated(data: bytes, completion: Completion) -> Generated:
         raise no_logprobs("the chat server", "It was asked for `logprobs: true`.")
     return Generated(
         ids=tuple(choice.token_ids),
-        logprobs=tuple([logprob(place.logprob) for place in choice.logprobs.content]),
+        logprobs=logprobs([place.logprob for place in choice.logprobs.content]),
         finish=completion.finish,
         prompt=tuple(reply.prompt_token_ids),
     )

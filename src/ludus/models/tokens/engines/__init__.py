@@ -191,6 +191,13 @@ def logprob(value: Any) -> float | None:
     return float(value) if math.isfinite(value) and value > NO_PROBABILITY else None
 
 
+def logprobs(values: list[Any]) -> tuple[float | None, ...]:
+    """Each of the values as a logprob; at once where all are ordinary numbers, as they are in nearly every reply."""
+    if set(map(type, values)) == {float} and min(values) > NO_PROBABILITY and math.isfinite(sum(values)):
+        return tuple(values)
+    return tuple([logprob(value) for value in values])
+
+
 def no_ids(engine: str, fix: str) -> ServerFault:
     return ServerFault(f"{engine} gave no token ids. {fix}", retryable=False)
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from ludus.models.server import BadReply
 from ludus.models.servers import OnRetry
 from ludus.models.tokens import EngineFacts, Generated
-from ludus.models.tokens.engines import Asker, HttpEngine, finish_reason, logprob, no_ids, no_logprobs
+from ludus.models.tokens.engines import Asker, HttpEngine, finish_reason, logprobs, no_ids, no_logprobs
 from ludus.models.tokens.engines.vllm import tokens_of
 from ludus.types import JsonObject, Sampling
 
@@ -138,7 +138,7 @@ def _generated(reply: _Reply, tokens: list[int], places: list[_Probability]) -> 
         raise BadReply("ids and probabilities are of different tokens")
     return Generated(
         ids=tuple(tokens[: len(places)]),
-        logprobs=tuple(logprob(place.logprob) for place in places),
+        logprobs=logprobs([place.logprob for place in places]),
         finish=finish_reason(reply.stop_type),
         text=reply.content if len(places) == len(tokens) else None,
         prompt_tokens=reply.tokens_evaluated,

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ludus.models.server import BadReply
 from ludus.models.tokens import EngineFacts, Generated
-from ludus.models.tokens.engines import Asker, HttpEngine, finish_reason, logprob, no_logprobs
+from ludus.models.tokens.engines import Asker, HttpEngine, finish_reason, logprobs, no_logprobs
 from ludus.models.tokens.engines.vllm import sampling_fields, tokens_of
 from ludus.types import JsonObject, Sampling
 
@@ -89,7 +89,7 @@ def _generated(reply: _Reply) -> Generated:
         raise BadReply("`output_token_logprobs` are not triples of logprob, id and text")
     return Generated(
         ids=tuple(triple[1] for triple in triples),
-        logprobs=tuple(logprob(triple[0]) for triple in triples),
+        logprobs=logprobs([triple[0] for triple in triples]),
         finish=finish_reason(meta.finish_reason),
         text=reply.text,
         prompt_tokens=meta.prompt_tokens,

@@ -1,0 +1,51 @@
+"""Train a skill without any optimizer model: worked examples out of failures, kept where a gate says they help.
+
+The agent here is a function that does right once it has been shown enough examples, as small models do.
+    python examples/04_train_a_skill.py
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from ludus.agent import Policy
+from ludus.envs.orders import Orders
+from ludus.models.scripted import ScriptedModel
+from ludus.reflact.data import Splits
+from ludus.reflact.exemplars import Exemplars
+from ludus.reflact.records import Baseline, Step, Summary
+from ludus.reflact.settings import SlowUpdate, TrainSettings
+from ludus.reflact.train import train
+from ludus.types import Message, Sampling, ToolSpec
+
+ENV = Orders()
+TASKS = {split: tuple(ENV.tasks(split)) for split in ("train", "validation", "test")}
+ANSWERS = {task.prompt: task.answer for tasks in TASKS.values() for task in tasks}
+
+
+def apprentice(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> str:
+    """Chats until it has seen four orders being done: the examples of its skill come as earlier turns."""
+    seen = sum(message.role == "assistant" for message in messages)
+    return ANSWERS[messages[-1].content] if seen >= 4 else "Happy to help with your order!"
+
+
+async def main() -> None:
+    policy = Policy(ScriptedModel(apprentice), examples_as="turns")
+    splits = Splits.of(TASKS["train"], TASKS["validation"], TASKS["test"])
+    settings = TrainSettings(epochs=1, batch_size=8, edit_budget=6, slow=SlowUpdate(enabled=False), memory=False)
+    async for record in train(ENV, policy, splits, settings, proposer=Exemplars()):
+        match record:
+            case Baseline():
+                print("the skill is empty to begin with")
+            case Step():
+                print(f"step {record.number}: {record.action}")
+            case Summary():
+                print(f"\n{record.best.skill.text}\n")
+                for name, product in (("initial", record.initial), ("best", record.best)):
+                    assert product.test is not None
+                    print(f"{name}: {product.test.overall.hard:.0%} of {product.test.overall.tasks} test tasks")
+            case _:
+                pass
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,34 @@
+"""Any agent that speaks OpenAI's or Anthropic's API, recorded: here one of five lines, with nothing but urllib.
+
+Each rollout gets a session with a secret address of its own; what is said there becomes turns, as in a rollout of ours.
+    python examples/05_any_agent_through_the_gateway.py
+"""
+
+import asyncio
+import json
+from urllib.request import Request, urlopen
+
+from ludus.models.gateway import Gateway
+from ludus.models.scripted import ScriptedModel
+
+
+def foreign_agent(url: str, key: str) -> str:
+    """Knows nothing about Ludus."""
+    body = json.dumps({"model": "any", "messages": [{"role": "user", "content": "What is 6 times 7?"}]}).encode()
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    with urlopen(Request(f"{url}/chat/completions", body, headers), timeout=10) as reply:
+        return json.load(reply)["choices"][0]["message"]["content"]
+
+
+async def main() -> None:
+    model = ScriptedModel(["It is 42."])
+    async with Gateway(model) as gateway:
+        session = gateway.open(name="six times seven")
+        answer = await asyncio.to_thread(foreign_agent, session.url, session.api_key)
+        record = await gateway.close(session)
+    print(f"the agent heard: {answer}")
+    print(f"the record of {record.name!r}: asked {record.opening[-1].content!r}, {len(record.turns())} turn")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

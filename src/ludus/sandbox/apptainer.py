@@ -12,8 +12,6 @@ that the user may use; else memory is limited per process, and processes per slo
 
 from collections.abc import Hashable
 
-import msgspec
-
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.bundle import receiver
@@ -21,7 +19,7 @@ from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.link import StdioLink
 from ludus.sandbox.owner import Holding
 from ludus.sandbox.program import run_program
-from ludus.sandbox.remote import About, Server, demand
+from ludus.sandbox.remote import Server, welcomed
 from ludus.sandbox.settings import ApptainerSettings
 
 _SLOTD_MB = 96
@@ -39,17 +37,12 @@ class Apptainer:
     async def launch(self, spec: SandboxSpec) -> Server:
         settings = self._settings
         link = StdioLink(await run_program(apptainer_command(settings, spec)))
+        hello = {"view": "image", "exclusive": settings.slots == 1, "as_root": settings.fakeroot}
+        greeting = link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
         try:
-            greeting = {"view": "image", "exclusive": settings.slots == 1, "as_root": settings.fakeroot}
-            reply = await link.start(greeting, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
-            about = msgspec.convert(reply.head, About)
-            demand(about, slots=settings.slots, trusted=settings.trusted, container=False)
+            about = await welcomed(link, greeting, slots=settings.slots, trusted=settings.trusted, container=False)
         except SandboxError as error:
-            await link.close()
             raise SandboxError(f"image '{settings.image}' runs no slots: {error}", retryable=error.retryable) from error
-        except BaseException:
-            await link.close()
-            raise
         return Server(link, about, places=settings.slots, end=_nothing, held=_held(settings), env=settings.env)
 
     async def holdings(self) -> list[Holding]:

@@ -29,9 +29,10 @@ from ludus.sandbox.fleet import Once
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.link import StdioLink
 from ludus.sandbox.owner import Holding, own_mark
-from ludus.sandbox.remote import About, Server, demand
+from ludus.sandbox.remote import Server, welcomed
 from ludus.sandbox.settings import DockerSettings, backend_of
 from ludus.sandbox.slotd.view import HOME, WORKSPACE
+from ludus.sandbox.slotd.wire import Message
 from ludus.sandbox.teardown import to_the_end
 
 OWNER = "ludus.owner"
@@ -78,18 +79,8 @@ class Docker:
         settings = self._settings
         await self._create(name, spec)
         link = StdioLink(await self._engine.attach(name))
-        try:
-            await self._engine.request("POST", f"/containers/{name}/start", body={})
-            greeting = {"view": "image", "as_root": settings.root, "exclusive": settings.slots == 1}
-            try:
-                reply = await link.start(greeting, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
-            except SandboxError as error:
-                raise SandboxError(f"image '{settings.image}' runs no slots: {error}") from error
-            about = msgspec.convert(reply.head, About)
-            demand(about, slots=settings.slots, trusted=settings.root, container=True)
-        except BaseException:
-            await link.close()
-            raise
+        greeting = self._greet(link, name)
+        about = await welcomed(link, greeting, slots=settings.slots, trusted=settings.root, container=True)
         return Server(
             link,
             about,
@@ -97,6 +88,16 @@ class Docker:
             end=lambda: self._remove(name),
             held=("memory", "processes", "disk") if settings.slots == 1 else (),
         )
+
+    async def _greet(self, link: StdioLink, name: str) -> Message:
+        """Start the container, to whose streams the link is attached already, and the slotd in it."""
+        settings = self._settings
+        await self._engine.request("POST", f"/containers/{name}/start", body={})
+        hello = {"view": "image", "as_root": settings.root, "exclusive": settings.slots == 1}
+        try:
+            return await link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
+        except SandboxError as error:
+            raise SandboxError(f"image '{settings.image}' runs no slots: {error}") from error
 
     async def _create(self, name: str, spec: SandboxSpec) -> None:
         body = container(self._settings, spec, self._owner)

@@ -82,6 +82,14 @@ class _Beats:
         await asyncio.wait((self._task,))
 
 
+async def _say_goodbye(link: Link, beats: _Beats | None) -> None:
+    if beats is not None:
+        await beats.stop()
+    if link.alive:
+        with suppress(SandboxError):
+            await link.call({"op": "bye"}, seconds=_GOODBYE_SECONDS)
+
+
 # ---- stdio --------------------------------------------------------------------------------------------------------
 
 
@@ -134,11 +142,7 @@ class StdioLink:
         await to_the_end(self._close())
 
     async def _close(self) -> None:
-        if self._beats is not None:
-            await self._beats.stop()
-        if self.alive:
-            with suppress(SandboxError):
-                await self.call({"op": "bye"}, seconds=_GOODBYE_SECONDS)
+        await _say_goodbye(self, self._beats)
         self._die("the link is closed")
         self._listener.cancel()
         await asyncio.wait((self._listener,))
@@ -251,9 +255,5 @@ class HttpLink:
         await to_the_end(self._close())
 
     async def _close(self) -> None:
-        if self._beats is not None:
-            await self._beats.stop()
-        if self.alive:
-            with suppress(SandboxError):
-                await self.call({"op": "bye"}, seconds=_GOODBYE_SECONDS)
+        await _say_goodbye(self, self._beats)
         self._dead = self._dead or "the link is closed"

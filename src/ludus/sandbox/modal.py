@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
 from ludus.errors import ConfigError, SandboxError, boundary
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.bundle import receiver
@@ -23,7 +21,7 @@ from ludus.sandbox.fleet import Once
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.link import StdioLink
 from ludus.sandbox.owner import Holding, own_mark
-from ludus.sandbox.remote import About, Server, demand
+from ludus.sandbox.remote import Server, welcomed
 from ludus.sandbox.settings import ModalSettings
 from ludus.sandbox.teardown import to_the_end
 
@@ -115,17 +113,9 @@ class Modal:
         with boundary(SandboxError, "Modal"):
             process = await sandbox.exec.aio(*receiver(settings.python), text=False)
         link = StdioLink(ModalChannel(process))
-        try:
-            reply = await link.start(
-                {"view": "image", "exclusive": settings.slots == 1},
-                seconds=settings.start_seconds,
-                lapse=settings.lapse_seconds,
-            )
-            about = msgspec.convert(reply.head, About)
-            demand(about, slots=settings.slots, trusted=settings.trusted, container=True)
-        except BaseException:
-            await link.close()
-            raise
+        hello = {"view": "image", "exclusive": settings.slots == 1}
+        greeting = link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
+        about = await welcomed(link, greeting, slots=settings.slots, trusted=settings.trusted, container=True)
         return Server(
             link,
             about,

@@ -28,7 +28,7 @@ from ludus.sandbox.fleet import Once
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.link import HttpLink
 from ludus.sandbox.owner import Holding, own_mark
-from ludus.sandbox.remote import About, Server, demand
+from ludus.sandbox.remote import Server, welcomed
 from ludus.sandbox.settings import NomadSettings
 from ludus.sandbox.slotd.wire import Message
 from ludus.sandbox.teardown import to_the_end
@@ -92,13 +92,8 @@ class Nomad:
         except TimeoutError:
             raise SandboxError(f"Nomad did not run job {name} within {settings.start_seconds:g} s") from None
         link = HttpLink(self._client, f"http://{address}", token)
-        try:
-            reply = await self._greet(link, name)
-            about = msgspec.convert(reply.head, About)
-            demand(about, slots=settings.slots, trusted=settings.trusted, container=spec.network)
-        except BaseException:
-            await link.close()
-            raise
+        greeting = self._greet(link, name)
+        about = await welcomed(link, greeting, slots=settings.slots, trusted=settings.trusted, container=spec.network)
         bare = settings.driver == "raw_exec"
         return Server(
             link,

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
+import msgspec
 from msgspec import Struct
 
 from ludus.errors import SandboxError
@@ -54,6 +55,18 @@ def demand(about: About, *, slots: int, trusted: bool, container: bool) -> None:
     raise SandboxError(
         f"slots would not be isolated there: {about.why}. Allow namespaces, or {remedy}", retryable=False
     )
+
+
+async def welcomed(link: Link, greeting: Awaitable[Message], *, slots: int, trusted: bool, container: bool) -> About:
+    """What the slotd behind a new link says of itself, once it has answered the greeting. A link to one that does not
+    answer, or that `demand` refuses, is closed."""
+    try:
+        about = msgspec.convert((await greeting).head, About)
+        demand(about, slots=slots, trusted=trusted, container=container)
+    except BaseException:
+        await link.close()
+        raise
+    return about
 
 
 class _RemoteShell:

@@ -14,15 +14,13 @@ import shlex
 from collections import Counter
 from collections.abc import Hashable
 
-import msgspec
-
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.bundle import receiver
 from ludus.sandbox.link import StdioLink
 from ludus.sandbox.owner import Holding
 from ludus.sandbox.program import run_program
-from ludus.sandbox.remote import About, Server, demand
+from ludus.sandbox.remote import Server, welcomed
 from ludus.sandbox.settings import SshSettings
 
 _ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
@@ -63,16 +61,11 @@ class Ssh:
     async def _start(self, host: str) -> Server:
         settings = self._settings
         link = StdioLink(await run_program(ssh_command(settings, host)))
+        greeting = link.start({"view": "system"}, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
         try:
-            reply = await link.start({"view": "system"}, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
-            about = msgspec.convert(reply.head, About)
-            demand(about, slots=settings.slots, trusted=settings.trusted, container=False)
+            about = await welcomed(link, greeting, slots=settings.slots, trusted=settings.trusted, container=False)
         except SandboxError as error:
-            await link.close()
             raise SandboxError(f"host '{host}' runs no slots: {error}", retryable=error.retryable) from error
-        except BaseException:
-            await link.close()
-            raise
 
         async def end() -> None:
             self._used[host] -= 1

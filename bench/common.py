@@ -15,6 +15,7 @@ so that a person can read it and a script can act on it:
 Standard library only: it runs before anything is installed.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -27,6 +28,22 @@ ROOT = Path(__file__).resolve().parent.parent
 """The project."""
 CACHE = Path.home() / ".cache" / "ludus" / "bench"
 """Where the virtual environments of peers are kept between runs."""
+
+
+# ---- what is asked ------------------------------------------------------------------------------------------------
+
+
+def rounds_parser(doc: str | None) -> argparse.ArgumentParser:
+    """The options of benchmarks that run ours and peers in turns. `doc` is the script's own docstring."""
+    summary, _, rest = (doc or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="default: those installed already")
+    parser.add_argument("--rounds", type=int, default=3, help="passes over everything; medians count (default 3)")
+    parser.add_argument("--cache", type=Path, default=CACHE, help=f"where peers are installed (default {CACHE})")
+    parser.add_argument("--seconds", type=float, default=300.0, help="time limit of one run (default 300)")
+    return parser
 
 
 # ---- what is printed ----------------------------------------------------------------------------------------------

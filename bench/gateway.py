@@ -15,7 +15,6 @@ time may double. Rounds interleave the systems and the median counts. Agent Ligh
 no figure; it needs Python 3.12.
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -33,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median, quantiles
 
-from common import CACHE, Check, CommandFailed, machine, make_venv, newer_python, ready_venv, table, verdict
+from common import Check, CommandFailed, machine, make_venv, newer_python, ready_venv, rounds_parser, table, verdict
 from mock_openai import CALLS, allow_many_sockets, running
 from peers.load import Seen, send
 
@@ -394,16 +393,9 @@ def checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    summary, _, rest = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="default: those installed already")
-    parser.add_argument("--rounds", type=int, default=3, help="passes over everything; medians count (default 3)")
+    parser = rounds_parser(__doc__)
     parser.add_argument("--requests", type=int, default=REQUESTS, help=f"per run, at least (default {REQUESTS})")
     parser.add_argument("--short", action="store_true", help="one round of 1,024 requests")
-    parser.add_argument("--cache", type=Path, default=CACHE, help=f"where peers are installed (default {CACHE})")
-    parser.add_argument("--seconds", type=float, default=300.0, help="time limit of one run (default 300)")
     options = parser.parse_args(arguments)
     count, requests = (1, 1024) if options.short else (options.rounds, options.requests)
     allow_many_sockets()

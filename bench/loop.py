@@ -13,7 +13,6 @@ may double. Rounds interleave the systems and the median counts. What this does 
 which hides all of it until many rollouts run at once, and sandboxes, which `exec.py` measures.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from common import CACHE, ROOT, Check, CommandFailed, machine, make_venv, ready_venv, table, verdict
+from common import ROOT, Check, CommandFailed, machine, make_venv, ready_venv, rounds_parser, table, verdict
 from mock_openai import running
 from peers.meter import Reading
 
@@ -196,15 +195,8 @@ def checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    summary, _, rest = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="default: those installed already")
-    parser.add_argument("--rounds", type=int, default=3, help="passes over everything; medians count (default 3)")
+    parser = rounds_parser(__doc__)
     parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help=f"per run, at least (default {ROLLOUTS})")
-    parser.add_argument("--cache", type=Path, default=CACHE, help=f"where peers are installed (default {CACHE})")
-    parser.add_argument("--seconds", type=float, default=300.0, help="time limit of one run (default 300)")
     options = parser.parse_args(arguments)
     systems, lost = pythons(options.cache, options.peers)
     rows, server = rounds(systems, options.rounds, options.rollouts, options.seconds)

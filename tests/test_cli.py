@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable, Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 
 from ludus import __version__
-from ludus.cli import COMMANDS, main, split_flags
+from ludus.cli import COMMANDS, split_flags
 from ludus.store import RunDir
 
 LUDUS = [sys.executable, "-c", "import sys; from ludus.cli import main; sys.exit(main())"]
@@ -88,13 +88,8 @@ def write(messages, tools, sampling):
 """
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Ludus = Callable[..., Result]
+Ludus = Callable[..., Any]
+"""The fixture `ludus`: what a command ends with, prints and says."""
 
 
 @pytest.fixture(autouse=True)
@@ -104,19 +99,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "models.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def ludus(capsys: pytest.CaptureFixture[str]) -> Ludus:
-    def run(*words: str) -> Result:
-        capsys.readouterr()
-        try:
-            code = main(words)
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else 2
-        return Result(code, *capsys.readouterr())
-
-    return run
 
 
 def scripted(function: str = "right") -> list[str]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -134,13 +134,8 @@ run: {concurrency: 1}
 """
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Ludus = Callable[..., Result]
+Ludus = Callable[..., Any]
+"""The fixture `ludus`: what a command ends with, prints and says."""
 
 
 @pytest.fixture(autouse=True)
@@ -151,19 +146,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "config.yaml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def ludus(capsys: pytest.CaptureFixture[str]) -> Ludus:
-    def run(*words: str) -> Result:
-        capsys.readouterr()
-        try:
-            code = main(words)
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else 2
-        return Result(code, *capsys.readouterr())
-
-    return run
 
 
 def train(*words: str) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 from ludus.errors import ConfigError, ModelError
 from ludus.models.gateway import Gateway
 from ludus.models.gateway.gateway import enforced
+from ludus.models.http import Client
 from ludus.models.ledger import Budget, Ledger, Metered
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.types import Completion, Finish, Message, Sampling, Usage, to_json
@@ -379,8 +380,22 @@ def test_closing_a_session_does_not_wait_for_ever(kit):
             await kit.until(lambda: session.requests)
             record = await guest.gateway.close(session, grace=0.01)
             assert record.exchanges == ()
-            with pytest.raises(Exception, match="connection"):
-                await ask
+            reply = await ask
+            assert reply.status == 503 and b"the session was closed" in reply.body
+
+    kit.run(test)
+
+
+def test_who_is_held_back_when_the_gateway_ends_is_told(kit):
+    async def test():
+        async with kit.visiting(ScriptedModel(lambda *_: "ok")) as guest, Client() as client:
+            async with Gateway(guest.gateway.model) as gateway:
+                gateway.pause()
+                urls = [gateway.open().url + "/chat/completions" for _ in range(3)]
+                body = json.dumps({"messages": HI}).encode()
+                asks = [asyncio.create_task(client.request("POST", url, (), body)) for url in urls]
+                await kit.until(lambda: all(session.tasks for session in gateway.sessions))
+            assert [(await ask).status for ask in asks] == [503] * 3
 
     kit.run(test)
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -19,11 +20,13 @@ from ludus.models.gateway.atropos import Setup, SetupServer
 
 LUDUS = Path(sys.executable).with_name("ludus")
 SCRIPT = """
-import asyncio
+import asyncio, pathlib
 
 async def reply(messages, tools, sampling):
     if messages[-1].content == "slow":
-        await asyncio.sleep(1)
+        pathlib.Path("begun").touch()
+        while not pathlib.Path("go on").exists():
+            await asyncio.sleep(0.01)
     return f"{messages[-1].content}, {sampling.temperature}"
 """
 
@@ -48,13 +51,13 @@ def serving(folder: Path, *flags: str, environment: dict[str, str] | None = None
                 yield process, json.loads(line)["url"]
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(20)
+            process.wait(60)
 
 
 def ask(url: str, words: str, key: str = "") -> dict:
     body = json.dumps({"messages": [{"role": "user", "content": words}], "temperature": 0}).encode()
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-    with urllib.request.urlopen(urllib.request.Request(url + "/chat/completions", body, headers), timeout=20) as reply:
+    with urllib.request.urlopen(urllib.request.Request(url + "/chat/completions", body, headers), timeout=60) as reply:
         return json.loads(reply.read())
 
 
@@ -69,13 +72,16 @@ def test_sessions_are_recorded_and_ctrl_c_drains(tmp_path):
         replies = []
         slow = threading.Thread(target=lambda: replies.append(ask(url + "/s/bob/v1", "slow")))
         slow.start()
+        while slow.is_alive() and not (tmp_path / "begun").exists():
+            time.sleep(0.01)
         ask(url + "/v1", "hi", "anna")
         with pytest.raises(urllib.error.HTTPError, match="429") as refused:
             ask(url + "/v1", "hi", "anna")
         refused.value.close()
         process.send_signal(signal.SIGINT)
+        (tmp_path / "go on").touch()
         slow.join()
-        process.wait(20)
+        process.wait(60)
     assert process.returncode == 0
     assert replies[0]["choices"][0]["message"]["content"] == "slow, 0.5"
     records = written(tmp_path)
@@ -88,7 +94,7 @@ def test_agents_may_have_their_own_sampling_and_atropos_its_routes(tmp_path):
     with serving(tmp_path, *flags, environment={"TEST_GATEWAY_TOKEN": "hush"}) as (_, url):
         assert ask(url + "/v1", "hi", "hush.anna")["choices"][0]["message"]["content"] == "hi, 0.0"
         request = urllib.request.Request(url + "/sessions/create", b"{}", {"Authorization": "Bearer hush"})
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             made = json.loads(reply.read())
         assert ask(f"{url}/{made['uuid']}/v1", "hi")["choices"]
     assert set(written(tmp_path)) == {"anna", made["uuid"]}

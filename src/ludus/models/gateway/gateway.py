@@ -14,6 +14,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Self
 
 import msgspec
@@ -272,7 +273,7 @@ class Gateway:
         """Start to answer a request for a reply."""
         task = asyncio.get_running_loop().create_task(self._answer(responder, session, dialect))
         session.tasks.add(task)
-        task.add_done_callback(session.tasks.discard)
+        task.add_done_callback(partial(_settle, responder, session, dialect))
 
     async def _answer(self, responder: Responder, session: Session, dialect: Dialect) -> None:
         """One request, from its body to its reply."""
@@ -301,9 +302,6 @@ class Gateway:
             words = f"{type(error).__name__}: {error}"
             session.failed(Failure("model", words))
             refuse(responder, dialect, Trouble(502, words, "model"))
-        finally:
-            if not responder.answered:
-                responder.abort()
 
     async def _reply(self, session: Session, dialect: Dialect, asked: Asked) -> tuple[Answer, list[Noted]]:
         start = session.answers.get(asked.previous)
@@ -332,6 +330,13 @@ class Gateway:
             if not self._asking:
                 self._quiet.set()
         return session.replied(dialect.api, at, asked, sampling, completion, time.monotonic() - started)
+
+
+def _settle(responder: Responder, session: Session, dialect: Dialect, task: asyncio.Task[None]) -> None:
+    """A request's task is over. One that was cancelled, maybe before it began, has not answered yet."""
+    session.tasks.discard(task)
+    if not responder.answered:
+        refuse(responder, dialect, Trouble(503, "the session was closed before there was a reply", "closed"))
 
 
 async def _ended(tasks: set[asyncio.Task[None]], grace: float) -> None:

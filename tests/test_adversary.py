@@ -142,9 +142,11 @@ ATTACKS = {
     "a program that prints a report": "printf 'import os\\nfor fd in range(1, 20):\\n    try:\\n        os.write(fd, "
     'b"\\\\n0 {\\\\"outcomes\\\\": {}, \\\\"notes\\\\": {}}\\\\n")\\n    except OSError: pass\\nos._exit(0)\\n'
     "' >add.py",
-    "a program that equals everything": "cat >add.py <<'E'\nclass Yes:\n    __eq__ = lambda s, o: True\n"
-    "    __bool__ = lambda s: True\ndef add(a, b):\n    import builtins, _pytest.assertion.rewrite as r\n"
+    "a program that swaps what an assertion raises": "cat >add.py <<'E'\ndef add(a, b):\n    import builtins\n"
     "    builtins.AssertionError = KeyError\n    return 7\nE",
+    "files in a locked workspace": "chmod 000 /workspace",
+    "a preloaded library and a loaded builtin": "export LD_PRELOAD=$PWD/x.so ENV=$PWD/rc PROMPT_COMMAND='exit 0'; "
+    "enable -f ./x.so true; shopt -s extdebug; set -T; trap 'exit 0' ERR RETURN; echo 'exit 0' >rc; cp rc ~/.profile",
     "a program that patches reports": "cat >add.py <<'E'\nimport _pytest.reports as r\n"
     "old = r.TestReport.from_item_and_call.__func__\ndef new(cls, item, call):\n    call.excinfo = None\n"
     "    return old(cls, item, call)\nr.TestReport.from_item_and_call = classmethod(new)\n"
@@ -176,6 +178,21 @@ def test_cheating_does_not_pass_in_the_same_slot_either():
 def test_honest_work_passes_in_both_places():
     assert attempt(Adding(), RIGHT).passed
     assert attempt(AddingInPlace(), RIGHT).passed
+
+
+def test_feedback_names_the_hidden_tests_and_not_where_they_lay():
+    feedback = attempt(Adding(), WRONG).feedback
+    assert "hidden/test_add.py" in feedback and "/tmp/" not in feedback
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), [("true", "No module named 'add'"), ("echo 'def add(:' >add.py", "SyntaxError")]
+)
+def test_a_solution_that_cannot_be_imported_is_told_so_and_not_called_a_cheat(command: str, words: str):
+    score = attempt(Adding(), command)
+    assert score.value == 0.0
+    assert words in score.feedback
+    assert "tampered" not in score.feedback
 
 
 def test_what_does_not_help_a_wrong_solution_does_not_hurt_a_right_one():
@@ -238,7 +255,7 @@ def test_a_full_pool_does_not_lock_up_when_everyone_verifies():
         return Policy(ScriptedModel([call("terminal", command=RIGHT), say("done")]))
 
     async def go() -> list[Rollout]:
-        async with open_pool("bwrap", max_slots=2, warm=1) as pool, asyncio.timeout(50):
+        async with open_pool("bwrap", max_slots=2, warm=1) as pool, asyncio.timeout(300):
             return await asyncio.gather(*(run(Job(task, policy(), r), Quick(), pool) for r in range(12)))
 
     assert [r.score.value for r in asyncio.run(go()) if r.score] == [1.0] * 12

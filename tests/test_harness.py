@@ -4,7 +4,8 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -108,11 +109,20 @@ def once(
     harness: Harness, model: Model, *, env: Env = TerminalTest(), task: Task = GREETING, tries: int = 0, **fields: Any
 ) -> Rollout:
     async def go() -> Rollout:
-        async with asyncio.timeout(120), open_pool("bwrap") as pool:
+        async with asyncio.timeout(600), open_pool("bwrap") as pool:
             job = Job(task, Policy(model, harness=harness, **fields), seed=5)
             return await (run_retrying(job, env, pool, retries=tries) if tries else run(job, env, pool))
 
     return asyncio.run(go())
+
+
+def runs(command: bytes) -> bool:
+    """Whether a process with this command line runs on the host."""
+    for process in Path("/proc").glob("[1-9]*/cmdline"):
+        with suppress(OSError):
+            if process.read_bytes() == command:
+                return True
+    return False
 
 
 # ---- a life -------------------------------------------------------------------------------------------------------
@@ -338,26 +348,50 @@ def test_after_a_crash_in_the_middle_the_work_is_judged():
     assert (rollout.exit.code, rollout.exit.output.strip()) == (1, "I fell")
 
 
-def test_an_agent_past_its_time_is_killed_and_its_work_judged():
-    code = f"run({MAKE!r}); ask([{{'role': 'user', 'content': 'hi'}}]); run('setsid sleep 4321 & sleep 4321')"
-    rollout = once(tiny(code), ScriptedModel([say("hello")]), limits=Limits(rollout_seconds=3))
+def test_an_agent_past_its_time_is_killed_and_its_work_judged(pass_time):
+    async def script(messages: Sequence[Message], *_: object) -> Message:
+        if messages[-1].content == "on":
+            pass_time(200)
+            await asyncio.sleep(4321)
+        return say("hello")
+
+    code = f"""
+run({MAKE!r})
+ask([{{"role": "user", "content": "hi"}}])
+run("setsid sleep 4321 >/dev/null 2>&1 &")
+ask([{{"role": "user", "content": "on"}}])
+"""
+    rollout = once(tiny(code), ScriptedModel(script), limits=Limits(rollout_seconds=100))
     assert rollout.stop is StopReason.TIMEOUT
     assert rollout.score is not None
     assert rollout.score.passed
 
 
-def test_an_agent_that_spends_its_time_before_the_first_call_has_failed():
-    rollout = once(tiny("print('zzz', flush=True); time.sleep(4321)"), maker(), limits=Limits(rollout_seconds=2))
+def test_an_agent_that_spends_its_time_before_the_first_call_has_failed(pass_time):
+    class Watched(TerminalTest, frozen=True):
+        async def setup(self, task: Task, box: Sandbox) -> None:
+            watching.append(asyncio.create_task(watch()))
+
+    async def watch() -> None:
+        while not runs(f"sleep\0{seconds}\0".encode()):  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(0.01)
+        pass_time(200)
+
+    watching: list[asyncio.Task[None]] = []
+    seconds = f"4321.{os.getpid()}"  # nobody else's
+    code = f"print('zzz', flush=True); run('sleep {seconds}')"
+    rollout = once(tiny(code), maker(), env=Watched(), limits=Limits(rollout_seconds=100))
     assert rollout.failure is not None
     assert rollout.failure.message == "tiny ran out of time and never asked the model. It printed: zzz"
 
 
-def test_a_model_that_does_not_answer_in_time_is_a_time_out_as_in_the_loop():
+def test_a_model_that_does_not_answer_in_time_is_a_time_out_as_in_the_loop(pass_time):
     async def script(*_: object) -> Message:
+        pass_time(200)
         await asyncio.sleep(4321)
         return say("late")
 
-    rollout = once(TINY, ScriptedModel(script), limits=Limits(rollout_seconds=2))
+    rollout = once(TINY, ScriptedModel(script), limits=Limits(rollout_seconds=100))
     assert (rollout.stop, rollout.turns) == (StopReason.TIMEOUT, ())
     assert rollout.score is not None
     assert not rollout.score.passed
@@ -446,6 +480,28 @@ ask([{"role": "user", "content": " ".join(found)}])
     assert rollout.opening[-1].content == "OSError ConnectionRefusedError open"
 
 
+def test_nothing_listens_on_the_host_for_it():
+    own: list[int] = []
+
+    def script(*_: object) -> Message:
+        own.append(len(_listening()))
+        return say("Done.")
+
+    before = len(_listening())
+    once(TINY, ScriptedModel(script))
+    assert own == [before]
+
+
+def _listening() -> set[str]:
+    """This process's sockets that listen in the host's network."""
+    files: set[str] = set()
+    for name in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists them
+            files.add(str(name.readlink()))
+    entries = (line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:])
+    return {f"socket:[{fields[9]}]" for fields in entries if fields[3] == "0A"} & files
+
+
 def test_one_agent_cannot_use_anothers_session():
     """Two at once: each is told the address and key of the other and tries both, at its own door and at the other's."""
     seen: dict[str, str] = {}
@@ -471,12 +527,12 @@ for place, secret in ((url, key), (os.environ["URL"].replace(os.environ["KEY"], 
         found.append("served")
     except Exception as error:
         found.append(str(getattr(error, "code", "") or type(error).__name__))
-environments = run("cat /proc/*/environ 2>/dev/null | tr '\\\\0' '\\\\n' | grep -c " + key)
+environments = run("cat /proc/*/environ 2>/dev/null | tr '\\\\0' '\\\\n' | grep -ce " + key)
 ask([{"role": "user", "content": " ".join(found) + " " + environments.strip()}])
 """
 
     async def go() -> list[Rollout]:
-        async with asyncio.timeout(60), open_pool("bwrap") as pool:
+        async with asyncio.timeout(300), open_pool("bwrap") as pool:
             policy = Policy(ScriptedModel(script), harness=tiny(code))
             return list((await run_group(GREETING, TerminalTest(), policy, pool, size=2)).rollouts)
 
@@ -567,6 +623,14 @@ def test_a_known_agent_can_be_changed(monkeypatch):
     assert found is not None
     assert (found.command, found.skills, found.model) == (CODEX.command, CODEX.skills, "gpt-5")
     assert found.env == {**CODEX.env, "RUST_LOG": "debug"}
+
+
+def test_a_known_agent_that_is_in_the_image_needs_no_installation_here(monkeypatch, tmp_path):
+    monkeypatch.setenv("LUDUS_AGENTS", str(tmp_path))
+    mine = HarnessConfig(command="claude -p --dangerously-skip-permissions --model {model}")
+    found = build_harness(AgentConfig(harness="claude-code", harnesses={"claude-code": mine}))
+    assert found is not None
+    assert (found.mounts, found.env) == ((), KNOWN["claude-code"].env)
 
 
 def test_the_command_line_runs_a_command_of_the_users(tmp_path, capsys):
@@ -666,8 +730,13 @@ def written(name: str, arguments: dict[str, str]) -> str:
 
 @AGENTS
 def test_a_real_agent_does_a_task_without_an_account_and_gives_exact_rows(harness: Harness):
+    check_task(harness, lambda model, **fields: once(real(harness), model, **fields))
+
+
+def check_task(harness: Harness, run_once: Callable[..., Rollout]) -> None:
+    """Have a real agent do a task, wherever it is run."""
     model = token_model([written(*FIRST[harness.name]), written(*SUBMIT) if harness is MINI_SWE_AGENT else "Done."])
-    rollout = once(real(harness), model, skill=Skill("Be exact."), skill_as="file")
+    rollout = run_once(model, skill=Skill("Be exact."), skill_as="file")
     assert rollout.failure is None, rollout.exit
     assert (rollout.stop, rollout.exit and rollout.exit.code) == (StopReason.FINISHED, 0)
     assert rollout.score is not None

@@ -108,11 +108,9 @@ async def act(
     """
     from ludus.models.gateway import Gateway  # a web server, which few runs need
 
-    async with Gateway(model) as gateway:
+    async with Gateway(model, host=None) as gateway, open_door(box, gateway.accept) as port:
         session = gateway.open(sampling=sampling, budget=Budget(calls=turns), name=name)
-        door = await open_door(box)
-        await gateway.serve(door)
-        base = session.base(f"http://127.0.0.1:{door.getsockname()[1]}")
+        base = session.base(f"http://127.0.0.1:{port}")
         fields = {
             "prompt": asked(opening),
             "model": harness.model or model.name,

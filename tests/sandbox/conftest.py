@@ -48,7 +48,7 @@ def in_box() -> InBox:
 
     def run(backend: str, test: Callable[[Sandbox], Awaitable[None]], spec: SandboxSpec = SPEC) -> None:
         async def main() -> None:
-            async with asyncio.timeout(60), open_pool(backend) as pool, pool.lease(spec) as box:
+            async with asyncio.timeout(600), open_pool(backend) as pool, pool.lease(spec) as box:
                 await test(box)
 
         asyncio.run(main())

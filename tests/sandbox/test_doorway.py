@@ -6,8 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -21,32 +20,25 @@ from ludus.sandbox.pool import open_pool
 SOURCE = Path(doorway_module.__file__).parents[2]
 
 
-@asynccontextmanager
-async def answering(box: Sandbox, words: bytes) -> AsyncGenerator[int, None]:
-    """A door with somebody behind it who says the same to everybody; its port."""
-    door = await open_door(box)
+class Says(asyncio.Protocol):
+    """Says the same to everybody."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(words)
-        writer.close()
-        await writer.wait_closed()
+    def __init__(self, words: bytes) -> None:
+        self._words = words
 
-    server = await asyncio.start_server(answer, sock=door)
-    async with server:
-        yield door.getsockname()[1]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(self._words)
+        transport.close()
+
+
+def answering(box: Sandbox, words: bytes) -> AbstractAsyncContextManager[int]:
+    """A door with somebody behind it who says that; its port."""
+    return open_door(box, lambda: Says(words))
 
 
 def calling(port: int) -> str:
     return f"exec 3<>/dev/tcp/127.0.0.1/{port} && cat <&3"
-
-
-def test_a_slot_reaches_the_driver_through_its_door(backend, in_box):
-    async def test(box: Sandbox) -> None:
-        async with answering(box, b"come in\n") as port:
-            assert (await box.exec(calling(port))).stdout == b"come in\n"
-        assert (await box.exec(calling(port))).exit_code != 0  # the door is shut again
-
-    in_box(backend, test)
 
 
 def test_a_door_leads_to_the_driver_and_nowhere_else(bwrap):
@@ -95,8 +87,12 @@ def test_a_slot_elsewhere_has_none():
     class Elsewhere:
         """A slot of some other kind."""
 
-    with pytest.raises(SandboxError, match=r"sandbox.backend to 'bwrap'") as caught:
-        asyncio.run(open_door(Elsewhere()))  # pyright: ignore[reportArgumentType]
+    async def main() -> None:
+        async with answering(Elsewhere(), b""):  # pyright: ignore[reportArgumentType]
+            pass
+
+    with pytest.raises(SandboxError, match="has no door") as caught:
+        asyncio.run(main())
     assert not caught.value.retryable
 
 
@@ -105,14 +101,15 @@ def test_a_slot_that_is_gone_says_so(bwrap):
         async with open_pool(bwrap) as pool, pool.lease(SandboxSpec()) as box:
             await box.close()
             with pytest.raises(SandboxError):
-                await open_door(box)
+                async with answering(box, b""):
+                    pass
 
     asyncio.run(main())
 
 
 def test_giving_up_on_a_door_leaves_nothing_open(bwrap, in_box):
     async def test(box: Sandbox) -> None:
-        opening = asyncio.create_task(open_door(box))
+        opening = asyncio.ensure_future(answering(box, b"never").__aenter__())
         await asyncio.sleep(0)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -135,8 +132,8 @@ async def main():
     bwrap = Bwrap()
     box = await bwrap.create(SandboxSpec())
     try:
-        with await open_door(box) as door:
-            found = await box.exec(f"exec 3<>/dev/tcp/127.0.0.1/{door.getsockname()[1]}")
+        async with open_door(box, asyncio.Protocol) as port:
+            found = await box.exec(f"exec 3<>/dev/tcp/127.0.0.1/{port}")
         print("open" if found.exit_code == 0 else found)
     finally:
         await box.close()
@@ -150,7 +147,7 @@ def probe(*prefix: str, python: str = sys.executable) -> str:
     packages = [path for path in sys.path if path.endswith("site-packages")]
     env = {"PATH": os.defpath, "TMPDIR": "/tmp", "PYTHONPATH": ":".join([str(SOURCE), *packages])}
     command = [*prefix, python, "-B", "-c", PROBE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
     return done.stdout.strip() or done.stderr
 
 

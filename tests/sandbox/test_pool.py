@@ -58,7 +58,7 @@ class Maker:
 def pooled(test: Callable[[Pool, Maker], Awaitable[None]], **options: Any) -> Maker:
     async def main() -> Maker:
         maker = Maker()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async with Pool(maker, **options) as pool:
                 await test(pool, maker)
             assert maker.live == 0
@@ -163,7 +163,7 @@ def test_a_lease_past_its_deadline_says_so():
                 async with pool.lease(ONE):
                     pass
             assert pool.metrics().waiting == 0
-        async with pool.lease(ONE):
+        async with pool.lease(ONE, timeout=60):
             pass
 
     pooled(test, max_slots=1, acquire_seconds=0.02)

@@ -31,7 +31,7 @@ def test_the_commands_are_understood(command, tmp_path):
     words = shlex.split(command.replace("$hosts", "a,b").replace("$SLURM_JOB_ID", "1"))[1:]
     words += ["--print-config"] if words[0] in ("process", "evaluate") else []
     done = subprocess.run(
-        [*LUDUS, *words], cwd=tmp_path, capture_output=True, text=True, input="true\n", timeout=60, check=False
+        [*LUDUS, *words], cwd=tmp_path, capture_output=True, text=True, input="true\n", timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
 
@@ -49,7 +49,7 @@ def test_the_settings_are_understood(tmp_path):
 
 def test_the_code_runs(bwrap, tmp_path):
     (code,) = blocks("python")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 
 

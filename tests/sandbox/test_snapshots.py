@@ -8,6 +8,7 @@ import pytest
 
 from ludus.errors import SandboxError
 from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.base import ShellSandbox
 from ludus.sandbox.pool import Pool, open_pool
 
 
@@ -29,7 +30,7 @@ def base(tmp_path: Path) -> Path:
 
 def in_pool(backend: str, test: Callable[[Pool], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(60), open_pool(backend, max_slots=8) as pool:
+        async with asyncio.timeout(300), open_pool(backend, max_slots=8) as pool:
             await test(pool)
 
     asyncio.run(main())
@@ -60,6 +61,31 @@ def test_a_slot_starts_with_its_base_and_changes_only_its_own_view(backend, base
     in_pool(backend, test)
 
 
+def test_every_slot_of_a_base_may_change_it_and_so_may_those_of_several(backend, base, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir(mode=0o755)
+    (other / "o").write_text("o")
+    change = "echo x >>src/deep/b && rm README && mkdir src/deep/new"
+
+    async def test(pool: Pool) -> None:
+        one, both = SandboxSpec(disk_mb=8, base=(str(base),)), SandboxSpec(disk_mb=8, base=(str(base), str(other)))
+        async with pool.lease(SandboxSpec(disk_mb=8, base=(str(other),))) as box:
+            assert (await box.exec("echo x >>o")).exit_code == 0
+        for spec in (one, one, await _snapshot(pool, one, "echo >later")):
+            async with pool.lease(spec) as box:
+                assert (await box.exec(change)).text == ""
+        async with pool.lease(both) as box:
+            assert (await box.exec(f"{change} && echo x >>o && rm o")).text == ""
+
+    in_pool(backend, test)
+
+
+async def _snapshot(pool: Pool, spec: SandboxSpec, command: str) -> SandboxSpec:
+    async with pool.lease(spec) as box:
+        await box.exec(command)
+        return await pool.snapshot(box)
+
+
 def test_a_snapshot_is_where_other_slots_start(backend, base):
     async def test(pool: Pool) -> None:
         async with pool.lease(SandboxSpec(disk_mb=32, base=(str(base),))) as box:
@@ -78,6 +104,22 @@ def test_a_snapshot_is_where_other_slots_start(backend, base):
             async with pool.lease(second) as three:
                 assert await tree(three) == want_two
             assert await tree(two) == want
+
+    in_pool(backend, test)
+
+
+def test_a_slot_that_cannot_be_copied_is_told_as_such(backend, monkeypatch):
+    monkeypatch.setattr(ShellSandbox.pack, "__kwdefaults__", {"max_bytes": 1_000_000})
+    monkeypatch.setattr(ShellSandbox.changes, "__kwdefaults__", {"max_bytes": 1_000_000})
+
+    async def test(pool: Pool) -> None:
+        async with pool.lease(SandboxSpec(disk_mb=32)) as box:
+            await box.exec("truncate -s 3M holes; touch -d @9223372036854775807 odd 2>/dev/null")
+            with pytest.raises(SandboxError, match=r"no snapshot could be made: .*larger than the limit"):
+                await pool.snapshot(box)
+            await box.exec("rm holes")
+            async with pool.lease(await pool.snapshot(box)) as fork:
+                assert (await fork.exec("ls")).stdout == b"odd\n"
 
     in_pool(backend, test)
 

@@ -33,6 +33,8 @@ _LINE_BYTES = 2**16
 
 
 def run(arguments: Arguments) -> int:
+    if arguments.words and arguments.action != "exec":
+        raise ConfigError(f"what is '{arguments.words[0]}'? ludus sandbox {arguments.action} takes options only")
     config = load([Path(path) for path in arguments.config], arguments.flags)
     match arguments.action:
         case "status":

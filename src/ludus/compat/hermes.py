@@ -19,6 +19,7 @@ from msgspec import Struct
 from ludus.errors import ConfigError, suggest
 from ludus.sandbox.profiles import PoolSettings
 from ludus.sandbox.settings import BwrapSettings, ModalSettings, NomadSettings, Profile
+from ludus.types import Count, Positive, Whole
 
 
 class HermesSandboxes(Struct, frozen=True, kw_only=True):
@@ -40,28 +41,28 @@ class _Flat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     require_sandbox: bool = False
     purge_job_on_start: bool = False
     purge_job_on_shutdown: bool = True
-    acquire_timeout_s: float = 30.0
+    acquire_timeout_s: Positive = 30.0
     nomad_address: str = "http://localhost:4646"
     sandbox_job_id: str = "atropos-sandbox"
     sandbox_image: str = "atropos-sandbox:local"
-    slots_per_container: int = 10
-    min_containers: int = 1
-    max_containers: int = 10
+    slots_per_container: Count = 10
+    min_containers: Whole = 1
+    max_containers: Count = 10
     privileged: bool = False
     driver: Literal["docker", "singularity"] = "docker"
     singularity_image: str | None = None
     modal_app_name: str | None = "atropos-sandbox"
     modal_image: str = "python:3.11"
     modal_gpu: str | None = None
-    modal_cpu: float = 1.0
-    modal_memory: int = 2048
-    modal_slots_per_sandbox: int = 10
-    modal_min_sandboxes: int = 1
-    modal_max_sandboxes: int = 5
-    modal_idle_timeout: int = 120
-    modal_max_lifetime: int = 3600
-    modal_acquire_timeout: float = 60.0
-    modal_execution_timeout: float = 30.0
+    modal_cpu: Positive = 1.0
+    modal_memory: Whole = 2048
+    modal_slots_per_sandbox: Count = 10
+    modal_min_sandboxes: Whole = 1
+    modal_max_sandboxes: Count = 5
+    modal_idle_timeout: Whole = 120
+    modal_max_lifetime: Count = 3600
+    modal_acquire_timeout: Positive = 60.0
+    modal_execution_timeout: Positive = 30.0
     modal_secrets: str = ""
     modal_env_vars: str = ""
     modal_workspace_base: str = "/data"

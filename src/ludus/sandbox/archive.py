@@ -4,7 +4,7 @@ An archive that comes out of a slot was made where an agent has worked, so it is
 files, folders and symbolic links and drops everything else (devices, pipes, names that climb out); a hard link becomes
 a file of its own. Nothing is ever compressed, so an archive is never larger inside than outside, except by hard links:
 those count again towards the limit. `extract` never writes through a symbolic link: links are made last, and only those
-that stay inside the folder.
+that stay inside the folder, whatever else is or will be in it.
 
 Modes are kept without set-user-id and the like; owners are not kept.
 """
@@ -16,12 +16,16 @@ import posixpath
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator
+from itertools import dropwhile
+from math import isfinite
 from pathlib import Path
 
 from msgspec import Struct
 
 from ludus.sandbox import TRANSFER_BYTES
 
+_LATEST = 2.0**40
+"""Times are cut off there: past it the calls that set them fail."""
 _OPAQUE = "SCHILY.xattr.user.overlay.opaque"
 
 
@@ -57,49 +61,48 @@ def entries(archive: bytes, *, max_bytes: int = TRANSFER_BYTES, layer: bool = Fa
 
     Raises TooLarge, and ValueError if it is no archive.
     """
-    left = max_bytes
+    left, end = max_bytes, -1
+    files: dict[str, tarfile.TarInfo] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
+                if member.size < 0 or member.offset <= end:  # a size below zero leads the reader round and round
+                    raise ValueError("not a whole archive: it leads back into itself")
+                end = member.offset
                 path = _inside(member.name)
                 if layer and path and member.ischr() and member.devmajor == member.devminor == 0:
                     yield Entry(path, 0, removed=True)
                 if path is None or not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
                     continue
-                mode = member.mode & 0o777
+                mode, mtime = member.mode & 0o777, _time(member.mtime)
                 if member.isdir():
                     opaque = layer and _OPAQUE in member.pax_headers
-                    yield Entry(path, mode | 0o700, member.mtime, opaque=opaque)
+                    yield Entry(path, mode | 0o700, mtime, opaque=opaque)
                 elif member.issym():
-                    yield Entry(path, mode, member.mtime, link=member.linkname)
+                    yield Entry(path, mode, mtime, link=member.linkname)
                 elif member.islnk():
-                    data = _linked(tar, member, left)
-                    left -= len(data or b"")
-                    if data is not None:
-                        yield Entry(path, mode, member.mtime, data)
+                    # Found here and not by `tar`, which would read to the end: of the files before it only.
+                    if linked := files.get(_inside(member.linkname) or ""):
+                        left -= linked.size
+                        yield Entry(path, mode, mtime, _content(tar, linked, left, max_bytes))
                 else:
+                    files[path] = member
                     left -= member.size
-                    if left < 0:
-                        raise TooLarge(path, max_bytes)
-                    file = tar.extractfile(member)
-                    assert file is not None
-                    yield Entry(path, mode, member.mtime, file.read())
-    except tarfile.TarError as error:
+                    yield Entry(path, mode, mtime, _content(tar, member, left, max_bytes))
+    except (tarfile.TarError, OverflowError) as error:
         raise ValueError(f"not a whole archive: {error}") from error
 
 
-def _linked(tar: tarfile.TarFile, member: tarfile.TarInfo, left: int) -> bytes | None:
-    """The content of the file that a hard link names; None if it is none of the files before it."""
-    try:
-        target = tar.getmember(member.linkname)
-    except KeyError:
-        return None
-    if not target.isfile() or target.offset >= member.offset:
-        return None
-    if target.size > left:
-        raise TooLarge(member.name, left)
-    file = tar.extractfile(target)
-    return file.read() if file is not None else None
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, left: int, max_bytes: int) -> bytes:
+    if left < 0:
+        raise TooLarge(member.name, max_bytes)
+    file = tar.extractfile(member)
+    return file.read() if file is not None else b""
+
+
+def _time(seconds: float) -> float:
+    """A time that can be set: anyone can give a file one that no call takes."""
+    return min(_LATEST, max(-_LATEST, seconds)) if isfinite(seconds) else 0.0
 
 
 def _inside(name: str) -> str | None:
@@ -188,9 +191,13 @@ def extract(items: Iterable[Entry], folder: Path, *, all_links: bool = False) ->
 
 
 def _stays(path: str, target: str) -> bool:
-    """Whether a link at `path` points to somewhere below the root, read as text."""
-    end = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-    return not target.startswith("/") and end != ".." and not end.startswith("../")
+    """Whether a link at `path` can only lead to somewhere below the root, whatever other links are there.
+
+    So it may climb before it descends, and not after: read as text `a/b/..` stays inside, but `a/b` may be a link too.
+    """
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    climbs = len(parts) - len(list(dropwhile(lambda part: part == "..", parts)))
+    return not target.startswith("/") and climbs <= path.count("/") and ".." not in parts[climbs:]
 
 
 def _real_folders(root: Path, path: str) -> None:

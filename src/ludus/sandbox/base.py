@@ -1,15 +1,18 @@
 """`ShellSandbox`: the whole `Sandbox` contract on top of one persistent shell.
 
 A backend makes the place (namespaces, folders, limits), starts the supervisor in it and hands its `Shell` over; what a
-slot can do is written here once. Files and background processes go through commands in the slot as well, so that a
-path means what it means to the agent, symlinks and permissions included, and nothing is ever opened on the host's side.
-Those commands run in a bash of their own (`slot/ops.sh`): a `PATH`, a function or a `set -e` that the agent left in its
-shell does not reach them. A background process does inherit the shell's folder and exported variables.
+slot can do is written here once. Files and background processes go through commands in the slot as well, so that a path
+means what it means to the agent, symlinks and permissions included, and nothing is ever opened on the host's side.
+Those commands run in a bash of their own (`slot/ops.sh`), so that a `PATH`, a function or a `set -e` that the agent has
+in its shell does not spoil them by accident. On purpose it can: it is the agent's shell that starts that bash, so what
+is told of files is as true as the agent lets it be, until `settle`. After it nothing of the agent is in between. A
+background process does inherit the shell's folder and exported variables.
 """
 
 import asyncio
 import errno
 import posixpath
+import re
 import secrets
 from asyncio import to_thread
 from collections.abc import Awaitable, Callable, Mapping
@@ -36,6 +39,7 @@ _REMEMBERED = 64
 """Results kept for executions that may be asked for again."""
 _BLOCKING_BYTES = 2**20
 """Larger input is written to the host's disk in a thread."""
+_EXIT_CODE = re.compile(rb"[0-9]{1,3}")
 _ERRORS = {
     "No such file or directory": errno.ENOENT,
     "Permission denied": errno.EACCES,
@@ -164,19 +168,21 @@ class ShellSandbox:
 
     async def _once(self, execution: str, run: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
         """The result of the execution of that name, which is run if there is none yet. One that failed is forgotten."""
-        if known := self._results.get(execution):
+        results = self._results  # `settle` and `reset` put another in its place
+        if known := results.get(execution):
             return await asyncio.shield(known)
-        result = self._results[execution] = asyncio.get_running_loop().create_future()
+        result = results[execution] = asyncio.get_running_loop().create_future()
         try:
             result.set_result(msgspec.structs.replace(await run(), id=execution))
         except BaseException as error:
-            del self._results[execution]
+            del results[execution]
             result.set_exception(SandboxError(f"execution '{execution}' did not end: {type(error).__name__}: {error}"))
             result.exception()  # whoever waits for it hears of it; it is no bug if nobody does
             raise
         finally:
-            while len(self._results) > _REMEMBERED:
-                del self._results[next(iter(self._results))]
+            ended = [name for name, each in results.items() if each.done()]
+            for name in ended[: max(0, len(results) - _REMEMBERED)]:
+                del results[name]
         return result.result()
 
     async def _run(self, command: str, *, seconds: float, keep: int, stdin: bytes | None = None) -> ExecResult:
@@ -242,7 +248,10 @@ class ShellSandbox:
     async def download(self, source: str, target: Path, *, max_bytes: int = TRANSFER_BYTES) -> None:
         is_folder = (await self._operate("folder", self._inside(source))).exit_code == 0
         packed = await self.pack(source, max_bytes=max_bytes)
-        items = await to_thread(lambda: list(entries(packed, max_bytes=max_bytes)))
+        try:
+            items = await to_thread(lambda: list(entries(packed, max_bytes=max_bytes)))
+        except ValueError as error:
+            raise OSError(errno.EIO, str(error), source) from error
         if is_folder:
             await to_thread(extract, items, target)
             return
@@ -253,9 +262,14 @@ class ShellSandbox:
     async def pack(self, path: str, *, max_bytes: int = TRANSFER_BYTES) -> bytes:
         return await self._pack("pack", path, max_bytes)
 
-    async def changes(self) -> bytes:
+    @property
+    def layers_at(self) -> str:
+        """Where the slot sees what it has changed of its base; empty if it has no layers."""
+        return self._layout.changes if self._layout.changes != WORKSPACE else ""
+
+    async def changes(self, *, max_bytes: int = TRANSFER_BYTES) -> bytes:
         """What differs from the layers that the slot started from, as an archive that says what was removed too."""
-        return await self._pack("layer", self._layout.changes, TRANSFER_BYTES)
+        return await self._pack("layer", self._layout.changes, max_bytes)
 
     async def _pack(self, operation: str, path: str, max_bytes: int) -> bytes:
         inside, parts, size = self._inside(path), list[bytes](), 0
@@ -307,7 +321,7 @@ class ShellSandbox:
         if result.exit_code == 0 and not result.stdout:
             return None
         self._jobs[process] = False
-        return int(result.stdout) if result.stdout.isdigit() else 137
+        return int(result.stdout) if _EXIT_CODE.fullmatch(result.stdout) else 137
 
     async def log(self, process: str, *, max_bytes: int = 100_000) -> bytes:
         self._jobs[process]

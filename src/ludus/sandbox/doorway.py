@@ -1,39 +1,70 @@
 """A door in a slot without a network: one port on its own loopback, behind which the driver answers.
 
-    agent in the slot ── 127.0.0.1:PORT ──> a socket of the driver, made inside the slot's network
+    agent in the slot ── 127.0.0.1:PORT ──> a socket made inside the slot's network ──> the driver
 
-A slot whose network is denied still has a loopback device of its own. A short-lived child of the driver (`doorstep.py`)
-enters that network, makes a socket that listens there, hands it over and ends. No program in the slot relays anything
-and no wall gets a hole: a process in the slot reaches whoever accepts on this socket, and nothing else. In a slot that
-shares the host's network, it is the host's loopback, which every program of the host can reach as well.
+A slot whose network is denied still has a loopback device of its own. With `bwrap` and `local`, a short-lived child of
+the driver (`doorstep.py`) enters that network, makes a socket that listens there, hands it over and ends: no program
+relays anything. It takes root, or a normal user whose slot it is. Slots of the other backends live in networks that
+this process cannot enter: there slotd has the socket, and the link carries its connections (`passage.py`).
 
-Works for `bwrap` and `local` slots, with the driver as root or as a normal user. Slots of the other backends live in
-networks that this process cannot enter.
+Either way no wall gets a hole: a process in the slot reaches whoever answers behind this port, and nothing else. In a
+slot that shares a network with others (`local`, a network that is allowed, several slots without namespaces), they can
+reach the port as well.
 """
 
 import asyncio
 import socket
 import subprocess
 import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from ludus.errors import SandboxError
 from ludus.sandbox import Sandbox
 from ludus.sandbox.base import ShellSandbox
 from ludus.sandbox.processes import descendants, number_within
 
+Answer = Callable[[], asyncio.BaseProtocol]
+"""Makes the protocol that answers one connection."""
 _OPEN_SECONDS = 30.0
 _CHILD = Path(__file__).with_name("doorstep.py")
 _GUIDE = "read -r pid < <(exec /bin/bash -c 'echo $$; exec >&- 2>&-; exec sleep 60') && echo $pid"
 """Leaves a process that other users than root may look at. The slot's own shells are closed to them."""
 
 
-async def open_door(box: Sandbox) -> socket.socket:
-    """A socket that listens on a free port of the slot's own 127.0.0.1. The caller closes it.
+@runtime_checkable
+class Distant(Protocol):
+    """A slot that is not on this machine, and has a door of its own kind."""
+
+    def door(self, answer: Answer) -> AbstractAsyncContextManager[int]: ...
+
+
+@asynccontextmanager
+async def open_door(box: Sandbox, answer: Answer) -> AsyncGenerator[int, None]:
+    """A free port of the slot's own 127.0.0.1, whose connections are answered here until the block is left.
+
+    A slot has one door at a time. From the end of the block on nobody gets through, and connections that are still open
+    may be cut. After a `reset` of the slot it takes a new door.
 
     Raises:
         SandboxError: the slot is gone, or of a kind that has no doors.
     """
+    if isinstance(box, Distant):
+        async with box.door(answer) as port:
+            yield port
+        return
+    listening = await _listening_in(box)
+    server = await asyncio.get_running_loop().create_server(answer, sock=listening)
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        server.close()
+
+
+async def _listening_in(box: Sandbox) -> socket.socket:
+    """A socket that listens on a free port of the slot's own 127.0.0.1. The caller closes it."""
     pid = await _process_in(box)
     work = asyncio.create_task(asyncio.to_thread(_listen_inside, pid))
     try:
@@ -51,11 +82,7 @@ def _close_unwanted(work: "asyncio.Task[socket.socket]") -> None:
 async def _process_in(box: Sandbox) -> int:
     """A process of the slot whose namespaces may be looked up, as the host numbers it."""
     if not isinstance(box, ShellSandbox) or not (first := box.first_process):
-        raise SandboxError(
-            "agents that bring their own loop need a slot on this machine, with a door to the driver: "
-            "set sandbox.backend to 'bwrap'",
-            retryable=False,
-        )
+        raise SandboxError("the slot is gone, or of a kind that has no door to the driver", retryable=False)
     if _may_look(first):
         return first
     guide = await box.exec(_GUIDE, timeout=_OPEN_SECONDS)

@@ -8,6 +8,7 @@ the note: `host_holdings`.
 
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -33,21 +34,20 @@ class _Note(Struct, frozen=True):
 
 
 class HostDir:
-    """A folder that others may pass through but not list, and its janitor."""
+    """A folder that others may pass through but not list, and its janitor. `lib` is where in it the scripts lie."""
 
-    def __init__(self, cgroups: Sequence[Path] = ()) -> None:
+    def __init__(self, cgroups: Sequence[Path] = (), *, lib: str = "lib") -> None:
         try:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
-            _lay(self.path / _NOTE, msgspec.json.encode(_Note(own_mark(), tuple(map(str, cgroups)))), 0o600)
+            lay(self.path / _NOTE, msgspec.json.encode(_Note(own_mark(), tuple(map(str, cgroups)))), 0o600)
             self.path.chmod(0o711)
-            self.lib = self.path / "lib"
-            self.lib.mkdir(mode=0o755)
-            self.lib.chmod(0o755)
+            self.lib = self.path / lib
+            open_folder(self.lib)
             for script in SCRIPTS.glob("*.sh"):
-                _lay(self.lib / script.name, script.read_bytes(), 0o444)
+                lay(self.lib / script.name, script.read_bytes(), 0o444)
             inner = (SCRIPTS / "inner.sh").read_text()
-            _lay(self.lib / "inner.line", one_line(inner).encode(), 0o444)
-            _lay(self.lib / "bash", Path(find_bash()).read_bytes(), 0o111)  # see bwrap.py for the mode
+            lay(self.lib / "inner.line", one_line(inner).encode(), 0o444)
+            lay(self.lib / "bash", Path(find_bash()).read_bytes(), 0o111)  # see bwrap.py for the mode
             self._janitor = subprocess.Popen(
                 [find_bash(), str(self.lib / "janitor.sh"), str(self.path), *map(str, cgroups)],
                 stdin=subprocess.PIPE,
@@ -82,10 +82,13 @@ class HostDir:
 
 
 def host_holdings() -> list[Holding]:
-    """The folders of drivers of this host, as far as this user may see whose they are."""
+    """The folders of this user's drivers on this host. What another user has put there may be made to mislead us."""
     found: list[Holding] = []
     for note in Path(tempfile.gettempdir()).resolve().glob(f"{_PREFIX}*/{_NOTE}"):
         with suppress(OSError, msgspec.DecodeError):
+            status = note.parent.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                continue
             owner = msgspec.json.decode(note.read_bytes(), type=_Note).owner
             found.append(Holding("this host", "folder", str(note.parent), owner))
     return found
@@ -104,9 +107,18 @@ def drop_from_host(holding: Holding) -> None:
         raise OSError(f"{folder} cannot be removed")
 
 
-def _lay(path: Path, data: bytes, mode: int) -> None:
+def lay(path: Path, data: bytes, mode: int) -> None:
+    """Write a file with just this mode, whatever the umask is."""
     path.write_bytes(data)
     path.chmod(mode)
+
+
+def open_folder(path: Path) -> None:
+    """Make a folder that every user may look into, whatever the umask is, and those above it that are missing."""
+    if not path.is_dir():
+        open_folder(path.parent)
+        path.mkdir()
+        path.chmod(0o755)
 
 
 def one_line(script: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ludus.errors import SandboxError
 from ludus.sandbox.archive import entries, extract
-from ludus.sandbox.hostdir import HostDir
+from ludus.sandbox.hostdir import HostDir, open_folder
 
 
 class Layers:
@@ -29,10 +29,16 @@ class Layers:
         self._folder = host.path / "layers"
         self._folder.mkdir(mode=0o711)
         self._folder.chmod(0o711)
+        self.changes = self._folder / "changes"
+        """Empty folders: each slot has a file system of its own there, in its own view of the host."""
+        open_folder(self.changes / "upper")
+        open_folder(self.changes / "work")
         self._next_user = new_user
         self._users: dict[str, int | None] = {}
         """The user that a layer of ours belongs to, by its path."""
-        self._imported: dict[str, str] = {}
+        self._owners: dict[str, int | None] = {}
+        """The user of slots that start from a folder of the host, by its path."""
+        self._imported: dict[tuple[str, int], str] = {}
         self._lock = asyncio.Lock()
         self._made = 0
 
@@ -41,8 +47,8 @@ class Layers:
         if not base:
             return (), None
         async with self._lock:
-            user = next((self._users[b] for b in base if b in self._users), None)
-            user = self._take_user() if user is None else user
+            ours = [self._users[b] for b in base if b in self._users]
+            user = ours[0] if ours else self._owner(base[0])
             return tuple([b if b in self._users else await self._import(b, user) for b in base]), user
 
     async def save(self, changes: bytes, base: tuple[str, ...]) -> str:
@@ -60,7 +66,7 @@ class Layers:
     async def _import(self, base: str, user: int | None) -> str:
         if user is None:
             return base
-        if base not in self._imported:
+        if (base, user) not in self._imported:
             folder = self._new_folder()
             try:
                 await asyncio.to_thread(_copy_for, Path(base), folder, user)
@@ -68,8 +74,13 @@ class Layers:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise SandboxError(f"sandbox.base '{base}' cannot be used: {error}", retryable=False) from error
             self._users[str(folder)] = user
-            self._imported[base] = str(folder)
-        return self._imported[base]
+            self._imported[base, user] = str(folder)
+        return self._imported[base, user]
+
+    def _owner(self, base: str) -> int | None:
+        if base not in self._owners:
+            self._owners[base] = self._take_user()
+        return self._owners[base]
 
     def _take_user(self) -> int | None:
         if self._next_user is None:

@@ -84,8 +84,8 @@ class Cgroups:
                 folder.mkdir()
             for controller, folder in folders.items():
                 for file, value in _settings(controller, self.version, spec):
-                    if (folder / file).exists():
-                        (folder / file).write_text(str(value))
+                    with suppress(FileNotFoundError):  # swap is not counted everywhere
+                        _set(folder / file, value)
         except OSError as error:
             Cgroup(folders, self.version).remove()
             raise SandboxError(f"no control group for a slot: {error}") from error
@@ -98,6 +98,14 @@ class Cgroups:
                     if slot.is_dir():
                         slot.rmdir()
                 parent.rmdir()
+
+
+def _set(file: Path, value: int) -> None:
+    fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, b"%d" % value)
+    finally:
+        os.close(fd)
 
 
 def _settings(controller: str, version: int, spec: SandboxSpec) -> list[tuple[str, int]]:

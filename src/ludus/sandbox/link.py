@@ -7,7 +7,7 @@ on a port.
 Guarantees of both: a request ends in its answer or in a `SandboxError`, within its time limit; a heartbeat tells the
 other side that the driver lives, and this side that slotd does, so that a vanished host is noticed while a long command
 runs; after `close` nothing of the link is left here. Over HTTP a request may be sent again when its answer was lost:
-slotd knows executions by their id and runs none twice.
+slotd knows executions by their id, and what is said through a door by its number, and does nothing twice.
 """
 
 import asyncio
@@ -29,6 +29,8 @@ _GOODBYE_SECONDS = 5.0
 _WORDS_SECONDS = 2.0
 _WAIT_SECONDS = 20.0
 """How long one HTTP request waits for a command; a longer command is asked for again."""
+_LASTING = ("run", "accept", "hear", "say")
+"""Requests whose answer depends on a command or an agent, and may take long."""
 _RETRY_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
 
 
@@ -58,8 +60,9 @@ class Link(Protocol):
     @property
     def alive(self) -> bool: ...
 
-    async def call(self, head: Mapping[str, Any], body: bytes = b"", *, seconds: float) -> Message:
-        """Ask for something. Raises SandboxError when it is refused, or no answer comes within `seconds`."""
+    async def call(self, head: Mapping[str, Any], body: bytes = b"", *, seconds: float | None) -> Message:
+        """Ask for something. Raises SandboxError when it is refused, or no answer comes within `seconds`. Without a
+        limit, the heartbeat still tells when slotd is gone."""
         ...
 
     async def close(self) -> None: ...
@@ -116,7 +119,7 @@ class StdioLink:
         self._beats = _Beats(self, lapse)
         return about
 
-    async def call(self, head: Mapping[str, Any], body: bytes = b"", *, seconds: float) -> Message:
+    async def call(self, head: Mapping[str, Any], body: bytes = b"", *, seconds: float | None) -> Message:
         self._raise_if_dead()
         number = next(self._numbers)
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -127,7 +130,7 @@ class StdioLink:
                 await self._channel.drain()
                 return _checked(await answer)
         except TimeoutError:
-            self._die(f"no answer to '{head['op']}' within {seconds:g} s")
+            self._die(_unanswered(head, seconds))
             raise SandboxError(self._dead) from None
         except OSError as error:
             await asyncio.wait((self._listener,), timeout=_WORDS_SECONDS)  # the end of the stream may tell more
@@ -181,6 +184,10 @@ def _tidy(words: str) -> str:
     return "; ".join(line.strip() for line in words.splitlines() if line.strip("@ \r\t"))
 
 
+def _unanswered(head: Mapping[str, Any], seconds: float | None) -> str:
+    return f"no answer to '{head['op']}'" + ("" if seconds is None else f" within {seconds:g} s")
+
+
 def _checked(message: Message) -> Message:
     error = message.head.get("error")
     if error is not None:
@@ -211,23 +218,24 @@ class HttpLink:
         self._beats = _Beats(self, lapse)
         return about
 
-    async def call(self, head: Mapping[str, Any], body: bytes = b"", *, seconds: float) -> Message:
+    async def call(self, head: Mapping[str, Any], body: bytes = b"", *, seconds: float | None) -> Message:
         if self._dead:
             raise SandboxError(self._dead)
         try:
             async with asyncio.timeout(seconds):
                 return _checked(await self._answer(head, body))
         except TimeoutError:
-            self._dead = self._dead or f"no answer to '{head['op']}' within {seconds:g} s"
+            self._dead = self._dead or _unanswered(head, seconds)
             raise SandboxError(self._dead) from None
 
     async def _answer(self, head: Mapping[str, Any], body: bytes) -> Message:
-        if head["op"] != "run":
+        if head["op"] not in _LASTING:
             return await self._ask(head, body, patient=head["op"] == "hello")
         message = await self._ask({**head, "wait": _WAIT_SECONDS}, body)
         while message.head.get("pending"):
-            again = {"op": "run", "slot": head["slot"], "execution": head["execution"], "again": True}
-            message = await self._ask({**again, "wait": _WAIT_SECONDS})
+            if head["op"] == "run":
+                head, body = {"op": "run", "slot": head["slot"], "execution": head["execution"], "again": True}, b""
+            message = await self._ask({**head, "wait": _WAIT_SECONDS}, body)
         return message
 
     async def _ask(self, head: Mapping[str, Any], body: bytes = b"", *, patient: bool = False) -> Message:

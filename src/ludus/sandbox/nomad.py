@@ -28,6 +28,7 @@ from ludus.sandbox.fleet import Once
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.link import HttpLink
 from ludus.sandbox.owner import Holding, own_mark
+from ludus.sandbox.passage import STREAMS
 from ludus.sandbox.remote import Server, welcomed
 from ludus.sandbox.settings import NomadSettings
 from ludus.sandbox.slotd.wire import Message
@@ -57,7 +58,8 @@ class Nomad:
     def __init__(self, settings: NomadSettings, *, token: str = "") -> None:
         self._settings = settings
         self._api = _Api(settings, token)
-        self._client = Client(connections=settings.slots * 2 + 8, response_bytes=2**30)
+        # Each connection through a slot's door has two requests under way; others must not wait for them.
+        self._client = Client(connections=settings.slots * (2 * STREAMS + 4) + 8, response_bytes=2**30)
         """For slotds, not for Nomad."""
         self._owner = own_mark()
         self._swept = Once(self._sweep)

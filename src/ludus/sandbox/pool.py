@@ -5,21 +5,24 @@
             await box.exec("echo hi")
 
 At most `max_slots` slots live at a time, counting those that start and those that end. Requests are served first come,
-first served. A slot is used once: at the end of its lease it is closed, in the background, and never handed out
-again. With `warm` > 0, that many slots of each spec that was asked for are kept ready; making them never takes room
-that a waiting request needs, and a request for another spec may have them closed. If a slot cannot be made, one
-waiting request is told (`SandboxError`) and the others go on; after several failures in a row the pool pauses before
-the next try, a little longer each time. Nothing polls: every event calls `_pump`, which decides what happens next.
+first served, whatever their specs: no stream of requests for one kind of slot can keep a request for another waiting. A
+slot is used once: at the end of its lease it is closed, in the background, and never handed out again. With `warm` > 0,
+that many slots of each spec that was asked for are kept ready; making them never takes room that a waiting request
+needs, and a request for another spec may have them closed. If a slot cannot be made, one waiting request is told
+(`SandboxError`) and the others go on; after several failures in a row of one profile, its slots are not tried for a
+while, longer each time, and those of the others are made as before. Nothing polls: every event calls `_pump`, which
+decides what happens next.
 
 Callers that cannot keep a block open hold slots by name instead: `acquire(trajectory)`, `heartbeat`, `release`. Such a
-hold ends by itself when `lease_seconds` pass without a sign of life. A slot released with `reset=True` is used again;
-if it cannot be reset, it is closed and counted. `idle_seconds` closes warm slots that nobody asks for,
-`lifetime_seconds` any slot that was held for too long. A slot that takes longer than `patience_seconds` to be reset or
-closed is given up and counted, so that it cannot keep its room for ever. All clocks are the event loop's, which does
-not jump.
+hold ends by itself when `lease_seconds` pass without a sign of life. A slot released with `reset=True` is used again,
+or waits for it; if it cannot be reset, it is closed and counted. `idle_seconds` closes slots that wait and that nobody
+asks for, `lifetime_seconds` any slot that was held for too long. A slot that takes longer than `patience_seconds` to be
+reset or closed is given up and counted, so that it cannot keep its room for ever. All clocks are the event loop's,
+which does not jump.
 """
 
 import asyncio
+import math
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -63,7 +66,7 @@ class PoolMetrics(Struct, frozen=True):
     expired: int = 0
     """Slots taken back from holders that gave no sign of life or held on for too long."""
     paused: float = 0.0
-    """Seconds until the pool makes slots again, after failures."""
+    """Seconds until the pool makes slots of every profile again, after failures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +113,8 @@ class Pool:
         """Slots held by name."""
         self._timers: dict[Sandbox | str, asyncio.TimerHandle] = {}
         """When a warm slot is too idle, a leased one too old, or a name too silent."""
-        self._pace = Pace()
+        self._paces: dict[str, Pace] = {}
+        """How the making of slots goes, by profile."""
         self._wake: asyncio.TimerHandle | None = None
         self._reused = 0
         self._broken = 0
@@ -140,6 +144,7 @@ class Pool:
 
     def metrics(self) -> PoolMetrics:
         warm = sum(map(len, self._warm.values()))
+        now = asyncio.get_running_loop().time() if self._open else math.inf
         return PoolMetrics(
             live=self._live(),
             leased=len(self._leased),
@@ -151,7 +156,7 @@ class Pool:
             reused=self._reused,
             broken=self._broken,
             expired=self._expired,
-            paused=pause(self._pace, asyncio.get_running_loop().time(), None) if self._open else 0.0,
+            paused=max((pause(pace, now, None) for pace in self._paces.values()), default=0.0),
         )
 
     @asynccontextmanager
@@ -182,10 +187,17 @@ class Pool:
             self._give_back(fresh)
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
-        """The spec of slots that start with what /workspace is in `box` now: lease it to fork."""
+        """The spec of slots that start with what /workspace is in `box` now: lease it to fork.
+
+        Raises:
+            SandboxError: the slot is gone, or holds more than can be copied.
+        """
         if self._snapshot is None:
             raise SandboxError("slots of this kind have no snapshots", retryable=False)
-        return await self._snapshot(box)
+        try:
+            return await self._snapshot(box)
+        except OSError as error:
+            raise SandboxError(f"no snapshot could be made: {error}") from error
 
     # ---- slots held by name ---------------------------------------------------------------------------------------
 
@@ -266,6 +278,8 @@ class Pool:
     def _too_old(self, box: Sandbox | str) -> None:
         assert not isinstance(box, str)
         self._expired += 1
+        for trajectory in [name for name, held in self._held.items() if held is box]:
+            self.release(trajectory)
         self._give_back(box)
 
     # ---- requests -------------------------------------------------------------------------------------------------
@@ -326,37 +340,41 @@ class Pool:
         """Serve whom we can, start what is needed, and close what is in the way. Called after every event."""
         if self._open:
             self._serve()
-            self._start_missing()
             if not self._requests:
                 self._refill()
 
     def _serve(self) -> None:
-        for request in tuple(self._requests):
-            ready = self._warm.get(request.spec, deque())
-            while ready and not is_alive(ready[0]):
-                self._broken += 1
-                self._close(ready.popleft())
-            if ready and not request.box.done():
-                self._hand_out(request, ready.popleft())
+        """Give each request, oldest first, a slot that is ready, or claim for it one that starts, or the room for one.
 
-    def _start_missing(self) -> None:
-        """Start a slot for each request that none is starting for, oldest first, as far as there is room."""
+        One that finds neither has a ready slot of another spec closed, before anyone who came later can take it.
+        """
         room, leaving, starting = self._max_slots - self._live(), self._closing, Counter(self._starting)
-        for request in tuple(self._requests):
-            if starting[request.spec]:
-                starting[request.spec] -= 1
+        now = asyncio.get_running_loop().time()
+        for request in [request for request in self._requests if not request.box.done()]:
+            spec = request.spec
+            if (box := self._take_ready(spec)) is not None:
+                self._hand_out(request, box)
+            elif starting[spec]:
+                starting[spec] -= 1
+            elif not self._may_start(spec, now):
+                continue  # nobody waits for its turn: room is for slots that can be made
             elif room > 0:
                 room -= 1
-                if not self._may_start():
-                    return
-                self._start(request.spec)
+                self._start(spec, now)
             elif leaving > 0:
                 leaving -= 1  # this one gets the room of a slot that is ending
             elif not self._evict():
                 return
 
+    def _take_ready(self, spec: SandboxSpec) -> Sandbox | None:
+        ready = self._warm.get(spec, deque())
+        while ready and not is_alive(ready[0]):
+            self._broken += 1
+            self._close(ready.popleft())
+        return ready.popleft() if ready else None
+
     def _evict(self) -> bool:
-        """Close one warm slot, of the spec asked for longest ago. Nobody waits for it: those were served before."""
+        """Close one warm slot, of the spec asked for longest ago."""
         for ready in self._warm.values():
             if ready:
                 self._close(ready.popleft())
@@ -364,25 +382,33 @@ class Pool:
         return False
 
     def _refill(self) -> None:
-        for spec, ready in reversed(self._warm.items()):
-            while len(ready) > self._warm_target:  # a request was withdrawn while its slot started
-                self._close(ready.popleft())
+        now = asyncio.get_running_loop().time()
+        for spec, ready in reversed(list(self._warm.items())):
+            if spec in self._unwilling or not self._warm_target:
+                if not ready:  # forgotten until somebody asks: a run may ask for thousands of specs, each only once
+                    del self._warm[spec]
+                    self._unwilling.discard(spec)
+                continue
             missing = self._warm_target - len(ready) - self._starting[spec]
             room = self._max_slots - self._live()
-            for _ in range(min(missing, room) if spec not in self._unwilling else 0):
-                if not self._may_start():
-                    return
-                self._start(spec)
+            for _ in range(min(missing, room)):
+                if not self._may_start(spec, now):
+                    break
+                self._start(spec, now)
 
-    def _pause(self) -> float:
-        return pause(self._pace, asyncio.get_running_loop().time(), self._starts_per_second)
+    def _pace(self, spec: SandboxSpec) -> Pace:
+        return self._paces.get(spec.profile, Pace())
 
-    def _may_start(self) -> bool:
-        """Whether a slot may be made now; if not, the pool looks again when it may."""
-        seconds = self._pause()
-        if seconds > 0 and self._wake is None:
-            self._wake = asyncio.get_running_loop().call_later(seconds, self._woken)
-        return seconds <= 0
+    def _may_start(self, spec: SandboxSpec, now: float) -> bool:
+        """Whether such a slot may be made now; if not, the pool looks again when it may."""
+        seconds = pause(self._pace(spec), now, self._starts_per_second)
+        if seconds <= 0:
+            return True
+        if self._wake is None or self._wake.when() > now + seconds:
+            if self._wake is not None:
+                self._wake.cancel()
+            self._wake = asyncio.get_running_loop().call_at(now + seconds, self._woken)
+        return False
 
     def _woken(self) -> None:
         self._wake = None
@@ -390,9 +416,9 @@ class Pool:
 
     # ---- doing ----------------------------------------------------------------------------------------------------
 
-    def _start(self, spec: SandboxSpec) -> None:
+    def _start(self, spec: SandboxSpec, now: float) -> None:
         self._starting[spec] += 1
-        self._pace = started(self._pace, asyncio.get_running_loop().time())
+        self._paces[spec.profile] = started(self._pace(spec), now)
         _own(self._makers, self._make(spec))
 
     async def _make(self, spec: SandboxSpec) -> None:
@@ -400,14 +426,16 @@ class Pool:
             box = await self._create(spec)
         except SandboxError as error:
             self._could_not_make(spec, error)
+        except ConfigError as error:
+            self._could_not_make(spec, SandboxError(str(error), retryable=False))
         except Exception as error:  # a backend is foreign code; whatever it raises means that there is no slot
             failure = SandboxError(f"no slot could be made: {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._could_not_make(spec, failure)
         else:
             self._created += 1
-            self._pace = made(self._pace)
-            if self._open:
+            self._paces[spec.profile] = made(self._pace(spec))
+            if self._open and self._wanted(spec):
                 self._ready(box, spec)
             else:
                 self._close(box)
@@ -415,9 +443,15 @@ class Pool:
             self._starting[spec] -= 1
             self._pump()
 
+    def _wanted(self, spec: SandboxSpec) -> bool:
+        """Whether a new slot has a use: whoever asked for it may have gone."""
+        asked = any(request.spec == spec and not request.box.done() for request in self._requests)
+        return asked or len(self._warm.get(spec, ())) < self._warm_target
+
     def _could_not_make(self, spec: SandboxSpec, error: SandboxError) -> None:
         self._failed += 1
-        self._pace = failed(self._pace, asyncio.get_running_loop().time())
+        if error.retryable:  # else it is this spec that is wrong, and says nothing about the others
+            self._paces[spec.profile] = failed(self._pace(spec), asyncio.get_running_loop().time())
         self._unwilling.add(spec)
         request = next((r for r in self._requests if r.spec == spec and not r.box.done()), None)
         if request is not None:
@@ -478,6 +512,10 @@ def open_pool(
     max_slots: int = 64,
     warm: int = 0,
     acquire_seconds: float = 600.0,
+    idle_seconds: float | None = None,
+    lifetime_seconds: float | None = None,
+    lease_seconds: float | None = None,
+    starts_per_second: float | None = None,
 ) -> Pool:
     """A pool of one kind of slots, after a check that they work here. There is no falling back to another kind.
 
@@ -505,6 +543,10 @@ def open_pool(
         max_slots=max_slots,
         warm=warm,
         acquire_seconds=acquire_seconds,
+        idle_seconds=idle_seconds,
+        lifetime_seconds=lifetime_seconds,
+        lease_seconds=lease_seconds,
+        starts_per_second=starts_per_second,
         snapshot=snapshot,
         on_close=on_close,
     )

@@ -102,7 +102,7 @@ def kill_trees(find_roots: Callable[[], Iterable[int]]) -> None:
 
 
 def _is_running(pid: int) -> bool:
-    return _stat(pid)[:1] in ([b"R"], [b"S"])
+    return _stat(pid)[:1] in ([b"R"], [b"S"], [b"D"])  # the last is in the kernel, where it may just be forking
 
 
 class Child:
@@ -124,6 +124,13 @@ class Child:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._ended.set_result(self._popen.wait())  # not before: until now the number is its own
+
+    def stop(self) -> None:
+        """Stop it, and wait until it has stopped or ended: a thread's work."""
+        if not self._ended.done():
+            self._popen.send_signal(signal.SIGSTOP)
+            with suppress(ChildProcessError):  # reaped meanwhile
+                os.waitid(os.P_PID, self._popen.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def kill(self) -> None:
         if not self._ended.done():

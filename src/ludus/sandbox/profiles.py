@@ -49,6 +49,8 @@ class PoolSettings:
     acquire_seconds: float = 600.0
     idle_seconds: float | None = None
     lifetime_seconds: float | None = None
+    lease_seconds: float | None = None
+    """After which a slot that is held by name, and gives no sign of life, is taken back."""
     starts_per_second: float | None = None
 
 
@@ -151,6 +153,7 @@ async def open_profiles(
             acquire_seconds=settings.acquire_seconds,
             idle_seconds=settings.idle_seconds,
             lifetime_seconds=settings.lifetime_seconds,
+            lease_seconds=settings.lease_seconds,
             starts_per_second=settings.starts_per_second,
             snapshot=kinds.snapshot,
         )

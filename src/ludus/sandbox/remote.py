@@ -7,7 +7,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -19,8 +19,10 @@ from msgspec import Struct
 from ludus.errors import SandboxError
 from ludus.sandbox import WORKSPACE, ExecResult, SandboxSpec
 from ludus.sandbox.base import Layout, ShellSandbox
+from ludus.sandbox.doorway import Answer
 from ludus.sandbox.limits import Held
 from ludus.sandbox.link import Link
+from ludus.sandbox.passage import open_passage
 from ludus.sandbox.settings import Mount
 from ludus.sandbox.shell import Shell
 from ludus.sandbox.slotd.wire import Message
@@ -121,6 +123,11 @@ class _RemoteShell:
         async with self._turn:
             await to_the_end(self._call({"op": "reset"}, seconds=_OPEN_SECONDS))
 
+    def door(self, answer: Answer) -> AbstractAsyncContextManager[int]:
+        if self._closed:
+            raise SandboxError("the slot is closed")
+        return open_passage(self._link, self._slot, answer)
+
     async def close(self) -> None:
         """End the slot. A command under way is told, and does not have to end first."""
         if not self._closed:
@@ -165,6 +172,10 @@ class RemoteSandbox(ShellSandbox):
         await self._remote.reset()
         self._jobs, self._results = {}, {}
         await self.lay_base()
+
+    def door(self, answer: Answer) -> AbstractAsyncContextManager[int]:
+        """For `doorway.open_door`."""
+        return self._remote.door(answer)
 
     async def lay_base(self) -> None:
         """Copy what the workspace starts with into the slot."""

@@ -2,10 +2,12 @@
 
 The filter is a deny list in classic BPF, assembled here, for x86-64 and AArch64; other machines have none. It refuses
 what could reach into other processes (`ptrace`, `process_vm_*`, `kcmp`, `pidfd_getfd`), into the kernel (`bpf`,
-`perf_event_open`, `userfaultfd`, `io_uring_*`, modules, key rings) and what changes the machine or its mounts
-(`mount` and its newer relatives, `reboot`, `swapon`, clocks). A namespace cannot be made. A refused call fails with
-EPERM, or with ENOSYS where programs know how to do without it. Calls of a foreign architecture (32-bit programs on a
-64-bit kernel, x32) end the program: their numbers mean something else, and a list for one is no list for the other.
+`perf_event_open`, `userfaultfd`, `io_uring_*`, modules, key rings) and what changes the machine or its mounts (`mount`
+and its newer relatives, `reboot`, `swapon`, clocks). A namespace cannot be made, nor a socket of other families than
+unix, internet and netlink: a network namespace does not hold all of them (`vsock` reaches the hypervisor from any). A
+refused call fails with EPERM, with EAFNOSUPPORT for a socket, or with ENOSYS where programs know how to do without it.
+Calls of a foreign architecture (32-bit programs on a 64-bit kernel, x32) end the program: their numbers mean something
+else, and a list for one is no list for the other.
 
 The namespaces and the missing capabilities already forbid most of this; the filter keeps the code behind these calls
 out of reach. Programs, compilers, debug builds and databases run under it; debuggers and `strace` do not.
@@ -27,6 +29,10 @@ _NAMESPACES = 0x7E02_0080
 `clone`, where no signal has its number."""
 _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
+_TIOCSETD = 0x5423
+"""Gives a terminal another line discipline: it has the kernel load modules that nobody looks after."""
+_SOCKET_FAMILIES = (1, 2, 10, 16)
+"""AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class _Machine:
     clone: int
     unshare: int
     ioctl: int
+    socket: int
+    socketpair: int
     x32: bool = False
 
 
@@ -81,8 +89,12 @@ _ABSENT = {"io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd
 """Denied as if the kernel did not have them: their callers fall back to something else."""
 _CLONE3 = 435
 MACHINES = {
-    "x86_64": _Machine(0xC000_003E, {**_X86_64, **_NEWER}, clone=56, unshare=272, ioctl=16, x32=True),
-    "aarch64": _Machine(0xC000_00B7, {**_AARCH64, **_NEWER}, clone=220, unshare=97, ioctl=29),
+    "x86_64": _Machine(
+        0xC000_003E, {**_X86_64, **_NEWER}, clone=56, unshare=272, ioctl=16, socket=41, socketpair=53, x32=True
+    ),
+    "aarch64": _Machine(
+        0xC000_00B7, {**_AARCH64, **_NEWER}, clone=220, unshare=97, ioctl=29, socket=198, socketpair=199
+    ),
 }
 
 
@@ -113,7 +125,9 @@ def _assemble(machine: _Machine) -> list[bytes]:
     code += _refuse_call(_CLONE3, errno.ENOSYS)
     code += _refuse_bits(machine.clone, _FIRST_ARGUMENT, _NAMESPACES & ~0xFF)
     code += _refuse_bits(machine.unshare, _FIRST_ARGUMENT, _NAMESPACES)
-    code += _refuse_value(machine.ioctl, _SECOND_ARGUMENT, (_TIOCSTI, _TIOCLINUX))
+    code += _refuse_value(machine.ioctl, _SECOND_ARGUMENT, (_TIOCSTI, _TIOCLINUX, _TIOCSETD))
+    for number in (machine.socket, machine.socketpair):
+        code += _refuse_others(number, _FIRST_ARGUMENT, _SOCKET_FAMILIES, errno.EAFNOSUPPORT)
     return [*code, _step(_RETURN, _ALLOW)]
 
 
@@ -131,6 +145,13 @@ def _refuse_value(number: int, argument: int, values: Sequence[int]) -> list[byt
     for value in values:
         test += [_step(_JUMP_EQUAL, value, 0, 1), _step(_RETURN, _ERRNO | errno.EPERM)]
     return [_step(_JUMP_EQUAL, number, 0, len(test) + 1), *test, _step(_RETURN, _ALLOW)]
+
+
+def _refuse_others(number: int, argument: int, values: Sequence[int], error: int) -> list[bytes]:
+    test = [_step(_LOAD, argument)]
+    for value in values:
+        test += [_step(_JUMP_EQUAL, value, 0, 1), _step(_RETURN, _ALLOW)]
+    return [_step(_JUMP_EQUAL, number, 0, len(test) + 1), *test, _step(_RETURN, _ERRNO | error)]
 
 
 def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

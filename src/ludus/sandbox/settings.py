@@ -5,13 +5,11 @@ one slot may use (memory, disk, network …) is said by the `SandboxSpec` that a
 fields that end in `_var` or `_vars` name the environment variables that hold them.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
-Count = Annotated[int, Meta(ge=1)]
-Whole = Annotated[int, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
+from ludus.types import Count, Positive, Whole
 
 
 class BwrapSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="backend", tag="bwrap"):

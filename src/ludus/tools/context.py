@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ludus.errors import RolloutError, SandboxError
+from ludus.errors import LudusError, SandboxError
 from ludus.sandbox import Sandbox
 from ludus.tools import BadArguments, Tool
 from ludus.tools.toolsets import make_tools
@@ -94,17 +94,30 @@ async def _command(call: ToolCall) -> Outcome:
 
 
 async def execute_batch(calls: Sequence[ToolCall]) -> list[Outcome | SandboxError]:
-    """Run calls side by side, those of one slot in their order. One slot's failure is that call's result alone."""
+    """Run calls side by side, those of one slot in their order. What fails, or cannot be run, is that call's result
+    alone."""
+    results: dict[int, Outcome | SandboxError] = {}
+    by_slot: dict[int, list[int]] = {}
+    for number, call in enumerate(calls):
+        by_slot.setdefault(id(call.box), []).append(number)
 
-    async def one(call: ToolCall) -> Outcome | SandboxError:
-        try:
-            return await execute(call)
-        except SandboxError as error:
-            return error
+    async def in_one_slot(numbers: Sequence[int]) -> None:
+        for number in numbers:
+            results[number] = await _tried(calls[number])
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(call)) for call in calls]
-    return [task.result() for task in tasks]
+        for numbers in by_slot.values():
+            group.create_task(in_one_slot(numbers))
+    return [results[number] for number in range(len(calls))]
+
+
+async def _tried(call: ToolCall) -> Outcome | SandboxError:
+    try:
+        return await execute(call)
+    except SandboxError as error:
+        return error
+    except ValueError as error:
+        return Outcome(False, error=str(error), exit_code=1)
 
 
 ExecTool = Callable[..., Awaitable[Outcome]]
@@ -135,7 +148,7 @@ async def _as_json(tools: dict[str, Tool], name: str, args: JsonObject) -> str:
         return _json({"error": f"there is no tool '{name}'; there are: {', '.join(sorted(tools)) or 'none'}"})
     try:
         return _json({"output": await tool.run(args)})
-    except RolloutError:
+    except LudusError:
         raise
     except BadArguments as error:
         return _json({"error": str(error)})

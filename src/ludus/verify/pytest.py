@@ -10,8 +10,8 @@ secret of this run, not an exit code or a file. Each test must be in it: one tha
 fail has not passed. Two control tests that must fail are run with them; if they do not, the run was tampered with.
 
 What this cannot do: a test and the code it imports share a process, so code that was written to find the runner's
-insides at run time can lie about itself, control tests or not. Tests that start the agent's program as a process of its
-own and look at what it does are out of its reach.
+insides at run time can lie about itself, control tests or not, and so can a value that claims to equal every other.
+Tests that start the agent's program as a process of its own and look at what it does are out of its reach.
 """
 
 import ast
@@ -78,7 +78,7 @@ async def run_tests(
     tail = done.stderr.decode(errors="replace")[-1000:]
     if not records:
         raise VerifierError(f"pytest did not start in the slot (exit code {done.exit_code}): {tail}")
-    report = records[-1]
+    report = records[-1].replace(f"{folder}/", "")  # where they lay says nothing, and is another place each time
     if report == "ready":
         return Score.of(0.0, f"The tests were ended before they were through (exit code {done.exit_code}).\n{tail}")
     told = msgspec.json.decode(report, type=_Report)

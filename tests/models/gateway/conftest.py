@@ -70,7 +70,7 @@ class Kit:
     events = staticmethod(events)
 
     @staticmethod
-    def run(test: Callable[[], Awaitable[None]], seconds: float = 20) -> None:
+    def run(test: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
         async def limited() -> None:
             async with asyncio.timeout(seconds):
                 await test()

@@ -12,6 +12,7 @@ from ludus.models.gateway.gateway import enforced
 from ludus.models.http import Client
 from ludus.models.ledger import Budget, Ledger, Metered
 from ludus.models.scripted import ScriptedModel, call, say
+from ludus.models.server import ServerFault
 from ludus.types import Completion, Finish, Message, Sampling, Usage, to_json
 
 HI = [{"role": "user", "content": "hi"}]
@@ -320,7 +321,7 @@ def test_a_model_that_breaks_is_a_failure_of_the_record(kit):
 
 def test_a_conversation_that_is_too_long_is_said_in_words_that_agents_know(kit):
     def full(*_):
-        raise ModelError("http://x: status 400: This model's maximum context length is 4096 tokens", retryable=False)
+        raise ServerFault("http://x: status 400: the context is 4096 tokens long", retryable=False, too_long=True)
 
     async def test():
         async with kit.visiting(ScriptedModel(full)) as guest:

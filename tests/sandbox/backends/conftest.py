@@ -176,7 +176,7 @@ class Ground:
         self._runner.run(self._in_slot(test, spec))
 
     async def _in_slot(self, test: Callable[[Sandbox], Awaitable[None]], spec: SandboxSpec) -> None:
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(300):
             async with self.pool.lease(spec) as box:
                 await test(box)
 

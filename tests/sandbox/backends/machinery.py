@@ -66,7 +66,7 @@ class Daemon:
     def pid(self) -> int:
         return self._process.pid
 
-    def wait_until(self, ready: Callable[[], bool], seconds: float = 30.0) -> None:
+    def wait_until(self, ready: Callable[[], bool], seconds: float = 120.0) -> None:
         until = time.monotonic() + seconds
         while not ready():
             if self._process.poll() is not None or time.monotonic() > until:

@@ -28,7 +28,7 @@ def engine(request):
 
 def run(work) -> None:
     async def main() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await work()
 
     asyncio.run(main())
@@ -45,7 +45,7 @@ async def containers(socket: str) -> list[dict]:
 
 
 async def none_left(socket: str) -> None:
-    for _ in range(300):
+    for _ in range(2000):
         if not await containers(socket):
             return
         await asyncio.sleep(0.05)

@@ -16,7 +16,7 @@ SPEC = SandboxSpec(disk_mb=32)
 
 def run(work) -> None:
     async def main() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await work()
 
     asyncio.run(main())

@@ -139,7 +139,7 @@ async def _continue(model: "TokenModel", tree: "Tokens", prompt: str | Sequence[
     check_echo(ids, generated)
     check_columns(generated)
     text = codec.text(generated.ids)
-    check_text(text, generated)
+    check_text(text, generated, codec.tokenizer.ends.values())
     given = tree.give(tree.root, (), ids, "", ())
     message = codec.read(text, (), stop=sampling.stop)
     _, step = tree.reply(given, message, generated, ended=codec.ended(generated.ids))

@@ -68,13 +68,14 @@ class Gateway:
         self,
         model: Model,
         *,
-        host: str = "127.0.0.1",
+        host: str | None = "127.0.0.1",
         port: int = 0,
         body_bytes: int = BODY_BYTES,
         ping_seconds: float = PING_SECONDS,
         doors: "Sequence[Door]" = (),
     ) -> None:
-        """`doors` are asked about requests that belong to no session."""
+        """`host`: None to listen nowhere, for those who bring connections (`accept`) or sockets (`serve`) of their own.
+        `doors` are asked about requests that belong to no session."""
         self.model = model
         self._doors = doors
         self._asker = Asker(model)
@@ -100,8 +101,10 @@ class Gateway:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         host, port = self._address
+        if host is None:
+            return self
         try:
-            server = await loop.create_server(self._connection, host, port, backlog=4096)
+            server = await loop.create_server(self.accept, host, port, backlog=4096)
         except OSError as error:
             raise ConfigError(f"gateway: cannot listen on {host}:{port}: {error.strerror or error}") from None
         self._servers.append(server)
@@ -134,7 +137,7 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Where it listens, without any path."""
+        """Where it listens, without any path; empty if it does not."""
         return self._root
 
     async def serve(self, listening: socket.socket) -> None:
@@ -142,11 +145,12 @@ class Gateway:
         loop = asyncio.get_running_loop()
         listening.setblocking(False)
         if listening.family == socket.AF_UNIX:
-            self._servers.append(await loop.create_unix_server(self._connection, sock=listening))
+            self._servers.append(await loop.create_unix_server(self.accept, sock=listening))
         else:
-            self._servers.append(await loop.create_server(self._connection, sock=listening))
+            self._servers.append(await loop.create_server(self.accept, sock=listening))
 
-    def _connection(self) -> Connection:
+    def accept(self) -> Connection:
+        """The protocol of one more connection, which somebody else has accepted."""
         return Connection(self._connections, self._serve, _refusal, self._body_bytes)
 
     # ---- sessions -------------------------------------------------------------------------------------------------
@@ -160,7 +164,7 @@ class Gateway:
         secret: str = "",
     ) -> Session:
         """A session for one rollout. Without a `secret` of the caller's own, nobody can guess it."""
-        secret = secret or secrets.token_urlsafe(24)
+        secret = secret or secrets.token_hex(24)  # never begins with a dash, which a command would take for an option
         if secret in self._sessions:
             raise ValueError("there is a session with this secret already")
         session = Session(
@@ -398,9 +402,6 @@ def enforced(rule: Sampling | None, asked: Sampling, request: int, choice: int =
     )
 
 
-_TOO_LONG = ("context length", "context_length", "maximum context", "context size", "prompt is too long")
-
-
 def _trouble(error: LudusError | BadRequest) -> Trouble:
     """What the agent is told."""
     words = str(error)
@@ -409,7 +410,7 @@ def _trouble(error: LudusError | BadRequest) -> Trouble:
             return Trouble(error.status, words, "request")
         case BudgetExhausted():
             return Trouble(429, words, "budget")
-        case ModelError() if any(mark in words.lower() for mark in _TOO_LONG):
+        case ModelError() if error.too_long:
             return Trouble(400, f"prompt is too long: {words}", "context")
         case ConfigError():
             return Trouble(400, words, "request")

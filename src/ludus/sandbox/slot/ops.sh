@@ -6,7 +6,10 @@ shift 2
 
 case $op in
 start) ;; # inherits everything, as a command would
-*) export LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ;;
+*)
+    export LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    unset -v TAR_OPTIONS POSIXLY_CORRECT _POSIX2_VERSION QUOTING_STYLE LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT
+    ;;
 esac
 umask 022
 
@@ -17,7 +20,7 @@ fail() {
 
 case $op in
 read) # PATH BYTES
-    [[ -p $1 || -S $1 ]] && fail 'Operation not supported'
+    [[ -p $1 || -S $1 || -c $1 ]] && fail 'Operation not supported' # some of them are never read to an end
     exec head -c "$2" -- "$1"
     ;;
 write) # PATH, content on stdin
@@ -90,6 +93,7 @@ poll) # ID -> exit code, or nothing while it runs
     cat -- "$jobs/$1/exit"
     ;;
 log) # ID BYTES
+    [[ -f $jobs/$1/log ]] || fail 'No such file or directory'
     exec tail -c "$2" -- "$jobs/$1/log"
     ;;
 send) # ID, data on stdin

@@ -10,5 +10,6 @@ nor anything that is not in the standard library.
 
 Guarantees: a command is ended by slotd itself when its time is up, whether the driver is there or not; an execution
 that is asked for twice runs once; when the driver falls silent for `lapse` seconds, or its end of stdio closes, every
-slot is ended and slotd exits. How well slots are kept apart depends on what slotd is allowed to do: see `enter.py`.
+slot is ended and slotd exits. A slot gets a door to the driver when the driver asks for one: see `door.py`. How well
+slots are kept apart depends on what slotd is allowed to do: see `enter.py`.
 """

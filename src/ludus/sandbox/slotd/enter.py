@@ -18,6 +18,8 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
+import struct
 import traceback
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
@@ -60,6 +62,15 @@ class Place(NamedTuple):
     """Descriptors that it keeps."""
 
 
+class Started(NamedTuple):
+    """A slot's first process."""
+
+    first: int
+    """Its number here; 0 if it did not come to be."""
+    inside: socket.socket | None = None
+    """A socket made in the slot's network, neither bound nor connected, where it has a network of its own."""
+
+
 class Entrance:
     """Starts first processes the way it is done here."""
 
@@ -75,8 +86,8 @@ class Entrance:
         """How a slot's user is numbered for itself."""
         return _INNER_USER if self._way.in_user_namespace else user
 
-    def start(self, place: Place, program: str, arguments: list[str], environment: dict[str, str]) -> int:
-        """Start a slot's first process; its number here. If it fails, it says why on its stderr and ends."""
+    def start(self, place: Place, program: str, arguments: list[str], environment: dict[str, str]) -> Started:
+        """Start a slot's first process. If it fails, it says why on its stderr and ends."""
 
         def become() -> NoReturn:
             os.execve(program, arguments, environment)
@@ -154,27 +165,41 @@ _WAYS = (
 # ---- in namespaces ------------------------------------------------------------------------------------------------
 
 
-def _spawn_inside(libc: linux.Libc, way: Way, place: Place, become: Callable[[], NoReturn]) -> int:
+def _spawn_inside(libc: linux.Libc, way: Way, place: Place, become: Callable[[], NoReturn]) -> Started:
     """A process that makes the namespaces and leaves the first process of them to us, its adopted child."""
-    told, tell = os.pipe()
+    told, tell = socket.socketpair()
     adopted, adopt = os.pipe()
     parent = os.fork()
     if parent == 0:
         os.close(adopt)
         _in_child(place, lambda: _make_namespaces(libc, way, place, tell, adopted, become))
-    os.close(tell)
+    tell.close()
     os.close(adopted)
     try:
-        number = os.read(told, 32)
+        started = _hear(told)
         os.waitpid(parent, 0)
-        return int(number or b"0")
+        return started
     finally:
-        os.close(told)
+        told.close()
         os.close(adopt)
 
 
+def _tell(tell: socket.socket, first: int, *, network: bool) -> None:
+    """Say what the first process is, and hand over a socket of this network if it is a new one."""
+    with socket.socket() as inside:
+        rights = [] if network else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", inside.fileno()))]
+        tell.sendmsg([b"%d" % first], rights)
+
+
+def _hear(told: socket.socket) -> Started:
+    # Not to be inherited: other slots must not get hold of it.
+    number, rights, _, _ = told.recvmsg(32, socket.CMSG_SPACE(struct.calcsize("i")), socket.MSG_CMSG_CLOEXEC)
+    inside = [socket.socket(fileno=struct.unpack("i", data)[0]) for _, _, data in rights]
+    return Started(int(number or b"0"), *inside)
+
+
 def _make_namespaces(
-    libc: linux.Libc, way: Way, place: Place, tell: int, adopted: int, become: Callable[[], NoReturn]
+    libc: linux.Libc, way: Way, place: Place, tell: socket.socket, adopted: int, become: Callable[[], NoReturn]
 ) -> None:
     if way.in_user_namespace and way.own_users:
         _change_user(place.user)
@@ -190,9 +215,9 @@ def _make_namespaces(
         _write("/proc/self/gid_map", f"{_INNER_USER} {group} 1")
     first = os.fork()
     if first:
-        os.write(tell, b"%d" % first)
+        _tell(tell, first, network=place.network)
         return
-    os.close(tell)
+    tell.close()
     os.read(adopted, 1)  # until slotd has seen our parent's end: a death signal set before would kill us with it
     os.close(adopted)
     _furnish(libc, way, place)
@@ -219,7 +244,7 @@ def _furnish(libc: linux.Libc, way: Way, place: Place) -> None:
 # ---- without namespaces -------------------------------------------------------------------------------------------
 
 
-def _spawn_beside(libc: linux.Libc | None, way: Way, place: Place, become: Callable[[], NoReturn]) -> int:
+def _spawn_beside(libc: linux.Libc | None, way: Way, place: Place, become: Callable[[], NoReturn]) -> Started:
     def go() -> None:
         if libc is not None:
             libc.adopt_orphans()
@@ -232,7 +257,7 @@ def _spawn_beside(libc: linux.Libc | None, way: Way, place: Place, become: Calla
     first = os.fork()
     if not first:
         _in_child(place, go)
-    return first
+    return Started(first)
 
 
 def _processes_of(user: int) -> list[int]:

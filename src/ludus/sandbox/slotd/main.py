@@ -7,7 +7,9 @@ http FILE PORT    FILE is JSON with `token`, `host` and the settings
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import resource
 import signal
 import sys
 from typing import Any
@@ -75,6 +77,9 @@ def _settings(fields: dict[str, Any]) -> Settings:
 
 def _desk(slots: Slots, fields: dict[str, Any]) -> serve.Desk:
     desk = serve.Desk(slots, _settings(fields).lapse)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # connections of all slots' agents are open here
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGCHLD, slots.reap)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

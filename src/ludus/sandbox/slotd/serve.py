@@ -78,6 +78,8 @@ class Desk:
             self._loop.call_later(0.05, self.leave)  # after the answer is out
         elif operation == "hello":
             return Message(self.about())
+        elif operation in _AT_A_DOOR:
+            return await self._at_door(operation, head, message.body)
         elif operation != "beat":
             raise ValueError(f"unknown operation {operation!r}")
         return Message({})
@@ -104,12 +106,7 @@ class Desk:
             length = int(head["command"])
             stdin = body[length:] if head.get("stdin") else None
             task = slot.execute(execution, body[:length], stdin, float(head["seconds"]), int(head["keep"]))
-        done, _ = await asyncio.wait([task], timeout=head.get("wait"))
-        if not done:
-            return Message({"pending": True})
-        if task.cancelled():
-            raise SandboxError("the execution was cancelled")
-        return _result(task.result())
+        return _result(task.result()) if await _ended(task, head) else _PENDING
 
     async def _cancel(self, head: dict[str, Any]) -> None:
         """Have a command killed, and wait until its shell is ready again."""
@@ -117,6 +114,39 @@ class Desk:
         if task is not None and not task.done():
             task.cancel()
             await asyncio.wait([task])
+
+    async def _at_door(self, operation: str, head: dict[str, Any], body: bytes) -> Message:
+        """A request about the door of a slot, or one about a connection through it: see `door.py`."""
+        slot, name = self._slots.get(head["slot"]), str(head["door"])
+        if operation == "door":
+            return Message({"port": (await slot.open_door(name)).port})
+        if operation == "shut":
+            await slot.shut_door(name)
+            return Message({})
+        door, number = slot.door(name), int(head["stream"])
+        if operation == "hear":
+            heard = door.stream(number).hear(int(head["turn"]))
+            return Message({}, heard.result()) if await _ended(heard, head) else _PENDING
+        if operation == "drop":
+            await door.drop(number, cut=bool(head["cut"]))
+            return Message({})
+        said = door.accept(number) if operation == "accept" else door.stream(number).say(int(head["turn"]), body)
+        if not await _ended(said, head):
+            return _PENDING
+        said.result()
+        return Message({})
+
+
+_AT_A_DOOR = ("door", "accept", "hear", "say", "drop", "shut")
+_PENDING = Message({"pending": True})
+
+
+async def _ended(task: asyncio.Future[Any], head: dict[str, Any]) -> bool:
+    """Whether it has ended. With `wait` in the request, there is an answer after that time in any case."""
+    done, _ = await asyncio.wait([task], timeout=head.get("wait"))
+    if done and task.cancelled():
+        raise SandboxError("what was asked for was cancelled")
+    return bool(done)
 
 
 def _spec(fields: dict[str, Any]) -> Spec:
@@ -165,11 +195,13 @@ async def serve_stdio(
 ) -> None:
     """Answer messages, each in its own time, until the driver closes its end."""
     tasks: set[asyncio.Future[None]] = set()
+    turn = asyncio.Lock()  # older Pythons let only one wait for room
 
     async def respond(message: Message) -> None:
         reply = await answer(message)
-        writer.write(wire.pack(reply))
-        await writer.drain()
+        async with turn:
+            writer.write(wire.pack(reply))
+            await writer.drain()
 
     unpacker = wire.Unpacker()
     while True:

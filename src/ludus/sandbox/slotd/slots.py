@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from ludus.sandbox import ExecResult
 from ludus.sandbox.shell import Pipes, Shell
 from ludus.sandbox.slotd import base as disk
 from ludus.sandbox.slotd import enter, view
+from ludus.sandbox.slotd.door import Door, open_door
 
 _START_SECONDS = 30.0
 _END_SECONDS = 30.0
@@ -84,6 +86,9 @@ class Slot:
             self.pipes, Path(folder, "io"), paths.workspace, sweep=(lambda: sweep(self)) if sweep else None
         )
         self.first = 0
+        self.inside: socket.socket | None = None
+        """A socket of the slot's network, if that is its own."""
+        self._door: Door | None = None
         self._executions: OrderedDict[str, asyncio.Task[ExecResult]] = OrderedDict()
 
     def execute(
@@ -143,9 +148,37 @@ class Slot:
                 return
             size -= _size(self._executions.pop(name))
 
+    async def open_door(self, name: str) -> Door:
+        """The door of that name. There is one at a time: that of an earlier request is shut."""
+        while self._door is not None and self._door.name != name:
+            await self._shut_door()
+        if self._door is None:
+            self._door = open_door(name, self.inside)
+        return self._door
+
+    def door(self, name: str) -> Door:
+        if self._door is None or self._door.name != name:
+            raise SandboxError("the door is shut")
+        return self._door
+
+    async def shut_door(self, name: str) -> None:
+        if self._door is not None and self._door.name == name:
+            await self._shut_door()
+
+    async def _shut_door(self) -> None:
+        door, self._door = self._door, None
+        if door is not None:
+            await door.shut()
+
+    def leave_network(self) -> None:
+        if self.inside is not None:
+            self.inside.close()
+
     async def close(self) -> None:
-        """End the shell, and with it every execution under way."""
+        """End the shell, and with it every execution under way; nobody gets through its door any more."""
         self.shell.close()
+        await self._shut_door()
+        self.leave_network()
         tasks = [task for task in self._executions.values() if not task.done()]
         if tasks:
             await asyncio.wait(tasks, timeout=_END_SECONDS)
@@ -203,7 +236,7 @@ class Slots:
     async def _open(self, name: str, spec: Spec) -> Slot:
         slot = self._prepare(name, spec)
         try:
-            slot.first = self._start(slot)
+            slot.first, slot.inside = self._start(slot)
             if slot.first:
                 self._ended[slot.first] = asyncio.get_running_loop().create_future()
             await slot.shell.started(_START_SECONDS, lambda: slot.first)
@@ -248,7 +281,7 @@ class Slots:
         places = (own["workspace"], own["tmp"], own["home"], folder + "/io", self._base.lib, own["jobs"])
         return Paths(*places, self._base.bash)
 
-    def _start(self, slot: Slot) -> int:
+    def _start(self, slot: Slot) -> enter.Started:
         pipes = slot.pipes
         try:
             limits = _ulimits(slot.spec, own_users=self.way.isolation != enter.NONE)
@@ -259,7 +292,7 @@ class Slots:
         finally:
             pipes.close_slot_ends()
 
-    def _launch(self, slot: Slot, place: enter.Place, arguments: list[str]) -> int:
+    def _launch(self, slot: Slot, place: enter.Place, arguments: list[str]) -> enter.Started:
         # bash starts the inner shells by its own name, argv[0]: root's supervisor starts them as the slot's user.
         inside = self.way.isolation == enter.NAMESPACES
         program = view.LIB + "/bash" if inside else self._base.bash
@@ -306,7 +339,8 @@ class Slots:
             return str(error)
         told, tell = os.pipe()
         try:
-            first = self._launch(slot, self._place(slot, tell, tell, ()), ["-c", '"$BASH" -c "exit 7"'])
+            launched = self._launch(slot, self._place(slot, tell, tell, ()), ["-c", '"$BASH" -c "exit 7"'])
+            first, slot.inside = launched
             os.close(tell)
             tell = -1
             words = os.read(told, 1000).decode(errors="replace").strip()
@@ -316,6 +350,7 @@ class Slots:
             os.close(told)
             if tell >= 0:
                 os.close(tell)
+            slot.leave_network()
             slot.shell.close()
             slot.pipes.close_slot_ends()
             disk.remove_tree(slot.folder)

@@ -30,7 +30,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
 from common import CACHE, ROOT, Check, CommandFailed, figure, machine, make_venv, table, verdict
@@ -621,11 +621,15 @@ class Overhead:
     """The part of it that is the tokenizer's own."""
 
 
-def overhead(codec: Codec, turns: int, answer: str, tries: int) -> Overhead:
+def overhead(codec: Codec, replies: Sequence[Generated], answer: str) -> Overhead:
     """What a session costs per turn, in conversations whose opening was seen before, as in a group."""
-    replies = _replies(codec, turns)
-    runs = [_session_cost(codec, replies, answer) for _ in range(tries + 1)][1:]
-    return Overhead(*(min(values) for values in zip(*runs, strict=True)))
+    _, *runs = (_session_cost(codec, replies, answer) for _ in range(5))
+    return cheapest(Overhead(*run) for run in runs)
+
+
+def cheapest(costs: Iterable[Overhead]) -> Overhead:
+    """Other processes make a run dearer and never cheaper."""
+    return Overhead(*(min(values) for values in zip(*map(astuple, costs), strict=True)))
 
 
 def _replies(codec: Codec, turns: int) -> list[Generated]:
@@ -674,17 +678,22 @@ def overheads(families: Iterable[Family], weights: Path | None, tries: int) -> t
         )
     ]
     at_30, growth = [], []
-    for family in families:
-        found = shipped(family, weights) if family.tools else None
-        if found is None:
-            continue
-        codec = codec_of(family, found[0])
-        few, some, many = (overhead(codec, turns, SHORT, tries) for turns in (5, 30, 120))
-        long = overhead(codec, 30, LONG, tries)
+    had = [(family.name, shipped(family, weights), family) for family in families if family.tools]
+    codecs = {name: codec_of(family, found[0]) for name, found, family in had if found is not None}
+    replies = {name: _replies(codec, 120) for name, codec in codecs.items()}
+    costs: dict[str, list[list[Overhead]]] = {name: [] for name in codecs}
+    gc.collect()
+    gc.freeze()  # what the proof has left behind is not a session's to look through
+    for _ in range(tries):  # round by round: a busy second of the machine is then not one family's alone
+        for name, codec in codecs.items():
+            shapes = ((5, SHORT), (30, SHORT), (120, SHORT), (30, LONG))
+            costs[name].append([overhead(codec, replies[name][:turns], answer) for turns, answer in shapes])
+    for name, measured in costs.items():
+        few, some, many, long = map(cheapest, zip(*measured, strict=True))
         counts = f"{figure(some.rendered)} / {figure(many.rendered)}"
         rows.append(
             (
-                family.name,
+                name,
                 few.milliseconds,
                 some.milliseconds,
                 many.milliseconds,
@@ -732,18 +741,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--peers", action="store_true", help="also atroposlib's ManagedServer (1 GB, fetched once)")
     parser.add_argument("--seeds", type=int, default=3, help="how often each conversation is led (default 3)")
-    parser.add_argument("--tries", type=int, default=25, help="runs of each overhead; the best counts (default 25)")
-    parser.add_argument("--short", action="store_true", help="a minute: one lead, three runs; the page is not written")
+    parser.add_argument("--tries", type=int, default=20, help="rounds of the overhead; the best counts (default 20)")
+    parser.add_argument("--short", action="store_true", help="a minute: one lead, five rounds; the page is not written")
     parser.add_argument("--only", default="", help="families whose names contain this; the page is not written then")
     options = parser.parse_args(arguments)
     if options.short:
-        options.seeds, options.tries = 1, 3
+        options.seeds, options.tries = 1, 5
     families = [family for family in FAMILIES if options.only.lower() in family.name.lower()]
     weights = find_weights()
     peer = make_venv(CACHE / "atroposlib", PEER) if options.peers else None
     proof = prove(families, weights, options.seeds, peer)
-    gc.collect()
-    gc.freeze()  # what the proof has left behind is not a session's to look through
     cost, cost_checks = overheads(families, weights, options.tries)
     mine = proof.total(OURS)
     checks = [

@@ -78,7 +78,7 @@ def _read_json(path: str, option: str) -> Any:
         return msgspec.json.decode(Path(path).read_bytes())
     except OSError as error:
         raise ConfigError(f"{option}: {path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{option}: {path} is not JSON: {error}") from None
 
 

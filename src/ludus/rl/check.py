@@ -53,6 +53,8 @@ NOT_TRAINED = -100
 NO_LOGPROB = 1.0
 ROUNDING = 1e-4
 """A logprob above 0 by no more than this is rounding, and taken for 0."""
+LARGEST = 2**31
+"""Ids are below this in every vocabulary: trainers keep them in 32 bits."""
 ENOUGH = 16
 """So many equal logprobs are no coincidence."""
 
@@ -282,9 +284,16 @@ def _lists(fields: dict[str, Any], name: str) -> list[list[Any]]:
 
 def _check_types(ids: list[Any], mask: list[Any], index: int) -> None:
     for name, values in (("tokens", ids), ("masks", mask)):
-        odd = next((v for v in values if isinstance(v, bool) or not isinstance(v, int)), None)
-        if odd is not None:
-            raise _Shape(f"row {index + 1}: '{name}' holds {odd!r}, which is no id")
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise _Shape(f"row {index + 1}: '{name}' holds {_shown(value)}, which is no id")
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON writes it; of lists and objects, which may be of any depth, only that they are some."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return json.dumps(value)[:80]
 
 
 def _without_sentinels(values: list[Any] | None) -> list[float | None] | None:
@@ -310,7 +319,7 @@ def _group_findings(fields: dict[str, Any], count: int) -> Iterator[Raw]:
     if count == 0:
         yield "fatal", "empty", "the group has no rows"
     if odd := [value for value in numbers if not math.isfinite(_number(value))]:
-        yield "fatal", "score", f"a score is {odd[0]!r}"
+        yield "fatal", "score", f"a score is {_shown(odd[0])}"
     elif len(numbers) > 1 and len(set(numbers)) == 1:
         yield "info", "equal_scores", f"all {len(numbers)} scores are {numbers[0]}"
     for name in (*_PER_ROW, "messages", "overrides"):
@@ -347,10 +356,10 @@ def row_findings(row: Row, vocabulary: Vocabulary) -> Iterator[Raw]:
 
 def _id_findings(row: Row, vocabulary: Vocabulary) -> Iterator[Raw]:
     ids = row.ids
-    size = vocabulary.size
-    outside = [n for n in ids if n < 0 or (size is not None and n >= size)]
+    size = LARGEST if vocabulary.size is None else vocabulary.size
+    outside = [n for n in ids if not 0 <= n < size]
     if outside:
-        beyond = f"the vocabulary of {size}" if size is not None else "any vocabulary"
+        beyond = "any vocabulary" if vocabulary.size is None else f"the vocabulary of {size}"
         yield "fatal", "vocabulary", f"{len(outside)} ids are outside {beyond}, such as {outside[0]}"
     if len(ids) >= ENOUGH and all(number == place for place, number in enumerate(ids)):
         yield "fatal", "dummy", "the ids are 0, 1, 2, …: a placeholder"

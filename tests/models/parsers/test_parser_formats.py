@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ludus.errors import ConfigError
-from ludus.models.parsers import Parser, Text, names
+from ludus.models.parsers import Parsed, Parser, Text, names
 from ludus.models.parsers.formats import FORMATS, SAME
 from ludus.types import Call, ToolSpec
 
@@ -118,6 +118,32 @@ def test_a_thought_that_the_prompt_began() -> None:
     assert read("hermes", text)[1] == [("f", {"x": 1}), ("g", {})]
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("<think>a <think>b</think> {f}</think>c {g}", ["g"]),
+        ("<think>a <think>b <think>c</think> {f}</think> {f}</think> {g}", ["g"]),
+        ("<think>the tag <think> opens it</think> {f} c", ["f"]),  # it speaks of the tag
+        ("<think>the tag <think> opens it</think> {f} <think>{g}</think> {f}", ["f", "f"]),
+    ],
+    ids=["nested", "twice", "mentioned", "mentioned, and another thought"],
+)
+def test_a_thought_within_a_thought_ends_with_its_own_tag_if_there_is_one(text: str, names: list[str]) -> None:
+    text = text.format(f=f"<tool_call>{F}</tool_call>", g=f"<tool_call>{G}</tool_call>")
+    reply = Parser("hermes").parse(text)
+    assert [call.name for call in reply.calls] == names
+    assert reply.problems == ()
+    stream = Parser("hermes").stream()
+    pieces = [event for char in text for event in stream.feed(char)] + stream.finish()
+    assert Parsed.of(pieces) == reply
+
+
+def test_a_thought_that_the_prompt_began_and_the_model_begins_again_is_one() -> None:
+    text = f"\n<think>hm</think> <tool_call>{F}</tool_call>"
+    stream = Parser("hermes").stream(thinking=True)
+    assert Call("call_0", "f", '{"x": 1}') in stream.feed(text), "nothing more is waited for"
+
+
 # ---- the other shapes ---------------------------------------------------------------------------------------------
 
 WEATHER = tool(
@@ -222,6 +248,10 @@ def test_formats(format: str, text: str, content: str, calls: list[tuple[str, An
         ("other", "1", 1),
         ("other", "1 or 2", "1 or 2"),
         ("other", "True", True),
+        ("days", "NaN", "NaN"),  # no JSON, so it is not taken for a number
+        ("other", "NaN", "NaN"),
+        ("other", "-1e999", "-1e999"),
+        ("other", "[1, Infinity]", "[1, Infinity]"),
     ],
 )
 def test_types_follow_the_schema(key: str, text: str, value: Any) -> None:

@@ -31,7 +31,9 @@ def with_model(weights, work):
     """`work(model)` against the running engine."""
 
     async def main():
-        engine = EmbeddedEngine(EmbeddedSettings(cache=weights.parent, weights=weights, slots=1, context=512))
+        engine = EmbeddedEngine(
+            EmbeddedSettings(cache=weights.parent, weights=weights, slots=1, context=512, threads=1)
+        )
         model = TokenModel(engine, Codec.open(weights, "hermes", template="chatml"))
         try:
             await work(model)

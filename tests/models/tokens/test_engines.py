@@ -135,6 +135,30 @@ def test_an_engine_that_knows_no_such_paths_tells_nothing(tokens):
         assert run(tokens, name, work) == (None, EngineFacts())
 
 
+ODD = [
+    {"data": 5, "tokens": "x", "prompt_token_ids": {}, "context_length": "long", "default_generation_settings": []},
+    {"data": {"a": 1}, "tokens": [1, "2"], "prompt_token_ids": [None], "context_length": True, "meta_info": 5},
+    {"data": [5], "meta_info": {"input_token_logprobs": [None]}, "max_total_num_tokens": [1]},
+    {"data": [{"id": "toy", "max_model_len": "x", "meta": 1}], "meta_info": {"input_token_logprobs": [[]]}},
+    {"data": [], "meta_info": {"input_token_logprobs": []}},
+    [1],
+    "text",
+]
+
+
+@every
+def test_odd_answers_to_the_questions_of_the_start_tell_nothing(tokens, name):
+    async def work(engine, server):
+        told = []
+        for odd in ODD:
+            server.mangle = lambda *_, odd=odd: odd
+            engine._facts = None
+            told.append((await engine.tokenize("x"), await engine.facts()))
+        return told
+
+    assert run(tokens, name, work) == [(None, EngineFacts())] * len(ODD)
+
+
 @every
 def test_a_stop_string_leaves_the_beginning_of_what_was_sampled(tokens, name):
     async def work(engine, server):
@@ -288,8 +312,9 @@ def test_llamacpp_refuses_probabilities_of_other_tokens(tokens):
     assert "different tokens" in words
 
 
-def test_sglang_refuses_what_are_no_triples(tokens):
-    words, _ = failing(tokens, "sglang", _edit("sglang", PLACES["sglang"]["logprobs"], [[-1.0]]))
+@pytest.mark.parametrize("triples", [[[-1.0]], [5], [[-1.0, "5", None]], [[-1.0, True, None]]], ids=str)
+def test_sglang_refuses_what_are_no_triples(tokens, triples):
+    words, _ = failing(tokens, "sglang", _edit("sglang", PLACES["sglang"]["logprobs"], triples))
     assert "triples" in words
 
 

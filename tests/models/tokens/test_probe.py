@@ -6,8 +6,8 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.models.tokens import EngineFacts
-from ludus.models.tokens.probe import check_engine, probe, refuse
-from ludus.models.tokens.render import Situation
+from ludus.models.tokens.probe import PROBE_TEXT, check_engine, probe, refuse
+from ludus.models.tokens.render import Lead, Situation
 from ludus.models.tokens.toy import ToyEngine
 
 NO_TOOLS = (
@@ -77,6 +77,47 @@ def test_what_is_odd_is_said(tokens, template, code, level):
     assert codes(tokens, template)[code].level == level
 
 
+TELLING = """{% if TOOLS %}{{ '<|im_start|>system\n' + SHOWN + '<|im_end|>\n' }}{% endif %}
+{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + CONTENT + '<|im_end|>\n' }}{% endfor %}
+{{- '<|im_start|>assistant\n' if add_generation_prompt else '' }}"""
+
+
+def telling(tools="tools", shown="tools | tojson", content="m.content"):
+    return TELLING.replace("TOOLS", tools).replace("SHOWN", shown).replace("CONTENT", f"({content})")
+
+
+NAMES = "tools | map(attribute='function.name') | join(', ')"
+UNSYSTEM = "'' if tools and m.role == 'system' else m.content"
+CUT = "m.content[:80] if m.role == 'tool' else m.content"
+LAST = "'' if m.role == 'tool' and not loop.last else m.content"
+SINGLE = "raise_exception('one by one') if m.role == messages[loop.index0 - 1].role and loop.index0 else m.content"
+ONCE = "raise_exception('one user') if loop.index0 > 1 and m.role == 'user' else m.content"
+LIES = {
+    "a tool": (telling(shown="tools[0] | tojson"), "fatal", "drops_tools", "some of the tools"),
+    "tools": (telling("tools and messages[0].role != 'system'"), "fatal", "drops_tools", "when there is system text"),
+    "tools later": (telling("tools and messages[-1].role != 'tool'"), "warning", "drops_tools_later", "has answered"),
+    "system text": (telling(content=UNSYSTEM), "warning", "drops_system", "when there are tools"),
+    "descriptions": (telling(shown=NAMES), "warning", "drops_parameters", "descriptions"),
+    "ends of answers": (telling(content=CUT), "fatal", "drops_answers", "cuts long answers"),
+    "one of two answers": (telling(content=LAST), "fatal", "drops_answers", "of two answers"),
+    "two answers": (telling(content=SINGLE), "warning", "refuses_parallel", "one by one"),
+    "letters": (telling(content="m.content | e"), "fatal", "drops_user", "or changes what the user says"),
+    "a second user": (telling(content=ONCE), "warning", "refuses_user", "one user"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_template_that_shows_only_part_of_the_truth_is_found_out(tokens, lie):
+    template, level, code, words = LIES[lie]
+    finding = codes(tokens, template)[code]
+    assert finding.level == level
+    assert words in finding.message
+
+
+def test_a_template_that_tells_the_truth_is_not_talked_about(tokens):
+    assert codes(tokens, telling()).keys() == {"drops_calls"}
+
+
 def test_a_template_without_system_text_says_so(tokens):
     refusing = "{{ raise_exception('no system') if messages[0].role == 'system' }}{{ messages[-1].content }}"
     assert "no system" in codes(tokens, refusing)["refuses_system"].message
@@ -90,13 +131,32 @@ def test_appending_makes_rewriting_no_matter(tokens):
 def test_facts_say_that_short_conversations_are_enough(tokens, template):
     renderer = tokens.codec(template).renderer
     for answered, follows in ((False, False), (True, True), (True, False)):
-        assert renderer.facts(Situation(True, True, answered, follows)).local == {"tool", "user"}
+        assert renderer.facts(Situation(True, True, answered, follows)).leads.keys() == {"tool", "user"}
+
+
+NEEDS_TOOLS = """
+{%- for m in messages %}{{ '[' + m.role + ']' + m.content + '</s>' }}
+{{- '(tools)' if tools and m.role == 'tool' else '' }}
+{%- endfor %}{{ '[assistant]' if add_generation_prompt else '' }}"""
+
+
+@pytest.mark.parametrize(
+    ("template", "leads"),
+    [
+        ("plain", {"tool": Lead(False, False), "user": Lead(False, False)}),
+        ("quoting", {"tool": Lead(True, False), "user": Lead(False, False)}),  # first answers look different
+        (NEEDS_TOOLS, {"tool": Lead(False, True), "user": Lead(False, False)}),
+    ],
+    ids=["plain", "first-answer", "tools"],
+)
+def test_a_short_conversation_begins_with_no_more_than_the_template_looks_at(tokens, template, leads):
+    assert tokens.codec(template).renderer.facts(Situation(True, True, True, True)).leads == leads
 
 
 def test_facts_say_what_has_to_be_rendered_whole(tokens):
     renderer = tokens.codec("moving").renderer
-    assert renderer.facts(Situation(True, True, False, False)).local == frozenset()
-    assert renderer.facts(Situation(True, True, True, True)).local == {"tool"}
+    assert renderer.facts(Situation(True, True, False, False)).leads == {}
+    assert renderer.facts(Situation(True, True, True, True)).leads.keys() == {"tool"}
     assert renderer.habits.short_ids
     assert renderer.habits.stand_in == "calls"
 
@@ -124,12 +184,20 @@ def checked(tokens, told, vocabulary=None):
 
 
 def test_the_same_ids_on_both_sides_are_fine(tokens):
-    from ludus.models.tokens.probe import PROBE_TEXT
-
-    own = tokens.tokenizer.encode(PROBE_TEXT)
+    own = tokens.tokenizer.encode(f"{PROBE_TEXT} x<|im_end|> x</s>")
     assert checked(tokens, own) == ()
     assert checked(tokens, [tokens.tokenizer.id_of("<s>"), *own]) == ()  # engines put a beginning before text
     assert checked(tokens, own, vocabulary=tokens.tokenizer.size + 100) == ()  # padded
+
+
+def test_the_same_words_with_other_special_tokens_are_a_config_error(tokens):
+    codec = tokens.codec()
+    codec.tokenizer = tokens.make_tokenizer(["<|eot_id|>"])  # the engine's has no such end of a turn
+    assert codec.tokenizer.encode(PROBE_TEXT) == tokens.tokenizer.encode(PROBE_TEXT)
+    engine = Other(tokens.tokenizer, [])
+    engine.tokenize = ToyEngine(tokens.tokenizer, []).tokenize
+    with pytest.raises(ConfigError, match="encodes a probe text differently"):
+        asyncio.run(check_engine(engine, codec))
 
 
 def test_other_ids_are_a_config_error(tokens):

@@ -307,7 +307,10 @@ def drawn(led, **changes):
         ({"prompt_tokens": 3}, "counted 3 ids in a prompt of"),
         ({"logprobs": (-0.5,)}, "1 logprobs for"),
         ({"text": "Hello, and much more than the ids say."}, "ids are missing"),
-        ({"ids": (-1, 5), "logprobs": (-1.0, -1.0)}, "negative id"),
+        ({"text": "Hello.<tool_call>{}</tool_call>"}, "ids are missing"),
+        ({"text": "Goodbye, dear."}, "ids are missing"),
+        ({"ids": (-1, 5), "logprobs": (-1.0, -1.0)}, "an id that no vocabulary has: -1"),
+        ({"ids": (5, 2**31), "logprobs": (-1.0, -1.0)}, "an id that no vocabulary has: 2147483648"),
     ],
 )
 def test_what_does_not_fit_together_is_an_error_of_the_model(tokens, changes, words):
@@ -316,6 +319,13 @@ def test_what_does_not_fit_together_is_an_error_of_the_model(tokens, changes, wo
     with pytest.raises(ModelError, match=words):
         led.session.add(prompt, drawn(led, **changes))
     assert not led.session.steps
+
+
+@pytest.mark.parametrize("text", [None, "", "Hel", " Hello. ", "Hello.<|im_end|>", "Hello.</s>"])
+def test_a_text_that_is_shorter_or_names_the_end_fits_the_ids(tokens, text):
+    led = tokens.led()
+    prompt = led.session.prompt(led.messages, led.tools)
+    assert led.session.add(prompt, drawn(led, text=text)).message.content == "Hello."
 
 
 def test_logprobs_that_are_no_numbers_are_none(tokens):

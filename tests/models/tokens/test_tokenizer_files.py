@@ -70,10 +70,30 @@ def test_what_cannot_be_read_is_said(folder):
         load(folder)
 
 
-def test_settings_that_are_no_json_are_said(folder):
-    (folder / "tokenizer_config.json").write_text("{")
-    with pytest.raises(ConfigError, match="is not JSON"):
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("tokenizer_config.json", b"{", "cannot be read as JSON"),
+        ("tokenizer_config.json", b"\xff", "cannot be read as JSON"),
+        ("config.json", b"[" * 100_000, "cannot be read as JSON"),
+        ("tokenizer_config.json", b'{"chat_template": [{}]}', "neither a text nor a list of named ones"),
+        ("tokenizer_config.json", b'{"chat_template": ["T"]}', "neither a text nor a list of named ones"),
+        ("tokenizer_config.json", b'{"chat_template": [{"name": "default", "template": 5}]}', "neither a text nor"),
+        ("chat_template.json", b'{"chat_template": {"default": "T"}}', "neither a text nor a list of named ones"),
+        ("chat_template.jinja", b"\xff\xfe", "cannot be read"),
+    ],
+    ids=str,
+)
+def test_files_beside_the_tokenizer_that_cannot_be_used_are_said(folder, name, data, words):
+    (folder / name).write_bytes(data)
+    with pytest.raises(ConfigError, match=words):
         load(folder)
+
+
+@pytest.mark.parametrize("value", [None, "x", -1, 10**30, 1.5, {}, [[1], None]], ids=str)
+def test_ends_of_turns_that_are_no_ids_are_passed_over(folder, value):
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+    assert "<|im_end|>" in load(folder).tokenizer.ends.values()
 
 
 def test_long_texts_have_the_same_ids_as_in_one_piece(tokens):
@@ -84,6 +104,11 @@ def test_long_texts_have_the_same_ids_as_in_one_piece(tokens):
     assert tokens.tokenizer.encode(text) == whole
     assert tokens.tokenizer.encode(text) == whole  # now from memory
     assert tokens.tokenizer._remembered.cache_info().hits > 0
+
+
+def test_half_a_surrogate_pair_has_the_ids_of_a_replacement(tokens):
+    assert tokens.tokenizer.encode("a\ud83d b") == tokens.tokenizer.encode("a\ufffd b")
+    assert tokens.tokenizer.encode("a\ud83d\ude00 b") == tokens.tokenizer.encode("a\U0001f600 b")
 
 
 def test_text_behind_other_text_gets_no_beginning(tokens):
@@ -166,6 +191,30 @@ def test_rules_that_are_not_known_are_refused_with_the_way_out(pairs, change):
 )
 def test_what_is_no_gguf_is_said(tmp_path, data):
     (tmp_path / "m.gguf").write_bytes(data)
+    with pytest.raises(ConfigError, match="cannot be read as a GGUF file"):
+        load(tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokenizer.ggml.tokens": None},
+        {"tokenizer.ggml.tokens": [1, 2]},
+        {"tokenizer.ggml.merges": "a b"},
+        {"tokenizer.ggml.merges": ["Ġ nowhere"]},
+        {"tokenizer.ggml.merges": ["nospace"]},
+        {"tokenizer.ggml.token_type": ["x"]},
+    ],
+    ids=str,
+)
+def test_a_damaged_vocabulary_is_said(pairs, change):
+    with pytest.raises(ConfigError, match="the tokenizer in the GGUF file is damaged"):
+        build_tokenizer({**pairs, **change})
+
+
+def test_lists_in_lists_without_end_are_no_gguf(tmp_path):
+    data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"a" + struct.pack("<I", 9)
+    (tmp_path / "m.gguf").write_bytes(data + struct.pack("<IQ", 9, 1) * 5000)
     with pytest.raises(ConfigError, match="cannot be read as a GGUF file"):
         load(tmp_path / "m.gguf")
 

@@ -63,8 +63,9 @@ class Span:
         return Spelling(self.begin)
 
     @cached_property
-    def closing(self) -> "Markers":
-        return Markers(tuple(map(End, self.ends)))
+    def edges(self) -> "Markers":
+        """Where it ends and, if its tags may stand in each other, where another one begins."""
+        return Markers((*map(End, self.ends), *([End(self.begin)] if self.tags else [])))
 
 
 @dataclass(frozen=True)

@@ -115,11 +115,11 @@ class JsonCalls:
     def _bounds(self) -> re.Pattern[str]:
         return _bounds(*self._markup)
 
-    @property
+    @cached_property
     def bare(self) -> bool:
         return not self._markup[0].opener
 
-    @property
+    @cached_property
     def opener(self) -> str:
         return self._markup[0].opener or self.spelled[0]
 
@@ -241,7 +241,7 @@ class Spelled:
     def _id(self) -> Spelling:
         return Spelling(self.id)
 
-    @property
+    @cached_property
     def opener(self) -> str:
         return self._markup[0].opener
 
@@ -290,11 +290,11 @@ class Pythonic:
     def _bounds(self) -> re.Pattern[str]:
         return _bounds(*self._markup)
 
-    @property
+    @cached_property
     def bare(self) -> bool:
         return not self._markup[0].opener
 
-    @property
+    @cached_property
     def opener(self) -> str:
         return self._markup[0].opener or self.spelled[0]
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from ludus.models.parsers.tools import Tools
 from ludus.models.parsers.values import Bad, Cut
 
@@ -29,8 +31,7 @@ class Other(Bad):
     """Not even the beginning of a call: nothing to report, only text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """A text, whether it is all of it, and the tools that were offered."""
 
     text: str

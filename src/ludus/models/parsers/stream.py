@@ -89,6 +89,12 @@ class Stream:
         self._speech = Speech(format, self._say)
         self._span: Span | None = format.spans[0] if thinking and format.spans else None
         self._span_at = 0
+        self._reopens = thinking
+        """The prompt has opened a block, and the model may open it once more."""
+        self._inner = 0
+        """How many blocks have been opened inside of this one and not been closed."""
+        self._closed_at = 0
+        """Where a closing tag is known to follow all of these."""
         self._section: Section | None = None
         self._number = first
         self._ids: set[str] = set()
@@ -143,12 +149,40 @@ class Stream:
     def _through_span(self, source: Source, at: int) -> tuple[int, bool]:
         span = self._span
         assert span
-        begin, end = span.closing.find(source, at)
-        self._spoken(span, source.text[at : end if span.tags else begin], at)
-        if begin == end:
+        begin, end = span.edges.find(source, at)
+        said, tag = source.text[at:begin], source.text[begin:end]
+        self._spoken(span, said, at)
+        self._reopens = self._reopens and not said.strip()
+        if not tag:
             return end, False
-        self._span = None
+        if tag == span.begin:
+            self._inner += 0 if self._reopens else 1
+            self._reopens = False
+        elif not self._inner:
+            self._span = None
+        elif self._closes_again(source, span, end):
+            self._inner -= 1
+        elif source.final:
+            self._span, self._inner = None, 0
+        else:
+            return begin, False
+        if span.tags:
+            self._spoken(span, tag, begin)
         return end, True
+
+    def _closes_again(self, source: Source, span: Span, at: int) -> bool:
+        """Whether a closing tag follows that none of the opening ones between here and there asks for: the one here is
+        then of a thought within the thought."""
+        level = 0
+        while self._base + at > self._closed_at:
+            begin, at = span.edges.find(source, at)
+            if begin == at:
+                return False
+            level += 1 if source.text[begin:at] == span.begin else -1
+            if level < 0:
+                self._closed_at = self._base + begin
+                break
+        return True
 
     def _spoken(self, span: Span, text: str, at: int) -> None:
         if not span.thought:

@@ -94,13 +94,15 @@ def _too_deep(piece: str) -> int | None:
 
 
 def loads(text: str) -> Any:
-    """A whole text as JSON; ValueError if it is not."""
+    """A whole text as JSON; ValueError if it is not. NaN and numbers too large to be told from infinity are none."""
     try:
         value, end = json_value(text, 0)
     except (Bad, Cut) as error:
         raise ValueError(str(error)) from None
     if text[end:].strip():
         raise ValueError("bad JSON: text after the value")
+    if type(value) in (float, list, dict):
+        _ENCODER.encode(value)
     return value
 
 

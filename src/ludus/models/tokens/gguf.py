@@ -10,17 +10,19 @@ engine's own tokenizer when a model starts.
 import mmap
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from ludus.errors import ConfigError
 
+T = TypeVar("T")
 Metadata = dict[str, Any]
 
 _FIXED = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _CONTROL, _USER_DEFINED = 3, 4
+_TYPES = "tokenizer.ggml.token_type"
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -47,7 +49,7 @@ def read_metadata(path: Path) -> Metadata:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(data).pairs()
-    except (OSError, ValueError, struct.error, IndexError, KeyError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, LookupError, struct.error, RecursionError, OverflowError, MemoryError) as error:
         raise ConfigError(f"'{path}' cannot be read as a GGUF file: {error}") from error
 
 
@@ -113,14 +115,23 @@ def build_tokenizer(metadata: Metadata) -> Tokenizer:
             f"the tokenizer in the GGUF file is of the kind '{model}' with the rules '{name}', which are not known. "
             "Give the tokenizer.json of the same model instead: a file, a folder or a name on the hub."
         )
-    texts: list[str] = metadata["tokenizer.ggml.tokens"]
-    merges = [_pair(line) for line in metadata["tokenizer.ggml.merges"]]
+    texts = _column(metadata, "tokens", str)
+    merges = [_pair(line) for line in _column(metadata, "merges", str)]
     vocabulary = {text: number for number, text in enumerate(texts)}
+    if odd := next((f"{a} {b}" for a, b in merges if not {a, b, a + b} <= vocabulary.keys()), None):
+        raise ConfigError(f"the tokenizer in the GGUF file is damaged: '{odd}' is merged, but not in its vocabulary")
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=rules == "llama-bpe"))
     tokenizer.pre_tokenizer = _pre_tokenizer(rules)
     tokenizer.decoder = decoders.ByteLevel()
-    _add_special(tokenizer, texts, metadata.get("tokenizer.ggml.token_type", []))
+    _add_special(tokenizer, texts, _column(metadata, "token_type", int) if _TYPES in metadata else [])
     return tokenizer
+
+
+def _column(metadata: Metadata, name: str, kind: type[T]) -> list[T]:
+    found = metadata.get(f"tokenizer.ggml.{name}")
+    if not isinstance(found, list) or not all(isinstance(each, kind) for each in cast(list[Any], found)):
+        raise ConfigError(f"the tokenizer in the GGUF file is damaged: '{name}' is no list of {kind.__name__}")
+    return cast(list[T], found)
 
 
 def _pair(line: str) -> tuple[str, str]:

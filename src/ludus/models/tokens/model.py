@@ -11,7 +11,6 @@ sides, and the template must be able to show what it is asked to. What is wrong 
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -68,7 +67,7 @@ class TokenModel:
         prompt = session.prompt(messages, tools)
         generated = await self.engine.generate(prompt.ids, sampling, n)
         if sampling.tool_choice == "none":
-            prompt = replace(prompt, tools=())
+            prompt = prompt._replace(tools=())
         return [session.add(prompt, g, stop=sampling.stop, model=self._name, price=self.price) for g in generated]
 
     async def start(self) -> None:

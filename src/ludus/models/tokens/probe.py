@@ -17,6 +17,7 @@ from ludus.models.tokens import Engine
 from ludus.models.tokens.codec import Codec
 from ludus.models.tokens.render import Renderer, Situation
 from ludus.models.tokens.template import TemplateFault
+from ludus.models.tokens.tree import Node
 from ludus.types import Call, Message, ToolSpec
 
 Level = Literal["fatal", "warning", "info"]
@@ -25,7 +26,8 @@ PROBE_TEXT = (
     "Grüße, 世界! \U0001f600 don't 12345 3.14\n\n\tx = {'a': [1,2]}  # ok\r\n<tool_call> <|im_start|> [INST] </s> "
     "naïve café — “quoted” \u00a0 e\u0301 ﬁn"
 )
-"""Numbers, spaces, line ends, accents, several scripts, emoji and other models' special tokens."""
+"""Numbers, spaces, line ends, accents, several scripts, emoji and other models' special tokens. The tokens that end a
+turn are put behind it: a vocabulary of the same words may know others."""
 
 
 class Finding(Struct, frozen=True):
@@ -82,11 +84,12 @@ async def check_engine(engine: Engine, codec: Codec) -> tuple[Finding, ...]:
             f"tokenizer: it has {size} ids, but the engine's model only {facts.vocabulary}. They are of different "
             "models: give the tokenizer of the model that the engine serves."
         )
-    told = await engine.tokenize(PROBE_TEXT)
+    text = PROBE_TEXT + "".join(f" x{end}" for end in codec.tokenizer.ends.values())
+    told = await engine.tokenize(text)
     if told is None:
-        text = "the engine cannot tell how it encodes text, so whether its tokenizer is the same was not checked"
-        return (Finding("warning", "unchecked", text),)
-    own = codec.tokenizer.encode(PROBE_TEXT)
+        said = "the engine cannot tell how it encodes text, so whether its tokenizer is the same was not checked"
+        return (Finding("warning", "unchecked", said),)
+    own = codec.tokenizer.encode(text)
     bos = codec.tokenizer.id_of(codec.tokenizer.bos) if codec.tokenizer.bos else None
     if list(told) != own and not (told and told[0] == bos and list(told[1:]) == own):
         raise ConfigError(
@@ -102,12 +105,22 @@ def _shown(ids: Sequence[int]) -> str:
 
 # ---- the template -------------------------------------------------------------------------------------------------
 
-_TOOL = ToolSpec(
-    "xqtoolqx", "Xqdescqx", {"type": "object", "properties": {"xqparamqx": {"type": "string"}}, "required": []}
+_TOOLS = tuple(
+    ToolSpec(
+        f"xqtool{kind}qx",
+        f"Xqdesc{kind}qx",
+        {"type": "object", "properties": {f"xqparam{kind}qx": {"type": "string"}}, "required": []},
+    )
+    for kind in ("a", "b")
 )
-_USER = Message("user", "Xquserqx")
-_ASKED = Message("assistant", "Xqsaidqx", (Call("call00001", "xqtoolqx", '{"xqparamqx": "Xqargqx"}'),))
-_ANSWER = Message("tool", "Xqanswerqx", call_id="call00001")
+_SYSTEM = Message("system", "Xqsystemqx")
+_USER = Message("user", "Xq<user>&qx")
+_AGAIN = Message("user", "Xqagainqx")
+_SAID = Message("assistant", "Xqsaidqx")
+_ASKED = Message("assistant", "Xqsaidqx", (Call("call00001", "xqtoolaqx", '{"xqparamaqx": "Xqargqx"}'),))
+_BOTH = Message("assistant", "Xqsaidqx", (*_ASKED.calls, Call("call00002", "xqtoolaqx", '{"xqparamaqx": "Xqargqx"}')))
+_ANSWER = Message("tool", f"Xqanswerqx{' and so on' * 500} Xqendqx", call_id="call00001")
+_OTHER = Message("tool", "Xqotherqx", call_id="call00002")
 
 
 def _text_findings(renderer: Renderer) -> list[Finding]:
@@ -117,49 +130,106 @@ def _text_findings(renderer: Renderer) -> list[Finding]:
         return [Finding("fatal", "cannot_render", f"template: {error}")]
     found: list[Finding] = []
     if _USER.content not in text:
-        found.append(Finding("fatal", "drops_user", "template: it leaves out what the user says"))
-    try:
-        shown = renderer.opening((Message("system", "Xqsystemqx"), _USER), ())
-    except TemplateFault as error:
-        return [*found, Finding("warning", "refuses_system", f"template: it takes no system text ({error})")]
-    if "Xqsystemqx" not in shown:
+        found.append(Finding("fatal", "drops_user", "template: it leaves out or changes what the user says"))
+    if refusal := _refusal(renderer, (_USER, _SAID, _AGAIN), ()):
+        said = f"template: it cannot show a second message of the user ({refusal})"
+        found.append(Finding("warning", "refuses_user", said))
+    if refusal := _refusal(renderer, (_SYSTEM, _USER), ()):
+        found.append(Finding("warning", "refuses_system", f"template: it takes no system text ({refusal})"))
+    elif _SYSTEM.content not in renderer.opening((_SYSTEM, _USER), ()):
         found.append(Finding("warning", "drops_system", "template: it leaves out the system text"))
     return found
 
 
-def _tool_findings(renderer: Renderer) -> list[Finding]:
+def _refusal(renderer: Renderer, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
+    """What the template has against a conversation; empty if nothing."""
     try:
-        text = renderer.opening((_USER,), (_TOOL,))
+        renderer.opening(messages, tools)
     except TemplateFault as error:
-        return [_for_tools("fatal", "refuses_tools", f"template: it cannot show tools ({error}). {_OTHER_TEMPLATE}")]
+        return str(error)
+    return ""
+
+
+def _tool_findings(renderer: Renderer) -> list[Finding]:
+    if refusal := _refusal(renderer, (_USER,), _TOOLS):
+        return [_for_tools("fatal", "refuses_tools", f"template: it cannot show tools ({refusal}). {_OTHER_TEMPLATE}")]
     found: list[Finding] = []
-    if _TOOL.name not in text:
-        said = f"template: it leaves out the tools, so the model would not know of them. {_OTHER_TEMPLATE}"
+    text = renderer.opening((_USER,), _TOOLS)
+    if missing := [tool.name for tool in _TOOLS if tool.name not in text]:
+        which = "the tools" if len(missing) == len(_TOOLS) else "some of the tools"
+        said = f"template: it leaves out {which}, so the model would not know of them. {_OTHER_TEMPLATE}"
         found.append(_for_tools("fatal", "drops_tools", said))
-    elif "xqparamqx" not in text:
-        found.append(_for_tools("warning", "drops_parameters", "template: it leaves out the parameters of tools"))
+    elif any(mark not in text for tool in _TOOLS for mark in (tool.description, *tool.parameters["properties"])):
+        said = "template: it leaves out the descriptions or the parameters of tools"
+        found.append(_for_tools("warning", "drops_parameters", said))
+    if not missing:
+        found += _system_findings(renderer)
     return [*found, *_answer_findings(renderer)]
 
 
+def _system_findings(renderer: Renderer) -> list[Finding]:
+    """Whether tools and system text get in each other's way."""
+    with suppress(TemplateFault):  # that it takes no system text was found already
+        plain, text = (renderer.opening((_SYSTEM, _USER), tools) for tools in ((), _TOOLS))
+        if any(tool.name not in text for tool in _TOOLS):
+            said = f"template: it leaves out the tools when there is system text. {_OTHER_TEMPLATE}"
+            return [_for_tools("fatal", "drops_tools", said)]
+        if _SYSTEM.content in plain and _SYSTEM.content not in text:
+            said = "template: it leaves out the system text when there are tools; put it into the user's message"
+            return [_for_tools("warning", "drops_system", said)]
+    return []
+
+
 def _answer_findings(renderer: Renderer) -> list[Finding]:
-    messages = (Message("system", "Xqsystemqx"), _USER, _ASKED, _ANSWER)
-    try:
-        text = renderer.opening(messages[1:], (_TOOL,))
-    except TemplateFault as error:
-        said = f"template: it cannot show the answer of a tool ({error}). {_OTHER_TEMPLATE}"
+    if refusal := _refusal(renderer, (_USER, _ASKED, _ANSWER), _TOOLS):
+        said = f"template: it cannot show the answer of a tool ({refusal}). {_OTHER_TEMPLATE}"
         return [_for_tools("fatal", "refuses_answers", said)]
+    text = renderer.opening((_USER, _ASKED, _ANSWER), _TOOLS)
     found: list[Finding] = []
-    if _ANSWER.content not in text:
+    if "Xqanswerqx" not in text:
         said = f"template: it leaves out the answers of tools. {_OTHER_TEMPLATE}"
         found.append(_for_tools("fatal", "drops_answers", said))
+    elif "Xqendqx" not in text:
+        said = f"template: it cuts long answers of tools. {_OTHER_TEMPLATE}"
+        found.append(_for_tools("fatal", "drops_answers", said))
+    else:
+        found += _parallel_findings(renderer)
     if renderer.habits.calls == "in content":
         said = "template: it leaves out earlier calls; those that were not sampled here are shown in the parser's form"
         found.append(_for_tools("info", "drops_calls", said))
-    with suppress(TemplateFault):  # that it takes no system text was found already
-        before, after = renderer.opening(messages[:2], (_TOOL,)), renderer.opening(messages, (_TOOL,))
-        if "Xqsystemqx" in before and "Xqsystemqx" not in after:
-            said = "template: it leaves out the system text once a tool has answered; put it into the user's message"
-            found.append(_for_tools("warning", "drops_system_later", said))
+    return [*found, *_later_findings(renderer)]
+
+
+def _parallel_findings(renderer: Renderer) -> list[Finding]:
+    """Two answers at once, behind a reply that was sampled here."""
+    opening = Node(Node(None, ()), (_USER,), shape=renderer.opening((_USER,), _TOOLS))
+    try:
+        text = renderer.whole(Node(opening, (_BOTH,), sampled=True, ended=True), (_ANSWER, _OTHER), _TOOLS).text
+    except TemplateFault as error:
+        said = f"template: it cannot show the answers of two tools at once ({error})"
+        return [_for_tools("warning", "refuses_parallel", said)]
+    if "Xqanswerqx" in text and _OTHER.content in text:
+        return []
+    said = f"template: of two answers of tools it leaves out one. {_OTHER_TEMPLATE}"
+    return [_for_tools("fatal", "drops_answers", said)]
+
+
+def _later_findings(renderer: Renderer) -> list[Finding]:
+    """What is no longer shown once a tool has answered."""
+
+    def lost(mark: str, *opening: Message) -> bool:
+        with suppress(TemplateFault):  # that it takes no system text was found already
+            before = renderer.opening(opening, _TOOLS)
+            return mark in before and mark not in renderer.opening((*opening, _ASKED, _ANSWER), _TOOLS)
+        return False
+
+    found: list[Finding] = []
+    if lost(_TOOLS[1].name, _USER):
+        said = "template: it leaves out the tools once one of them has answered"
+        found.append(_for_tools("warning", "drops_tools_later", said))
+    if lost(_SYSTEM.content, _SYSTEM, _USER):
+        said = "template: it leaves out the system text once a tool has answered; put it into the user's message"
+        found.append(_for_tools("warning", "drops_system_later", said))
     return found
 
 

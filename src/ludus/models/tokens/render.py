@@ -13,15 +13,17 @@ thinking of an earlier round, moved the tools, …): then the longest stretch of
 what follows is rendered in words; a branch starts there.
 
 Rendering everything each turn would still be quadratic. So a short conversation is rendered in its place, of a fixed
-opening, the last reply and what is new, wherever that gives the same delta. Whether it does is not assumed: when a kind
-of conversation is first met, both ways are run over made-up conversations of that kind and compared (`Facts`). When a
-reasoning template drops the thinking of a round that is over, only that round is rendered, on the same condition.
+opening (`Lead`), the last reply and what is new, wherever that gives the same delta. Whether it does is not assumed:
+when a kind of conversation is first met, both ways are run over made-up conversations of that kind and compared, with
+the shortest opening first (`Facts`). When a reasoning template drops the thinking of a round that is over, only that
+round is rendered, on the same condition.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ludus.models.tokens.template import Template, TemplateFault, View
 from ludus.models.tokens.tokenizer import Tokenizer
@@ -36,16 +38,14 @@ History = Literal["template", "append"]
 """What the model sees of its past: what the template makes of it, or every reply as it was sampled."""
 
 
-@dataclass(frozen=True)
-class Extension:
+class Extension(NamedTuple):
     """How a conversation goes on: behind `parent` (None: from the start), with `text`."""
 
     parent: Node | None
     text: str
 
 
-@dataclass(frozen=True)
-class Situation:
+class Situation(NamedTuple):
     """What templates make their text depend on."""
 
     tools: bool
@@ -56,20 +56,28 @@ class Situation:
     """Whether the last reply came right behind the answer of a tool."""
 
 
+class Lead(NamedTuple):
+    """What stands for the conversation so far where a short one is rendered: a word of the user, and what templates
+    may want to have seen besides."""
+
+    answered: bool
+    """Also a call and its answer: some templates show first answers of tools differently."""
+    tools: bool
+    """Also a tool on offer."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What a template does with conversations of one kind: see `Situation`."""
 
-    local: frozenset[Kind]
-    """Ways to go on for which a short conversation gives the same text as the whole."""
+    leads: Mapping[Kind, Lead]
+    """Ways to go on for which a short conversation gives the same text as the whole, and the least that it takes."""
     stable: frozenset[Kind]
     """Ways to go on that leave a history without reasoning as it is."""
     keeps_thinking: frozenset[Kind]
     """Ways to go on that leave reasoning in the history."""
     rounds: bool
     """Whether dropped reasoning changes nothing before the round it is dropped from."""
-    fault: str = ""
-    """What the template says when it refuses some of them."""
 
 
 class Renderer:
@@ -89,7 +97,7 @@ class Renderer:
         self._end_here = re.compile(rf"\s*({ends})")
         self._end_later = re.compile(f"({ends})")
         self._facts: dict[Situation, Facts] = {}
-        self._leads: dict[tuple[bool, bool], tuple[list[View], str]] = {}
+        self._leads: dict[Lead, tuple[list[View], str]] = {}
         self.habits = _find_habits(self)
 
     # ---- for sessions ---------------------------------------------------------------------------------------------
@@ -103,13 +111,14 @@ class Renderer:
         if not leaf.sampled or any(message.role == "assistant" for message in new):
             return self.whole(leaf, new, tools)
         if self.history == "append":
-            return self.short(leaf, new, tools) or self.whole(leaf, new, tools)
+            return self.short(leaf, new, Lead(leaf.answered, bool(tools))) or self.whole(leaf, new, tools)
         kind = kind_of(new)
         facts = self.facts(Situation(bool(tools), leaf.system, leaf.answered, leaf.follows_answer))
-        if kind not in facts.local:
+        lead = facts.leads.get(kind)
+        if lead is None:
             return self.whole(leaf, new, tools)
         if not leaf.thinks or kind in facts.keeps_thinking:
-            return self.short(leaf, new, tools) or self.whole(leaf, new, tools)
+            return self.short(leaf, new, lead) or self.whole(leaf, new, tools)
         return (facts.rounds and self.round(leaf, new, tools)) or self.whole(leaf, new, tools)
 
     def agrees(self, leaf: Node, new: Sequence[Message], extension: Extension, tools: Sequence[ToolSpec]) -> bool:
@@ -151,17 +160,18 @@ class Renderer:
                 break
         return Extension(path[kept - 1] if kept else None, text[len(known) :])
 
-    def short(self, leaf: Node, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Extension | None:
+    def short(self, leaf: Node, new: Sequence[Message], lead: Lead) -> Extension | None:
         """Render a fixed opening, the last reply and what is new. None if the reply cannot be found in it."""
-        before, lead = self._lead(bool(tools), leaf.answered)
+        before, begun = self._led(lead)
         reply = stand_in(leaf.messages[0], leaf.depth, self.habits)
         shown = [*before, reply, *self._views(new, leaf.messages)]
-        text = self.template.render(shown, _FEW_TOOLS if tools else None)
-        if not text.startswith(lead):
+        text = self.template.render(shown, _FEW_TOOLS if lead.tools else None)
+        start = len(begun)
+        if not text.startswith(begun):
             if self.history != "append":
                 return None
-            lead = text[: max(0, text.find(Marks.of(leaf.depth).content))]
-        delta = self._behind_reply(text, len(lead), leaf)
+            start = max(0, text.find(Marks.of(leaf.depth).content))
+        delta = self._behind_reply(text, start, leaf)
         return None if delta is None else Extension(leaf, delta)
 
     def round(self, leaf: Node, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Extension | None:
@@ -219,13 +229,12 @@ class Renderer:
         leaf.shape = text[start:cut]
         return text[cut:]
 
-    def _lead(self, tools: bool, answered: bool) -> tuple[list[View], str]:
+    def _led(self, lead: Lead) -> tuple[list[View], str]:
         """What stands for the conversation so far, and its text."""
-        known = self._leads.get((tools, answered))
+        known = self._leads.get(lead)
         if known is None:
-            shown = self._views(_lead_messages(answered), _ANSWERED)
-            known = shown, self.template.render(shown, _FEW_TOOLS if tools else None)
-            self._leads[tools, answered] = known
+            shown = self._views(_ANSWERED if lead.answered else _ANSWERED[:1], _ANSWERED)
+            known = self._leads[lead] = shown, self.template.render(shown, _FEW_TOOLS if lead.tools else None)
         return known
 
 
@@ -244,11 +253,6 @@ _FEW_TOOLS: list[View] = [
 
 def kind_of(new: Sequence[Message]) -> Kind:
     return "tool" if new and all(message.role == "tool" for message in new) else "user"
-
-
-def _lead_messages(answered: bool) -> Sequence[Message]:
-    """A short conversation that stands for what came before: some templates show first answers of tools differently."""
-    return _ANSWERED if answered else _ANSWERED[:1]
 
 
 def _common(one: str, other: str) -> int:
@@ -348,40 +352,50 @@ def _walk(
 
 def _find_facts(renderer: Renderer, situation: Situation) -> Facts:
     offered = _TOOLS if situation.tools else ()
-    plain, fault = _walks(renderer, situation, offered, thinks=False)
-    thoughtful, _ = _walks(renderer, situation, offered, thinks=True)
-
-    def same(step: _Step) -> bool:
-        shape = step.leaf.shape
-        short = renderer.short(step.leaf, step.new, offered)
-        return short is not None and short.text == step.extension.text and step.leaf.shape == shape
+    plain = _walks(renderer, situation, offered, thinks=False)
+    thoughtful = _walks(renderer, situation, offered, thinks=True)
 
     kept = [s for s in thoughtful if s.extended]
     dropped = [s for s in thoughtful if not s.extended]
     stable = _kinds(plain, lambda s: s.extended)
     uneven = {s.kind for s in dropped} & {s.kind for s in kept}
     return Facts(
-        local=(stable & _kinds([*plain, *kept], same)) - uneven,
+        leads=_find_leads(renderer, situation, [s for s in (*plain, *kept) if s.kind in stable - uneven]),
         stable=stable,
         keeps_thinking=_kinds(thoughtful, lambda s: s.extended),
         rounds=all(renderer.round(s.leaf, s.new, offered) == s.extension for s in dropped),
-        fault=fault,
     )
 
 
-def _walks(
-    renderer: Renderer, situation: Situation, tools: Sequence[ToolSpec], *, thinks: bool
-) -> tuple[list[_Step], str]:
-    """The steps of made-up conversations that are in this situation, and what the template has against them."""
+def _find_leads(renderer: Renderer, situation: Situation, steps: Sequence[_Step]) -> dict[Kind, Lead]:
+    """Of each kind of steps, the shortest lead that makes a short conversation give the text of the whole."""
+    leads: dict[Kind, Lead] = {}
+    for lead in (Lead(False, False), Lead(False, True), Lead(True, False), Lead(True, True)):
+        if lead.answered <= situation.answered and lead.tools <= situation.tools:
+            rest = [step for step in steps if step.kind not in leads]
+            leads |= dict.fromkeys(_kinds(rest, lambda step, lead=lead: _suffices(renderer, step, lead)), lead)
+    return leads
+
+
+def _suffices(renderer: Renderer, step: _Step, lead: Lead) -> bool:
+    shape = step.leaf.shape
+    try:
+        short = renderer.short(step.leaf, step.new, lead)
+    except TemplateFault:
+        return False
+    same = short is not None and short.text == step.extension.text and step.leaf.shape == shape
+    step.leaf.shape = shape
+    return same
+
+
+def _walks(renderer: Renderer, situation: Situation, tools: Sequence[ToolSpec], *, thinks: bool) -> list[_Step]:
+    """The steps of made-up conversations that are in this situation; of those that the template can show."""
     steps: list[_Step] = []
-    fault = ""
     for script in (_WITHOUT, _WITH_TOOLS):
-        try:
+        with suppress(TemplateFault):
             steps += _walk(renderer, script, tools, situation.system, thinks)
-        except TemplateFault as error:
-            fault = str(error)
     wanted = (situation.answered, situation.follows_answer)
-    return [step for step in steps if (step.leaf.answered, step.leaf.follows_answer) == wanted], fault
+    return [step for step in steps if (step.leaf.answered, step.leaf.follows_answer) == wanted]
 
 
 def _kinds(steps: Sequence[_Step], good: Callable[[_Step], bool]) -> frozenset[Kind]:

@@ -10,14 +10,16 @@ callers may have sent them round the world as JSON, reordered the arguments of a
 still the recorded ids are used. What is new is rendered behind it (`render`). A message that was edited, a history that
 was compacted or that the template rewrites, a second sample of the same prompt, a sub-agent: each starts a branch.
 
-Guarantees. Ids that were sampled are never encoded again. A session stores each id once, whatever the number of turns.
-The tree only grows, and `prompt` and `add` do not wait for anything, so any number of requests may be under way in one
-session. Every so often (at turns 4, 16, 64, …) the conversation is rendered whole and compared with the short way; the
-cost of that stays linear. A session is of use to one conversation and its branches, then dropped.
+Guarantees. Ids that were sampled are never encoded again. A session stores each id once, whatever the number of turns,
+and the last prompt whole. The tree only grows, and `prompt` and `add` do not wait for anything, so any number of
+requests may be under way in one session. Every so often (at turns 4, 16, 64, …) the conversation is rendered whole and
+compared with the short way; the cost of that stays linear. A session is of use to one conversation and its branches,
+then dropped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ludus.errors import ModelError
 from ludus.models.server import Price, usage
@@ -28,14 +30,17 @@ from ludus.models.tokens.tree import Node, Tree, alike
 from ludus.types import Completion, Message, ToolSpec
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(NamedTuple):
     """What to send to an engine."""
 
     node: Node
     ids: list[int]
     messages: Sequence[Message]
     tools: Sequence[ToolSpec]
+
+
+LARGEST = 2**31
+"""Ids are below this in every vocabulary."""
 
 
 @dataclass
@@ -57,6 +62,8 @@ class Session(Tree):
         super().__init__()
         self.codec = codec
         self.counts = Counts()
+        self._asked: tuple[Node | None, list[int]] = None, []
+        """The node of the last prompt, and all ids up to it."""
         self._latest: tuple[list[Message], Node] | None = None
         """The conversation that was last added to, as a shortcut."""
         self._trusts_short = True
@@ -80,7 +87,17 @@ class Session(Tree):
         else:
             node = self._grow(found, new, messages, tools)
         self.counts.foreign += sum(message.role == "assistant" for message in new)
-        return Prompt(node, node.all_ids(), messages, tools)
+        ids = self._ids(node)
+        self._asked = node, ids
+        return Prompt(node, ids, messages, tools)
+
+    def _ids(self, node: Node) -> list[int]:
+        """All ids up to a node. Those up to the last prompt are at hand, and it mostly goes on from there."""
+        asked, known = self._asked
+        reply = node.parent
+        if asked is None or reply is None or reply.parent is not asked:
+            return node.all_ids()
+        return [*known, *reply.ids, *node.ids]
 
     def _grow(
         self, found: Node, new: Sequence[Message], messages: Sequence[Message], tools: Sequence[ToolSpec]
@@ -157,7 +174,7 @@ class Session(Tree):
         check_columns(generated)
         codec = self.codec
         text = codec.text(generated.ids)
-        check_text(text, generated)
+        check_text(text, generated, codec.tokenizer.ends.values())
         opened = (prompt.node.shape or "").rstrip().endswith("<think>")
         message = codec.read(text, prompt.tools, stop=stop, thinking=opened, first=prompt.node.calls)
         node, step = self.reply(prompt.node, message, generated, ended=codec.ended(generated.ids))
@@ -176,7 +193,7 @@ def _same_tools(one: Sequence[ToolSpec], other: Sequence[ToolSpec]) -> bool:
 def check_echo(sent: Sequence[int], generated: Generated) -> None:
     """The engine must have used the prompt that it was sent."""
     told = generated.prompt
-    if told is not None and list(told) != list(sent):
+    if told is not None and told != tuple(sent):
         raise ModelError(
             f"the engine used another prompt than it was sent: {len(told)} ids instead of {len(sent)}, the first "
             f"difference at position {alike(sent, told)}. Does it add or drop a begin-of-text token, or cut long "
@@ -192,19 +209,24 @@ def check_echo(sent: Sequence[int], generated: Generated) -> None:
 
 
 def check_columns(generated: Generated) -> None:
-    """Every id must have its logprob."""
-    if len(generated.ids) != len(generated.logprobs):
-        raise ModelError(f"the engine gave {len(generated.logprobs)} logprobs for {len(generated.ids)} ids")
-    if generated.ids and min(generated.ids) < 0:
-        raise ModelError(f"the engine gave a negative id: {min(generated.ids)}")
+    """Every id must have its logprob, and be one that a vocabulary can have."""
+    ids = generated.ids
+    if len(ids) != len(generated.logprobs):
+        raise ModelError(f"the engine gave {len(generated.logprobs)} logprobs for {len(ids)} ids")
+    if ids and (min(ids) < 0 or max(ids) >= LARGEST):
+        raise ModelError(f"the engine gave an id that no vocabulary has: {min(ids) if min(ids) < 0 else max(ids)}")
 
 
-def check_text(text: str, generated: Generated) -> None:
-    """The engine's text may be shorter than what its ids say (stop strings, special tokens), but not longer."""
+def check_text(text: str, generated: Generated, ends: Collection[str]) -> None:
+    """The engine's text may be shorter than what its ids say (stop strings, special tokens), but longer only by the
+    token that ended it, one of `ends`."""
     if generated.text is None:
         return
     told, says = (value.replace("\ufffd", "").strip() for value in (generated.text, text))
-    if len(told) > len(says) and not told.startswith(says + "<"):
+    if len(told) <= len(says):
+        return
+    rest = told[len(says) :].strip() if told.startswith(says) else ""
+    if rest not in ends:
         raise ModelError(
             f"the engine gave {len(generated.ids)} ids that say {says[-40:]!r}, but a longer text, "
             f"{told[-40:]!r}: ids are missing"

@@ -85,7 +85,9 @@ def named_template(name: str) -> str:
     shipped = Path(__file__).parent / "templates" / f"{name}.jinja"
     path = shipped if name.isidentifier() and shipped.exists() else Path(name)
     try:
-        return path.read_text()
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"template: '{name}' is not UTF-8: {error}") from error
     except OSError as error:
         known = ", ".join(sorted(p.stem for p in shipped.parent.glob("*.jinja")))
         raise ConfigError(f"template: '{name}' is no file, and none of those that come along ({known})") from error

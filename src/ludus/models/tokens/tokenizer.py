@@ -74,7 +74,7 @@ class Tokenizer:
             self._cut = None
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text. Nothing is put before or after it."""
+        """The ids of a text. Nothing is put before or after it; half a surrogate pair counts as U+FFFD."""
         if len(text) < LONG or self._cut is None:
             return self._encode(text)
         ids: list[int] = []
@@ -104,7 +104,11 @@ class Tokenizer:
         self._rust.save(str(path))
 
     def _encode(self, text: str) -> list[int]:
-        return self._rust.encode(text, add_special_tokens=False).ids
+        try:
+            return self._rust.encode(text, add_special_tokens=False).ids
+        except TypeError:  # half a surrogate pair, which no UTF-8 can hold
+            whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return self._rust.encode(whole, add_special_tokens=False).ids
 
     def _encode_tuple(self, text: str) -> tuple[int, ...]:
         return tuple(self._encode(text))
@@ -158,11 +162,13 @@ def _from_gguf(metadata: Metadata) -> Shipped:
 
     def token(name: str) -> str:
         number = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        return texts[number] if isinstance(number, int) and number < len(texts) else ""
+        return texts[number] if isinstance(number, int) and 0 <= number < len(texts) else ""
 
     rust = build_tokenizer(metadata)
     tokenizer = Tokenizer(rust, bos=token("bos"), eos=token("eos"), ends=(token("eot"), token("eom")))
-    template = metadata.get("tokenizer.chat_template")
+    template = metadata.get("tokenizer.chat_template") or ""
+    if not isinstance(template, str):
+        raise ConfigError("tokenizer: the chat template in the GGUF file is no text")
     tokens = {f"{name}_token": token(name) for name in ("bos", "eos", "unk", "pad") if token(name)}
     return Shipped(tokenizer, {"default": template} if template else {}, tokens)
 
@@ -200,8 +206,8 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = msgspec.json.decode(path.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"tokenizer: '{path}' is not JSON: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"tokenizer: '{path}' cannot be read as JSON: {error}") from error
     return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -215,17 +221,30 @@ def _token_text(value: Any) -> str:
 def _end_texts(rust: Rust, settings: Mapping[str, Any]) -> list[str]:
     value = settings.get("eos_token_id")
     numbers: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
-    texts = (rust.id_to_token(number) for number in numbers if isinstance(number, int))
+    texts = (rust.id_to_token(n) for n in numbers if isinstance(n, int) and 0 <= n < 2**31)
     return [text for text in texts if text]
 
 
 def _templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     """The templates, from the newest of the three places where models have been shipping them."""
-    if (folder / "chat_template.jinja").exists():
-        return {"default": (folder / "chat_template.jinja").read_text()}
-    value = _json(folder / "chat_template.json").get("chat_template") or settings.get("chat_template")
-    if isinstance(value, str):
-        return {"default": value}
-    if isinstance(value, list):
-        return {item["name"]: item["template"] for item in value}  # pyright: ignore[reportUnknownVariableType]
-    return {}
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        try:
+            return {"default": path.read_text("utf-8")}
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"tokenizer: '{path}' cannot be read: {error}") from error
+    value: Any = _json(folder / "chat_template.json").get("chat_template") or settings.get("chat_template") or []
+    try:
+        named = [_Named("default", value)] if isinstance(value, str) else msgspec.convert(value, list[_Named])
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"tokenizer: 'chat_template' in '{folder}' is neither a text nor a list of named ones: {error}"
+        ) from None
+    return {each.name: each.template for each in named}
+
+
+class _Named(msgspec.Struct):
+    """A template as settings list it."""
+
+    name: str
+    template: str

@@ -14,11 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from ludus.models.tokens import Generated
 from ludus.models.tokens.sequences import Step, TokenSequence, sequences
-from ludus.types import Joint, Message, Role, Tokens, ToolSpec
-
-
-def _has(messages: Sequence[Message], role: Role) -> bool:
-    return any(message.role == role for message in messages)
+from ludus.types import Joint, Message, Tokens, ToolSpec
 
 
 class Node:
@@ -66,23 +62,26 @@ class Node:
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.end: int = len(self.ids) + (0 if parent is None else parent.end)
         """How many ids the sequence has up to and with this node."""
-        self.system: bool = _has(messages, "system") or (parent is not None and parent.system)
+        self.system: bool = False if parent is None else parent.system
         """Whether there is system text up to here."""
-        self.answered: bool = _has(messages, "tool") or (parent is not None and parent.answered)
+        self.answered: bool = False if parent is None else parent.answered
         """Whether a tool has answered up to here."""
-        self.calls: int = sum(len(m.calls) for m in messages) + (0 if parent is None else parent.calls)
+        self.calls: int = 0 if parent is None else parent.calls
         """How many tool calls there are up to here."""
-        self.thinks = self._thinks()
+        self.thinks: bool = False if parent is None else parent.thinks
         """Whether a reply since the last user message came with reasoning."""
         self.step: int | None = None
         """The first completion whose sequence passes through here."""
         self.children: list[Node] = []
+        for message in messages:
+            self._take_in(message)
 
-    def _thinks(self) -> bool:
-        before = self.parent is not None and self.parent.thinks
-        if self.sampled:
-            return before or any(message.reasoning is not None for message in self.messages)
-        return before and all(message.role == "tool" for message in self.messages)
+    def _take_in(self, message: Message) -> None:
+        role = message.role
+        self.calls += len(message.calls)
+        self.system = self.system or role == "system"
+        self.answered = self.answered or role == "tool"
+        self.thinks = (self.thinks or message.reasoning is not None) if self.sampled else self.thinks and role == "tool"
 
     @property
     def follows_answer(self) -> bool:

@@ -12,7 +12,7 @@ such a cut trains on a fiction. What a user does not set is therefore sent as ne
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ from ludus.models.server import BadReply, Price, Server, ServerFault, ServerSett
 from ludus.models.servers import OnRetry, Retry, Servers, Waits
 from ludus.models.tokens import EngineFacts, Generated
 from ludus.types import Finish, JsonObject, Sampling, to_json
+
+T = TypeVar("T")
 
 DEFAULT_REPLY = 2048
 """How long a reply may be when neither the user nor the engine says."""
@@ -166,6 +168,14 @@ def _no_chat(*_: object) -> NoReturn:
 
 
 # ---- reading ------------------------------------------------------------------------------------------------------
+
+
+def told(value: Any, kind: type[T]) -> T | None:
+    """What an engine answered to a question of the start; None if it is nothing of the kind."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return None
 
 
 def finish_reason(value: Any) -> Finish:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ludus.models.server import BadReply
 from ludus.models.tokens import EngineFacts, Generated
-from ludus.models.tokens.engines import Asker, HttpEngine, finish_reason, logprob, no_ids, no_logprobs
+from ludus.models.tokens.engines import Asker, HttpEngine, finish_reason, logprob, no_ids, no_logprobs, told
 from ludus.models.tokens.engines.vllm import context_of, sampling_fields
 from ludus.types import JsonObject, Sampling
 
@@ -46,9 +46,12 @@ class AtroposEngine(HttpEngine):
         return EngineFacts(context=context_of(await ask.get("/v1/models"), ask.model))
 
     async def ask_tokens(self, ask: Asker, text: str) -> Sequence[int] | None:
-        reply = await ask.post("/generate", {"prompt": text, "logprobs": 0, "max_tokens": 1, "n": 1})
-        told: Any = reply.get("prompt_token_ids") if isinstance(reply, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        return told if isinstance(told, list) else None  # pyright: ignore[reportUnknownVariableType]
+        reply = told(await ask.post("/generate", {"prompt": text, "logprobs": 0, "max_tokens": 1, "n": 1}), _Echo)
+        return reply.prompt_token_ids if reply else None
+
+
+class _Echo(Struct, gc=False):
+    prompt_token_ids: list[int]
 
 
 class _Reply(Struct, gc=False):

@@ -18,7 +18,7 @@ from msgspec import Struct
 from ludus.models.server import BadReply
 from ludus.models.servers import OnRetry
 from ludus.models.tokens import EngineFacts, Generated
-from ludus.models.tokens.engines import Asker, HttpEngine, finish_reason, logprobs, no_ids, no_logprobs
+from ludus.models.tokens.engines import Asker, HttpEngine, finish_reason, logprobs, no_ids, no_logprobs, told
 from ludus.models.tokens.engines.vllm import tokens_of
 from ludus.types import JsonObject, Sampling
 
@@ -72,16 +72,11 @@ class LlamaCppEngine(HttpEngine):
         return [_generated(reply, reply.tokens, reply.completion_probabilities or [])]
 
     async def ask_facts(self, ask: Asker) -> EngineFacts:
-        props, models = await ask.get("/props"), await ask.get("/v1/models")
-        try:
-            settings = msgspec.convert(props, _Props).default_generation_settings
-        except msgspec.ValidationError:
-            settings = _Settings()
-        try:
-            entries = msgspec.convert(models, _Models).data
-        except msgspec.ValidationError:
-            entries = []
-        return EngineFacts(vocabulary=entries[0].meta.n_vocab if entries else None, context=settings.n_ctx)
+        props, models = told(await ask.get("/props"), _Props), told(await ask.get("/v1/models"), _Models)
+        return EngineFacts(
+            vocabulary=models.data[0].meta.n_vocab if models and models.data else None,
+            context=props.default_generation_settings.n_ctx if props else None,
+        )
 
     async def ask_tokens(self, ask: Asker, text: str) -> Sequence[int] | None:
         return tokens_of(await ask.post("/tokenize", {"content": text, "add_special": False, "parse_special": True}))

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ludus.models.server import BadReply
 from ludus.models.tokens import EngineFacts, Generated
-from ludus.models.tokens.engines import Asker, HttpEngine, finish_reason, logprobs, no_logprobs
+from ludus.models.tokens.engines import Asker, HttpEngine, finish_reason, logprobs, no_logprobs, told
 from ludus.models.tokens.engines.vllm import sampling_fields, tokens_of
 from ludus.types import JsonObject, Sampling
 
@@ -40,27 +40,27 @@ class SglangEngine(HttpEngine):
         return [_generated(reply) for reply in found]
 
     async def ask_facts(self, ask: Asker) -> EngineFacts:
-        told: Any = await ask.get("/get_server_info")
-        known: dict[str, Any] = told if isinstance(told, dict) else {}  # pyright: ignore[reportUnknownVariableType]
-        context = known.get("context_length") or known.get("max_total_num_tokens")
-        return EngineFacts(context=context if isinstance(context, int) else None)
+        known = told(await ask.get("/get_server_info"), _Info) or _Info()
+        return EngineFacts(context=known.context_length or known.max_total_num_tokens)
 
     async def ask_tokens(self, ask: Asker, text: str) -> Sequence[int] | None:
         body: JsonObject = {"model": ask.model, "prompt": text, "add_special_tokens": False}
-        if (told := tokens_of(await ask.post("/tokenize", body))) is not None:
-            return told
+        if (tokens := tokens_of(await ask.post("/tokenize", body))) is not None:
+            return tokens
         body = {
             "text": text,
             "sampling_params": {"max_new_tokens": 1},
             "return_logprob": True,
             "logprob_start_len": 0,
         }
-        reply = await ask.post("/generate", body)
-        try:
-            triples = msgspec.convert(reply, _Reply).meta_info.input_token_logprobs
-        except (msgspec.ValidationError, AttributeError):
-            return None
-        return [triple[1] for triple in triples] if triples else None
+        reply = told(await ask.post("/generate", body), _Reply)
+        triples = reply.meta_info.input_token_logprobs if reply else None
+        return _ids(triples) if triples else None
+
+
+class _Info(Struct, gc=False):
+    context_length: int | None = None
+    max_total_num_tokens: int | None = None
 
 
 class _Meta(Struct, gc=False):
@@ -80,15 +80,23 @@ _ONE = msgspec.json.Decoder(_Reply)
 _MANY = msgspec.json.Decoder(list[_Reply])
 
 
+def _ids(triples: list[Any]) -> list[int] | None:
+    """The ids in triples of logprob, id and text; None if they are none."""
+    if not all(isinstance(triple, list) and len(triple) >= 2 and type(triple[1]) is int for triple in triples):  # pyright: ignore[reportUnknownArgumentType]
+        return None
+    return [triple[1] for triple in triples]
+
+
 def _generated(reply: _Reply) -> Generated:
     meta = reply.meta_info
     if meta.output_token_logprobs is None:
         raise no_logprobs("SGLang", "Its reply has no `output_token_logprobs`, although it was asked for.")
     triples = meta.output_token_logprobs
-    if not all(isinstance(triple, list) and len(triple) >= 2 and isinstance(triple[1], int) for triple in triples):  # pyright: ignore[reportUnknownArgumentType]
+    ids = _ids(triples)
+    if ids is None:
         raise BadReply("`output_token_logprobs` are not triples of logprob, id and text")
     return Generated(
-        ids=tuple(triple[1] for triple in triples),
+        ids=tuple(ids),
         logprobs=logprobs([triple[0] for triple in triples]),
         finish=finish_reason(meta.finish_reason),
         text=reply.text,

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ludus.models.server import BadReply
 from ludus.models.tokens import EngineFacts, Generated
-from ludus.models.tokens.engines import Asker, HttpEngine, finish_reason, logprob, no_ids, no_logprobs
+from ludus.models.tokens.engines import Asker, HttpEngine, finish_reason, logprob, no_ids, no_logprobs, told
 from ludus.types import JsonObject, Sampling
 
 
@@ -68,16 +68,29 @@ def sampling_fields(sampling: Sampling) -> JsonObject:
 
 def context_of(models: Any, name: str) -> int | None:
     """The context length in a list of models."""
-    found: list[Any] = models.get("data") or [] if isinstance(models, dict) else []  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    own = [model for model in found if isinstance(model, dict) and model.get("id") == name] or found  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    value = own[0].get("max_model_len") if own and isinstance(own[0], dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return value if isinstance(value, int) else None
+    listed = told(models, _Models)
+    found = listed.data if listed else []
+    own = [model for model in found if model.id == name] or found
+    return own[0].max_model_len if own else None
 
 
 def tokens_of(reply: Any) -> list[int] | None:
     """The ids in an answer of `/tokenize`."""
-    tokens: Any = reply.get("tokens") if isinstance(reply, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return tokens if isinstance(tokens, list) else None  # pyright: ignore[reportUnknownVariableType]
+    answer = told(reply, _Tokens)
+    return answer.tokens if answer else None
+
+
+class _Model(Struct, gc=False):
+    id: str = ""
+    max_model_len: int | None = None
+
+
+class _Models(Struct, gc=False):
+    data: list[_Model]
+
+
+class _Tokens(Struct, gc=False):
+    tokens: list[int]
 
 
 class _Logprobs(Struct, gc=False):

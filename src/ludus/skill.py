@@ -112,13 +112,46 @@ _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 def with_front_matter(skill: Skill, name: str, description: str) -> Skill:
     """The document under a head of its own; one that has a head keeps it."""
-    import yaml
-
     if skill.front is not None:
         return skill
-    _checked(FrontMatter(name=name, description=description))
-    head = yaml.safe_dump({"name": name, "description": description}, sort_keys=False, allow_unicode=True, width=10_000)
-    return Skill(f"---\n{head}---\n\n{skill.text.lstrip()}")
+    return Skill(_head(FrontMatter(name=name, description=description)) + skill.text.lstrip())
+
+
+def as_file(skill: Skill, name: str, description: str) -> str:
+    """The document as a `SKILL.md` for others to use: one without a head gets one, which `from_file` takes off again.
+
+    A head that was put on after training is no part of what was trained and measured; with this hash in it, whoever
+    reads the file back here gets that very text.
+    """
+    if _FRONT.match(skill.text):
+        return skill.text
+    return _head(FrontMatter(name=name, description=description, metadata={_PUT_ON: skill.hash})) + skill.text
+
+
+def from_file(text: str) -> Skill:
+    """The skill in a file: all of it, but for a head that `as_file` put on the very text that follows it."""
+    found = _FRONT.match(text)
+    marked = found and re.search(rf"^  {_PUT_ON}: '?([0-9a-f]{{16}})'?$", found[1], re.MULTILINE)
+    rest = text[_front_end(text) :].removeprefix("\n\n")
+    return Skill(rest if marked and marked[1] == _digest(rest) else text)
+
+
+def named(text: str) -> str:
+    """A text as a name of the Agent Skills form."""
+    return re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")[:64].strip("-") or "skill"
+
+
+_PUT_ON = "ludus-text"
+"""In the metadata of a head that was put on: the hash of the text beneath it."""
+
+
+def _head(front: FrontMatter) -> str:
+    import yaml
+
+    _checked(front)
+    said = {"name": front.name, "description": front.description}
+    given = said | ({"metadata": dict(front.metadata)} if front.metadata else {})
+    return f"---\n{yaml.safe_dump(given, sort_keys=False, allow_unicode=True, width=10_000)}---\n\n"
 
 
 def _read_front(text: str) -> FrontMatter:

@@ -143,7 +143,8 @@ def test_what_never_did_anything_is_told(tmp_path: Path):
         ("train: {num_epoch: 4}", r"train\.num_epoch is not .* did you mean 'num_epochs'"),
         ("model: {target_modell: x}", r"model\.target_modell is not a setting"),
         ("optimizer: {learning_rat: 4}", "did you mean 'learning_rate'"),
-        ("train: {batch_size: many}", "train: Expected `int`"),
+        ("train: {batch_size: many}", r"train\.batch_size: expected a whole number, got"),
+        ("evaluation: {gate_metric: softt}", r"evaluation\.gate_metric: expected one of hard, mixed, soft"),
         ("optimizer: {skill_update_mode: pach}", "did you mean 'patch'"),
         ("optimizer: {lr_control_mode: never}", r"optimizer\.lr_control_mode: 'never' is not one"),
         ("optimizer: {longitudinal_pair_policy: x}", "longitudinal_pair_policy"),
@@ -170,6 +171,19 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str):
         text += "\nenv: {name: gsm8k}"
     with pytest.raises(ConfigError, match=words):
         read_config(write(tmp_path, text))
+
+
+def test_a_learning_rate_below_the_shipped_least_is_its_own_least(tmp_path: Path):
+    given = read_config(write(tmp_path, "optimizer: {learning_rate: 1}\nenv: {name: gsm8k}\n"))
+    assert (given.tree["train"]["edit_budget"], given.tree["train"]["min_edit_budget"]) == (1, 1)
+    assert "min_learning_rate is 2" in given.notes[0]
+    text = "optimizer: {learning_rate: 1, lr_scheduler: constant}\nenv: {name: gsm8k}\n"
+    assert read_config(write(tmp_path, text)).notes == ()
+
+
+def test_a_limit_on_the_optimizers_replies_is_said_not_to_be_used(tmp_path: Path):
+    text = "model: {optimizer_backend: qwen, optimizer_qwen_chat_max_tokens: 5}\nenv: {name: gsm8k}\n"
+    assert "optimizer_qwen_chat_max_tokens is not used" in read_config(write(tmp_path, text)).notes[0]
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path):
@@ -216,6 +230,16 @@ def test_an_adapter_gets_its_own_settings(tmp_path: Path):
     assert (told["split_dir"], told["flavour"], told["edit_budget"]) == ("data", "salty", 6)
     assert (told["target_model"], told["train_size"]) == ("gpt-t", 40)
     assert (config.data.mode, config.data.selection) == ("splits", "val")
+    assert read_config(path).notes == ()
+    path = write(
+        tmp_path,
+        f"env: {{name: '{adapter}:Mine'}}\n"
+        "model: {target_backend: qwen, target_qwen_chat_base_url: 'http://x', qwen_chat_temperature: 0.3}",
+    )
+    assert [note.split()[-1] for note in read_config(path).notes] == [
+        "TARGET_QWEN_CHAT_BASE_URL",
+        "QWEN_CHAT_TEMPERATURE",
+    ]
     path = write(tmp_path, f"env: {{name: '{adapter}:Mine', flavor: salty}}")
     with pytest.raises(ConfigError, match="did you mean 'flavour'"):
         read_config(path)

@@ -15,6 +15,7 @@ from ludus.compat.skillopt_adapters import (
     AdapterEnv,
     AdapterModel,
     AdapterReflection,
+    _conversation,
     in_words,
     kept_row,
     not_measured,
@@ -23,8 +24,9 @@ from ludus.compat.skillopt_adapters import (
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel
 from ludus.reflact.data import Splits, load
+from ludus.reflact.journal import InMemory
 from ludus.reflact.records import Record, Step, Summary
-from ludus.reflact.run import Engine
+from ludus.reflact.run import RECORDS, Engine
 from ludus.reflact.settings import DataSettings, SlowUpdate, TrainSettings
 from ludus.reflact.train import train
 from ludus.rollout import Job, run
@@ -63,6 +65,7 @@ class Rules:
         self.seen = []
 
     def setup(self, cfg):
+        print("setting up")
         self.loader.setup(cfg)
         self.cfg = dict(cfg)
 
@@ -76,6 +79,7 @@ class Rules:
         return list(batch.payload)
 
     def rollout(self, env_manager, skill_content, out_dir, **more):
+        print("rolling")
         self.seen.append((more, Path(out_dir).exists(), list(Path(out_dir).iterdir())))
         rows = []
         for item in env_manager:
@@ -102,12 +106,24 @@ class Reflecting(Rules):
     """Has ideas of its own."""
 
     def reflect(self, results, skill_content, out_dir, *, prediction_dir, patches_dir, random_seed, **more):
+        self.seeds = [*getattr(self, "seeds", []), random_seed]
         failed = [row for row in results if not row["hard"]]
         talks = [json.loads(Path(prediction_dir, str(row["id"]), "conversation.json").read_text()) for row in failed]
         assert all(talks) and "step_buffer_context" in more and "meta_skill_context" in more
         rules = sorted({row["fail_reason"].split(": ")[1] for row in failed})
         edits = [{"op": "append", "content": f"Obey {rule}.", "target": ""} for rule in rules]
         return [None, {"patch": {"reasoning": "r", "edits": [*edits, "not an edit"]}, "source_type": "failure"}]
+
+
+class Escaping(Rules):
+    """Has ids that would be paths to somewhere else."""
+
+    def rollout(self, env_manager, skill_content, out_dir, **more):
+        return [{"id": item["id"], "hard": 0, "soft": 0.0, "fail_reason": "no"} for item in env_manager]
+
+    def reflect(self, results, skill_content, out_dir, *, prediction_dir, **more):
+        self.escaped = [row["id"] for row in results if Path(prediction_dir, row["id"]).exists()]
+        return []
 
 
 class Simulator(Rules):
@@ -216,6 +232,17 @@ def test_its_own_reflection_is_used(file: Path):
     assert first.cut == 1  # what was not in form is counted
     assert all(item.support == len(first.tasks) for item in first.items)
     assert steps[0].action == "accept_new_best"
+    assert env.live.seeds == [batch.seed for step in steps for batch in step.batches] == [1043, 1044, 2043, 2044]
+
+
+def test_what_its_own_reflection_said_is_found_when_an_unfinished_step_is_resumed(file: Path):
+    store = InMemory()
+    records = trained(made(file, "Reflecting"), store=store)
+    for key in [key for key, (kind, _) in store.bodies.items() if kind == RECORDS]:
+        del store.bodies[key]  # as if no step had been finished
+    again = made(file, "Reflecting")
+    assert [record.state for record in trained(again, store=store)] == [record.state for record in records]
+    assert again.live.seen == [] and not hasattr(again.live, "seeds")
 
 
 def test_a_simulator_has_seeds_for_tasks(file: Path):
@@ -267,6 +294,25 @@ def test_what_could_not_be_measured_is_a_failure_and_not_a_zero(file: Path, mood
 )
 def test_which_rows_say_nothing(row: Any, words: str):
     assert (words in not_measured(row)) if words else not_measured(row) == ""
+
+
+def test_a_conversation_is_found_whatever_the_adapter_made_of_the_id(tmp_path: Path):
+    (tmp_path / "a_b").mkdir()
+    (tmp_path / "a_b" / "conversation.json").write_text('["said"]')
+    assert _conversation(tmp_path, "a/b") == ["said"] == _conversation(tmp_path, "../../a_b")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "conversation.json").write_text('["other"]')
+    assert _conversation(tmp_path, "a/b") == []  # it could be either
+    assert _conversation(tmp_path, "c") == ["other"]
+
+
+def test_an_id_is_no_path_to_somewhere_else(file: Path, tmp_path: Path):
+    for split in ("train", "val", "test"):
+        items = [{"id": f"../../{split}{n}", "question": "?", "rule": f"RULE-{n}"} for n in range(2)]
+        (tmp_path / "data" / split / "items.json").write_text(json.dumps(items))
+    env = made(file, "Escaping")
+    assert isinstance(trained(env)[-1], Summary)
+    assert env.live.escaped == []
 
 
 def test_conversations_in_words():
@@ -366,4 +412,5 @@ def test_a_file_of_theirs_trains_from_the_command_line(file: Path, tmp_path: Pat
     summary = json.loads(said.out)["summary"]
     assert summary["best"]["test"]["overall"]["hard"] == 1.0
     assert "steps_per_epoch does nothing" in said.err
+    assert "setting up" in said.err and "rolling" in said.err  # and stdout was one JSON
     assert main(["train", "--resume", "--out", str(tmp_path / "out"), "--json"]) == 0

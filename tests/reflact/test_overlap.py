@@ -40,7 +40,7 @@ def lab(world: SimpleNamespace, size: int) -> Lab:
 
 def within_limit(work: Awaitable[T]) -> T:
     async def go() -> T:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             return await work
 
     return asyncio.run(go())

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ludus.reflact import files
+from ludus.reflact import files, report
 from ludus.reflact.curve import Curve, curve, draw
 from ludus.reflact.files import Recorder
 from ludus.reflact.markup import Html, el, joined, table
@@ -18,6 +18,7 @@ from ludus.reflact.records import Baseline, EpochEnd, Record, Step, Summary
 from ludus.reflact.report import render
 from ludus.reflact.run import Engine
 from ludus.reflact.settings import SlowUpdate, TrainSettings
+from ludus.skill import from_file
 from ludus.store import RunDir
 
 SETTINGS = TrainSettings(
@@ -180,6 +181,26 @@ def test_lines_say_what_was_decided_and_no_times(records: list[Record], tmp_path
     assert recorded(tmp_path / "other", retimed)[files.STEPS] == (tmp_path / "run" / files.STEPS).read_bytes()
 
 
+def test_the_numbers_of_the_report_are_those_of_the_lines(records: list[Record], tmp_path: Path):
+    lines = [json.loads(line) for line in recorded(tmp_path / "run", records)[files.STEPS].splitlines()]
+    summary = json.loads((tmp_path / "run" / files.SUMMARY).read_bytes())
+    text = "\n".join(page(records).words)
+
+    def tokens(spent: list[dict[str, Any]]) -> int:
+        return sum(e["usage"].get("prompt_tokens", 0) + e["usage"].get("completion_tokens", 0) for e in spent)
+
+    tested = [entry for entry in summary["spent"] if entry["stage"] in ("test", "validate")]
+    assert f"{sum(tokens(line.get('spent', [])) for line in lines) + tokens(tested):,}" in text
+    for line in (line for line in lines if line.get("verdict")):
+        verdict = line["verdict"]
+        assert (
+            f"{report.number(verdict['current'])} → {report.number(verdict['candidate'])} on {verdict['items']} tasks"
+            in text
+        )
+        assert f"{tokens(line['spent']):,} tokens" in text
+    assert summary["seconds"].keys() >= {"baseline", "rollout", "evaluate", "test"}
+
+
 def test_skills_of_a_resumed_run_do_not_go_back(world: SimpleNamespace, tmp_path: Path):
     """While earlier records are yielded again, the files keep what the run had come to."""
     with RunDir.open(tmp_path / "run", {}) as run:
@@ -192,6 +213,6 @@ def test_skills_of_a_resumed_run_do_not_go_back(world: SimpleNamespace, tmp_path
         assert recorder.known == len(whole)
         for record in whole:
             recorder.add(record)
-            assert (tmp_path / "run" / files.BEST).read_text() == best
+            assert from_file((tmp_path / "run" / files.BEST).read_text()).text == best
     assert isinstance(whole[0], Baseline) and isinstance(whole[3], EpochEnd)
     assert best != whole[0].state.best.skill.text

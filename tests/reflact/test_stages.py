@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from ludus.reflact import buffer
@@ -454,6 +455,11 @@ def test_the_comparison_shows_regressions_first_and_stays_within_the_budget(worl
     assert text.count("(none)") == 2
     assert "With the skill of the last epoch: passed" in text
     assert "broke" in text
+    asked = msgspec.structs.replace(rollout("l", False).task, prompt="p" * 500_000)
+    long = msgspec.structs.replace(rollout("l", False, feedback="f" * 500_000), task=asked)
+    more = comparison(Desk(world, trajectory_tokens=1000).view, [*pairs, Pair("persistent_fail", long, long)])
+    assert len(more) < 8_000
+    assert "broke" in more and "characters left out" in more
 
 
 # ---- the appendix -------------------------------------------------------------------------------------------------

@@ -70,6 +70,14 @@ def test_an_override_that_does_not_fit_is_refused(tmp_path: Path, name: str, tex
         Prompts.load(tmp_path)
 
 
+def test_a_folder_within_it_is_for_one_environment(tmp_path: Path):
+    (tmp_path / "reask.md").write_text("For all: {{problem}}")
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / "reask.md").write_text("For orders: {{problem}}")
+    said = {env: Prompts.load(tmp_path, env).part("reask", problem="no") for env in ("", "orders", "gsm8k")}
+    assert said == {"": "For all: no", "orders": "For orders: no", "gsm8k": "For all: no"}
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match="is not a folder"):
         Prompts.load(tmp_path / "no")

@@ -1,8 +1,9 @@
 """What `ludus train` is about to do: its plan, and with `--dry-run` what it would take.
 
 A plan is everything that is known before any model is there: the environment, the tasks, the settings, the prompts.
-Making one finds whatever is wrong with them. The estimate is `ludus.reflact.estimate`; here it is fed with the sizes of
-prompts, tools and skill as far as they can be known without running any.
+Making one finds whatever is wrong with them. The estimate is `ludus.reflact.estimate`; here it is fed with what calls
+took in an earlier run beside this one, or else with the sizes of prompts, tools and skill as far as they can be known
+without running any.
 """
 
 import json
@@ -12,9 +13,10 @@ from typing import Any
 
 from ludus.agent import Policy
 from ludus.cli import Arguments
-from ludus.cli.skillopt import own_proposer
+from ludus.cli.batches import out_of
+from ludus.cli.skillopt import adapter_name, own_proposer
 from ludus.cli.training import print_estimate
-from ludus.config import Config
+from ludus.config import Config, to_record
 from ludus.config.build import (
     build_env,
     build_ledger,
@@ -30,11 +32,14 @@ from ludus.env import Env
 from ludus.models.estimate import prompt_tokens, text_tokens
 from ludus.models.server import Price
 from ludus.reflact.data import Splits, load
+from ludus.reflact.earlier import Earlier, find
 from ludus.reflact.estimate import Assumed, Estimate, Sizes, estimate
+from ludus.reflact.files import Head
 from ludus.reflact.proposer import Proposer
 from ludus.reflact.run import check_fit, initial_skill
 from ludus.reflact.settings import TrainSettings
 from ludus.reflact.templates import Prompts
+from ludus.skill import named
 from ludus.tools.toolsets import make_tools
 from ludus.types import Message, ToolSpec, to_json
 
@@ -65,7 +70,7 @@ def planned(config: Config) -> Plan:
     env = build_env(config)
     told = train_settings(config)
     splits = load(env, config.data)
-    prompts = Prompts.load(Path(config.train.prompts) if config.train.prompts else None)
+    prompts = Prompts.load(Path(config.train.prompts) if config.train.prompts else None, env.name)
     proposer = own_proposer(env) or build_proposer(config.train)
     check_fit(told, splits, proposer, has_optimizer(config))
     return Plan(env, splits, told, proposer, prompts)
@@ -82,6 +87,16 @@ def content(plan: Plan, policy: Policy) -> dict[str, str]:
     }
 
 
+def skill_head(env: Env) -> Head:
+    """What the file of a trained skill says about it, where the skill had no head to begin with."""
+    adapter = adapter_name(env)
+    kind = adapter or env.name
+    about = "" if adapter else (type(env).__doc__ or "").strip().partition("\n")[0]
+    return Head(
+        named(kind), f"What to know and do for {kind} tasks, learned by training on them. {about}".strip()[:1024]
+    )
+
+
 # ---- what it would take -------------------------------------------------------------------------------------------
 
 
@@ -95,31 +110,53 @@ async def dry_run(config: Config, plan: Plan, arguments: Arguments) -> int:
             await agent.close()
             if optimizer is not None and not isinstance(config.optimizer, SameConfig):
                 await optimizer.close()
-    guess, sizes = estimated(config, plan, policy), plan.sizes
+    sizes, before = plan.sizes, _earlier(config)
+    assumed = _assumed(config, plan, policy, before)
+    guess = _estimate(plan, assumed, before)
     prices = {role: guess.dollars(role, _price(config, role)) for role in ("agent", "optimizer")}
-    assumed = _assumed(config, plan, policy)
     if arguments.json:
-        print(json.dumps(_machine_estimate(guess, sizes, assumed, prices)))
+        print(json.dumps(_machine_estimate(guess, sizes, assumed, before, prices)))
         return 0
     print(f"{sizes.train} train, {sizes.selection} selection and {sizes.test} test tasks; {guess.steps} steps\n")
     print_estimate(guess, prices)
-    print(
-        "\ncalls are the agent's rollouts and the optimizer's replies. "
-        f"Assumed: turns per rollout {assumed.turns}, tokens per turn {assumed.reply_tokens}, in the first prompt "
-        f"{assumed.opening_tokens}, in the skill {assumed.skill_tokens}; half of the rollouts fail."
-    )
+    print("\ncalls are the agent's rollouts and the optimizer's replies. " + _grounds(guess, assumed, before))
     if not any(most for _, most in prices.values()):
         print("no money: set model.price and optimizer.price (dollars per million tokens) to see it.")
     return 0
 
 
 def estimated(config: Config, plan: Plan, policy: Policy) -> Estimate:
-    assumed = _assumed(config, plan, policy)
+    before = _earlier(config)
+    return _estimate(plan, _assumed(config, plan, policy, before), before)
+
+
+def _estimate(plan: Plan, assumed: Assumed, before: Earlier) -> Estimate:
     analysts = plan.proposer.needs_optimizer
-    return estimate(plan.settings, plan.sizes, assumed, analysts=analysts, prompts=plan.prompts)
+    return estimate(plan.settings, plan.sizes, assumed, analysts=analysts, prompts=plan.prompts, earlier=before)
 
 
-def _assumed(config: Config, plan: Plan, policy: Policy) -> Assumed:
+def _earlier(config: Config) -> Earlier:
+    """The latest run like this one, among those beside it."""
+    return find(out_of(config).parent, to_record(config))
+
+
+def _grounds(guess: Estimate, assumed: Assumed, before: Earlier) -> str:
+    """What the tokens rest on, in words."""
+    words = ""
+    if before.run:
+        words = f"Tokens of a call are as they were in {before.run}"
+        left = list(dict.fromkeys(line.stage for line in guess.lines if not line.measured and line.calls.likely))
+        if not left:
+            return f"{words}; {assumed.failing:.0%} of the train rollouts fail, as there."
+        words += f", and assumed for {', '.join(left)}. "
+    sizes = f"in the first prompt {assumed.opening_tokens}, in the skill {assumed.skill_tokens}"
+    return (
+        f"{words}Assumed: turns per rollout {assumed.turns}, tokens per turn {assumed.reply_tokens}, {sizes}; "
+        f"{assumed.failing:.0%} of the train rollouts fail."
+    )
+
+
+def _assumed(config: Config, plan: Plan, policy: Policy, before: Earlier) -> Assumed:
     """What can be said of the size of things without running any."""
     specs = _specs(plan.env, policy)
     system = (Message("system", policy.system_text(plan.env.system)),)
@@ -127,6 +164,7 @@ def _assumed(config: Config, plan: Plan, policy: Policy) -> Assumed:
     openings = [prompt_tokens((*system, *plan.env.opening(task)), specs) for task in plan.splits.train[:20]]
     defaults = Assumed()
     return Assumed(
+        failing=defaults.failing if before.failing is None else before.failing,
         turns=min(policy.limits.turns, _TURNS) if specs or policy.harness else 1,
         opening_tokens=max(0, sum(openings) // len(openings) - text_tokens(own)),
         reply_tokens=min(config.sampling.max_tokens or defaults.reply_tokens, defaults.reply_tokens),
@@ -148,7 +186,7 @@ def _price(config: Config, role: str) -> Price:
 
 
 def _machine_estimate(
-    guess: Estimate, sizes: Sizes, assumed: Assumed, prices: dict[str, tuple[float, float]]
+    guess: Estimate, sizes: Sizes, assumed: Assumed, before: Earlier, prices: dict[str, tuple[float, float]]
 ) -> dict[str, Any]:
     totals = {
         role: {
@@ -159,8 +197,14 @@ def _machine_estimate(
         for role, (likely, most) in prices.items()
     }
     lines = [
-        {"role": line.role, "stage": line.stage, "calls": line.calls._asdict(), "each": json.loads(to_json(line.each))}
+        {
+            "role": line.role,
+            "stage": line.stage,
+            "calls": line.calls._asdict(),
+            "each": json.loads(to_json(line.each)),
+            "measured": line.measured,
+        }
         for line in guess.lines
     ]
-    plain = {"sizes": sizes, "assumed": assumed}
+    plain = {"sizes": sizes, "assumed": assumed, "earlier": before.run}
     return {"steps": guess.steps, "totals": totals, "lines": lines, **json.loads(to_json(plain))}

@@ -1,5 +1,8 @@
 """`ludus train --skillopt FILE`: where the command line meets `ludus.compat`. Imports it only if it is needed."""
 
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 
 from ludus.cli import Arguments
@@ -27,6 +30,13 @@ def base_layers(arguments: Arguments) -> list[Layer]:
     return [Layer(arguments.skillopt, {name: tree for name, tree in given.tree.items() if name not in typed})]
 
 
+@contextmanager
+def prints_apart(env: str) -> Generator[None]:
+    """Adapters print as they go: to the user, not into what the command itself has to say on stdout."""
+    with redirect_stdout(sys.stderr) if env.endswith(":AdapterEnv") else nullcontext():
+        yield
+
+
 def acting(env: Env) -> Model | None:
     """Who acts in place of the policy's model: an adapter does everything itself."""
     if env.name != _ADAPTER:
@@ -34,6 +44,11 @@ def acting(env: Env) -> Model | None:
     from ludus.compat.skillopt_adapters import AdapterEnv, AdapterModel
 
     return AdapterModel(env) if isinstance(env, AdapterEnv) else None
+
+
+def adapter_name(env: Env) -> str:
+    """The name of the adapter's class; empty for an environment of ours."""
+    return str(getattr(env, "adapter", "")).rpartition(":")[2] if env.name == _ADAPTER else ""
 
 
 def own_proposer(env: Env) -> Proposer | None:

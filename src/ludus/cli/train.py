@@ -23,7 +23,7 @@ import msgspec
 from ludus.agent import Policy
 from ludus.cli import Arguments, skillopt
 from ludus.cli.batches import LEDGER, draining, out_of, say, settings, spent
-from ludus.cli.plans import Plan, content, dry_run, estimated, planned
+from ludus.cli.plans import Plan, content, dry_run, estimated, planned, skill_head
 from ludus.cli.training import TrainingBar, print_training
 from ludus.config import FREE, Config, to_record, to_yaml
 from ludus.config.build import (
@@ -70,10 +70,15 @@ def run(arguments: Arguments) -> int:
     if arguments.print_config:
         print(to_yaml(config), end="")
         return 0
+    if not config.env.name and config.run.resume:
+        raise ConfigError(
+            f"{config.run.out or '--out'}: there is no run to go on with; without --resume, one is started"
+        )
     if not config.env.name:
         raise ConfigError("which environment? For example: ludus train gsm8k (see: ludus envs)")
     _check_use(config)
-    plan = planned(config)
+    with skillopt.prints_apart(config.env.name):
+        plan = planned(config)
     if arguments.dry_run:
         return asyncio.run(dry_run(config, plan, arguments))
     config = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, out=str(out_of(config))))
@@ -132,7 +137,7 @@ async def _whole(config: Config, plan: Plan, arguments: Arguments) -> int:
     async with _built(config, plan, ledger) as session:
         record = {**to_record(config), CONTENT: content(plan, session.policy)}
         directory = RunDir.open(out, record, resume=config.run.resume, ignore=FREE, secrets=secrets(config))
-        with directory:
+        with directory, skillopt.prints_apart(config.env.name):
             outcome = await _train(session, directory, arguments)
     _report(outcome, config, plan, arguments, ledger)
     return EXIT[outcome.status]
@@ -155,7 +160,7 @@ async def _built(config: Config, plan: Plan, ledger: Ledger) -> AsyncGenerator[S
 
 async def _train(session: Session, directory: RunDir, arguments: Arguments) -> Outcome:
     """Train until the run is over, stopped, out of money or broken. Whatever was finished is in the files."""
-    recorder = Recorder(directory, session.plan.settings, _facts(session))
+    recorder = Recorder(directory, session.plan.settings, _facts(session), skill_head(session.plan.env))
 
     def book() -> None:
         directory.append(LEDGER, to_json(session.ledger.roles))
@@ -304,7 +309,7 @@ def _machine(outcome: Outcome, out: Path, resume: str, ledger: Ledger) -> dict[s
     names = {"steps": files.STEPS, "summary": files.SUMMARY, "report": files.REPORT}
     names |= {"best": files.BEST, "final": files.FINAL}
     last = outcome.records[-1] if outcome.records else None
-    summary = json.loads(files.summary(last)) if isinstance(last, Summary) else None
+    summary = json.loads(files.summary(last, outcome.records)) if isinstance(last, Summary) else None
     return {
         "command": "train",
         "run": str(out),

@@ -15,7 +15,7 @@ from ludus.reflact import files
 from ludus.reflact.curve import curve, spread
 from ludus.reflact.estimate import Estimate
 from ludus.reflact.evaluate import score_of
-from ludus.reflact.gate import Gate
+from ludus.reflact.gate import METRICS, Gate
 from ludus.reflact.journal import Progress
 from ludus.reflact.records import Baseline, EpochEnd, Held, Product, Record, Step, Summary
 from ludus.reflact.report import done
@@ -101,8 +101,9 @@ def record_words(record: Record, gate: Gate, steps: int) -> str:
         case Step():
             return f"step {record.number}/{steps} (epoch {record.epoch}): {_step_words(record, gate)}"
         case EpochEnd():
-            memory = "" if record.memory_action in ("off", "skip_first_epoch") else f"; memory: {record.memory_action}"
-            return f"end of epoch {record.epoch}: slow update {record.slow.action}{memory}"
+            done = {"slow update": record.slow.action, "memory": record.memory_action}
+            told = [f"{name} {action}" for name, action in done.items() if action not in ("off", "skip_first_epoch")]
+            return f"end of epoch {record.epoch}" + (": " if told else "") + ", ".join(told)
         case _:
             return f"finished: best {_scored(record.state.best, gate)}, final {_scored(record.state.current, gate)}"
 
@@ -117,7 +118,7 @@ def _step_words(step: Step, gate: Gate) -> str:
     if step.hard is not None:
         parts.append(f"train {number(step.hard)}")
     if step.events:
-        parts.append(f"{len(step.events)} replies unusable")
+        parts.append(f"{len(step.events)} {'reply' if len(step.events) == 1 else 'replies'} unusable")
     return ", ".join([*parts, scores(step.state.current, step.state.best, gate)])
 
 
@@ -170,8 +171,9 @@ def print_training(records: Sequence[Record], gate: Gate, console: "Console | No
     last = records[-1]
     tokens = sum(entry.usage.tokens for entry in last.state.spent)
     dollars = sum(entry.usage.dollars for entry in last.state.spent)
-    calls = ", ".join(f"{role} {_calls(last, role)} calls" for role in ("agent", "optimizer") if _calls(last, role))
-    took = [calls, f"{compact(tokens)} tokens", money(dollars) if dollars else ""]
+    counts = {"agent": ("rollout", "rollouts"), "optimizer": ("reply", "replies")}
+    calls = [f"{role} {n} {words[n > 1]}" for role, words in counts.items() if (n := _calls(last, role))]
+    took = [*calls, f"{compact(tokens)} tokens", money(dollars) if dollars else ""]
     console.print(as_text("took: " + ", ".join(part for part in took if part), "dim"))
     if not isinstance(last, Summary):
         console.print(as_text("not finished: there is no test result yet", "dim"))
@@ -196,7 +198,7 @@ def _print_skills(records: Sequence[Record], console: "Console", gate: Gate) -> 
     last = records[-1]
     tests = {"initial": last.initial, "best": last.best, "final": last.final} if isinstance(last, Summary) else {}
     held = {"initial": last.state.initial, "best": last.state.best, "final": last.state.current}
-    table = Table("skill", "from", "selection", "test", **_PLAIN)
+    table = Table("skill", "from", f"selection ({METRICS[gate.metric]})", "test (passed)", **_PLAIN)
     for name, its in held.items():
         shown = name if tests or name != "final" else "current"
         table.add_row(shown, as_text(its.origin), _scored(its, gate), _tested(tests.get(name)))

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.config.find import load_object
-from ludus.config.reading import Tree, file_layer, is_tree, merged
+from ludus.config.reading import Tree, describe, file_layer, is_tree, merged, shown
 from ludus.env import Env
 from ludus.envs import BUILTIN
 from ludus.errors import ConfigError, suggest
@@ -240,12 +240,15 @@ class _Reading:
     def _section(self, name: str, sections: Tree, kind: type[Any]) -> Any:
         given = sections.get(name, {})
         self._check_names(name, given, kind.__struct_fields__)
-        known = {key: value for key, value in given.items() if key in kind.__struct_fields__}
-        try:
-            return msgspec.convert(known, kind, strict=False)
-        except msgspec.ValidationError as error:
-            self.problems.append(f"{name}: {error}")
-            return kind()
+        values: Tree = {}
+        for field in msgspec.structs.fields(kind):
+            if field.name in given:
+                try:
+                    values[field.name] = msgspec.convert(given[field.name], field.type, strict=False)
+                except msgspec.ValidationError:
+                    expected, got = describe(field.type), shown(given[field.name])
+                    self.problems.append(f"{name}.{field.name}: expected {expected}, got {got}")
+        return kind(**values)
 
     def _one_of(self, setting: str, value: str, names: Mapping[str, str]) -> str:
         found = names.get(str(value).strip().lower())
@@ -278,7 +281,7 @@ class _Reading:
             "failure_only": gradient.failure_only,
             "update_mode": self._one_of("optimizer.skill_update_mode", optimizer.skill_update_mode, _UPDATE_MODES),
             "edit_budget": optimizer.learning_rate,
-            "min_edit_budget": optimizer.min_learning_rate,
+            "min_edit_budget": self._least_budget(),
             "slow": {
                 "enabled": optimizer.use_slow_update,
                 "samples": optimizer.slow_update_samples,
@@ -310,6 +313,13 @@ class _Reading:
             "sampling": self._sampling("optimizer"),
         }
         return settings | self._pace(settings["update_mode"])
+
+    def _least_budget(self) -> int:
+        """What the learning rate falls to: with a small rate and nothing said, the default would be above it."""
+        least, most = self.optimizer.min_learning_rate, self.optimizer.learning_rate
+        if least > most and self.optimizer.lr_scheduler in ("linear", "cosine"):
+            self.notes.append(f"optimizer.min_learning_rate is {least}, above learning_rate; taken as {most}")
+        return min(least, most)
 
     def _pace(self, update_mode: str) -> Tree:
         """The learning rate: who decides, and the curve."""
@@ -400,8 +410,13 @@ class _Reading:
         backend = self._backend(role)
         if prefix := _VENDORS.get(backend):
             sampling: Tree = {"temperature": float(self._of(role, f"{prefix}_temperature", 0.7))}
-            if role == "target":  # the optimizer's replies have a limit of their own, by what is asked
+            if role == "target":
                 sampling["max_tokens"] = int(self._of(role, f"{prefix}_max_tokens", 8000))
+            elif self.model.get(f"optimizer_{prefix}_max_tokens") and prefix != "minimax":
+                self.notes.append(
+                    f"model.optimizer_{prefix}_max_tokens is not used: replies of the optimizer are limited by what is "
+                    "asked (train.reply_tokens, train.rewrite_tokens)"
+                )
             thinking = str(self._of(role, f"{prefix}_thinking_mode") or self._of(role, f"{prefix}_enable_thinking"))
             said = {"enabled": True, "true": True, "disabled": False, "false": False}.get(thinking.lower())
             if said is not None:
@@ -437,6 +452,7 @@ class _Reading:
         takes = parameters(kind)
         if takes is not None:
             self._check_names("env", own, [*_ENV, *takes])
+        self._note_client()
         given = self._flat_given()
         settings = own | {key: value for key, value in given.items() if takes is None or key in takes}
         settings |= {key: given[key] for key in ("seed", "train_size", "target_model", "target_backend") if given[key]}
@@ -445,6 +461,15 @@ class _Reading:
             "data": {"mode": "splits", "train": "train", "selection": "val", "test": "test"},
             "model": {"type": "scripted", "script": ACTS_ITSELF, "name": adapter},
         }
+
+    def _note_client(self) -> None:
+        """How the adapter's model is reached is for the client of its package to know, which reads variables."""
+        prefix = {"openai_chat": "azure_openai", **_VENDORS}.get(self._backend("target"))
+        self.notes += [
+            f"model.{key} does not reach the adapter: its own client reads the variable {key.upper()}"
+            for key, value in self.model.items()
+            if prefix and re.match(f"(target_)?{prefix}_", key) and str(value or "").lower() not in _AS_SHIPPED
+        ]
 
     def _flat_given(self) -> Tree:
         names = {home: flat for flat, home in _FLAT.items()}
@@ -519,6 +544,16 @@ _BACKENDS = _spellings(
     copilot_exec="",
 )
 _TARGETS_ONLY = ("claude_code_exec", "cursor_exec", "copilot_exec", "qwen_chat", "minimax_chat")
+_AS_SHIPPED = (
+    "",
+    "2024-12-01-preview",
+    "https://cognitiveservices.azure.com/.default",
+    "minimax-m3",
+    "0.7",
+    "8000",
+    "false",
+)
+"""What their base file says of servers without meaning any."""
 _VENDORS = {"qwen_chat": "qwen_chat", "minimax_chat": "minimax"}
 _INSTEAD = {"claude_chat": "Ask the same models with type: anthropic", "codex_exec": "Name the agent or a model server"}
 

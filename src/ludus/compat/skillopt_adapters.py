@@ -37,6 +37,7 @@ from ludus.config.reading import is_tree
 from ludus.env import Env
 from ludus.errors import ConfigError, ModelError, VerifierError, boundary
 from ludus.reflact.analysts import Analysts
+from ludus.reflact.data import batch_seed
 from ludus.reflact.items import FORMS, Document, Item, Suggestion, credited
 from ludus.reflact.lab import succeeded
 from ludus.reflact.proposer import Proposer, View
@@ -235,9 +236,13 @@ def _their_spec() -> type[Any]:
 
 
 def _conversation(predictions: Path, id: str) -> list[Any]:
+    """What was said, from the folder of the item; an adapter may make another name of its id, and there is one item."""
     path = predictions / id / "conversation.json"
     if not path.resolve().is_relative_to(predictions.resolve()) or not path.is_file():
-        return []
+        found = list(predictions.rglob("conversation.json"))
+        if len(found) != 1:
+            return []
+        (path,) = found
     return msgspec.json.decode(path.read_bytes(), type=list[Any])
 
 
@@ -306,7 +311,7 @@ def proposer_of(env: Env) -> Proposer | None:
 
 class AdapterReflection(Analysts):
     """Reads rollouts as the adapter does (with the client of its package, if it asks a model), then merges and ranks
-    as ours. It reads a batch as a whole, and what it says is not kept: a resumed step asks it again."""
+    as ours. It reads a batch as a whole; what it said is found again when a step is resumed."""
 
     name: ClassVar[str] = "skillopt-reflect"
 
@@ -319,8 +324,14 @@ class AdapterReflection(Analysts):
 
     async def reflect(self, view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> tuple[Reflection, ...]:
         judged = [rollout async for rollout in rollouts if rollout.score is not None]
-        with boundary(ModelError, f"adapter {self._env.adapter}: reflect"):
-            patches = await asyncio.to_thread(self._ask, view, batch, judged)
+
+        async def ask() -> Any:
+            with boundary(ModelError, f"adapter {self._env.adapter}: reflect"):
+                return _plain(await asyncio.to_thread(self._ask, view, batch, judged))
+
+        read = [(rollout.task.id, _kept(rollout)) for rollout in judged]
+        what = (self.identity, self._env.settings, view.epoch, view.step, batch, view.skill, view.history, view.memory)
+        patches = await view.asked().remembered("adapter-reflect", (*what, read), ask)
         tasks: dict[Source, tuple[str, ...]] = {
             source: tuple(r.task.id for r in judged if succeeded(r, view.settings.success_at) == (source == "success"))
             for source in ("failure", "success")
@@ -330,8 +341,11 @@ class AdapterReflection(Analysts):
 
     def _ask(self, view: View, batch: int, judged: Sequence[Rollout]) -> list[Any]:
         with tempfile.TemporaryDirectory(dir=self._env.folder, ignore_cleanup_errors=True) as folder:
+            predictions = Path(folder).resolve() / "predictions"
             for rollout in judged:
-                place = Path(folder, "predictions", str((kept_row(rollout) or {}).get("id", rollout.task.id)))
+                place = predictions / str((kept_row(rollout) or {}).get("id", rollout.task.id))
+                if not place.resolve().is_relative_to(predictions):
+                    continue  # an id that would be a path to somewhere else
                 place.mkdir(parents=True, exist_ok=True)
                 (place / "conversation.json").write_text(json.dumps(_kept(rollout).get("conversation")), "utf-8")
             return self._env.live.reflect(
@@ -340,10 +354,15 @@ class AdapterReflection(Analysts):
                 folder,
                 prediction_dir=str(Path(folder, "predictions")),
                 patches_dir=str(Path(folder, "patches")),
-                random_seed=view.settings.seed + 1000 * view.epoch + batch,
+                random_seed=batch_seed(view.settings.seed, view.epoch, _index(view, batch)),
                 step_buffer_context=view.history,
                 meta_skill_context=view.memory,
             )
+
+
+def _index(view: View, batch: int) -> int:
+    """Of a batch within its epoch, from 0; `batch` is its number within the step, from 1."""
+    return (view.place - 1) * view.settings.accumulation + batch - 1
 
 
 _PAYLOADS: Mapping[UpdateMode, str] = {

@@ -229,16 +229,21 @@ def plan_epoch(
     tasks: Sequence[Task], epoch: int, *, batch_size: int, accumulation: int, seed: int
 ) -> list[tuple[Batch, ...]]:
     """The batches of an epoch (from 1), step by step: every task once, and a batch that would be empty filled anew."""
-    start = seed + 1000 * epoch
-    order = _shuffled(tasks, start)
+    order = _shuffled(tasks, seed + 1000 * epoch)
     steps: list[tuple[Batch, ...]] = []
     for step in range(steps_per_epoch(len(tasks), batch_size, accumulation)):
         batches: list[Batch] = []
         for index in range(step * accumulation, (step + 1) * accumulation):
             part = order[index * batch_size : (index + 1) * batch_size]
-            batches.append(Batch(start + index + 1, part or sample(order, batch_size, start + index + 1)))
+            its = batch_seed(seed, epoch, index)
+            batches.append(Batch(its, part or sample(order, batch_size, its)))
         steps.append(tuple(batches))
     return steps
+
+
+def batch_seed(seed: int, epoch: int, index: int) -> int:
+    """The seed of a batch: `index` is its place in the epoch, from 0."""
+    return seed + 1000 * epoch + index + 1
 
 
 def sample(tasks: Sequence[Task], size: int, seed: int) -> Tasks:

@@ -5,8 +5,8 @@ outside of them, as long as the world does not break (rollouts that are tried ag
 every reply to be usable, every step to come to a candidate, and a given share of the rollouts to fail. Calls are
 counted as a run records them: rollouts of the agent, replies of the optimizer.
 
-Tokens are calls times what one takes, and that is assumed (`Assumed`): how long replies are and how many turns a
-rollout has cannot be known. Read them as an order of magnitude.
+Tokens are calls times what one takes: as in an earlier run (`ludus.reflact.earlier`), or else assumed (`Assumed`), for
+how long replies are and how many turns a rollout has cannot be known. Read them as an order of magnitude.
 """
 
 import math
@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from ludus.models.estimate import text_tokens
 from ludus.models.server import Price
+from ludus.reflact.earlier import Earlier
 from ludus.reflact.items import FORMS
 from ludus.reflact.settings import TrainSettings
 from ludus.reflact.templates import Prompts
@@ -73,6 +74,8 @@ class Line(Struct, frozen=True):
     calls: Count
     each: Usage
     """What one call is taken to be, without money."""
+    measured: bool = False
+    """It is what one took in an earlier run."""
 
 
 class Estimate(Struct, frozen=True):
@@ -93,7 +96,13 @@ class Estimate(Struct, frozen=True):
 
 
 def estimate(
-    settings: TrainSettings, sizes: Sizes, assumed: Assumed = Assumed(), *, analysts: bool, prompts: Prompts
+    settings: TrainSettings,
+    sizes: Sizes,
+    assumed: Assumed = Assumed(),
+    *,
+    analysts: bool,
+    prompts: Prompts,
+    earlier: Earlier = Earlier(),
 ) -> Estimate:
     """What a run with these settings takes. `analysts` says whether the optimizer's model proposes the changes."""
     steps = [_step(settings, batches, assumed, analysts) for batches in batch_sizes(sizes.train, settings)]
@@ -117,9 +126,12 @@ def estimate(
     add("agent", "validate", Count(0, selection if unmeasured else 0, selection))
     if settings.test:
         add("agent", "test", Count(1, 2, 3).times(sizes.test * settings.test_replicates))
-    each = _Each(settings, assumed, prompts)
-    lines = tuple(Line(role, stage, count, each.of(role, stage)) for (role, stage), count in counts.items())
-    return Estimate(len(steps) * settings.epochs, lines)
+    each = _Each(settings, sizes, assumed, prompts)
+    lines: list[Line] = []
+    for (role, stage), count in counts.items():
+        known = earlier.each(role, stage)
+        lines.append(Line(role, stage, count, known or each.of(role, stage), known is not None))
+    return Estimate(len(steps) * settings.epochs, tuple(lines))
 
 
 def batch_sizes(train: int, settings: TrainSettings) -> list[list[int]]:
@@ -221,6 +233,7 @@ def _total(counts: Iterable[Count]) -> Count:
 @dataclass(frozen=True)
 class _Each:
     settings: TrainSettings
+    sizes: Sizes
     assumed: Assumed
     prompts: Prompts
 
@@ -236,11 +249,14 @@ class _Each:
     def _reply(self, stage: str) -> Usage:
         a, settings = self.assumed, self.settings
         transcript = a.opening_tokens + a.turns * a.reply_tokens + (a.turns - 1) * a.result_tokens
+        batch = min(settings.batch_size, self.sizes.train)
+        proposals = 2 * math.ceil(batch / 2 / settings.minibatch_size) * settings.accumulation
+        compared = 2 * min(settings.slow.samples, self.sizes.train) * transcript
         material = {
-            "analyst": min(settings.trajectory_tokens, settings.minibatch_size * transcript),
-            "merge": settings.merge_batch_size * a.proposal_tokens // 2,
-            "slow": a.skill_tokens + min(settings.trajectory_tokens, 2 * settings.slow.samples * transcript),
-            "meta": a.skill_tokens + min(settings.trajectory_tokens, 2 * settings.slow.samples * transcript),
+            "analyst": min(settings.trajectory_tokens, min(settings.minibatch_size, batch) * transcript),
+            "merge": min(settings.merge_batch_size, proposals) * a.proposal_tokens // 2,
+            "slow": a.skill_tokens + min(settings.trajectory_tokens, compared),
+            "meta": a.skill_tokens + min(settings.trajectory_tokens, compared),
         }
         reply = a.proposal_tokens + (a.skill_tokens if stage == "rewrite" else 0)
         return Usage(self._words(stage) + a.skill_tokens + material.get(stage, a.proposal_tokens), reply)

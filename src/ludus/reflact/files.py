@@ -6,23 +6,25 @@
     final/SKILL.md   the skill as it is now; at the end, the final one
     report.html      all of it to look at
 
-All of them are made from the records that `train` yields, and a resumed run, which yields the earlier records again,
-leaves equal files: lines that are there are not written twice. Equal runs have equal `steps.jsonl` and skills to the
-byte: how long things took is in `summary.json` and the report only.
+A skill that began without a head gets one in its file, so that agents find it; `ludus.skill.from_file` takes it off
+again. All of the files are made from the records that `train` yields, and a resumed run, which yields the earlier
+records again, leaves equal ones: lines that are there are not written twice. Equal runs have equal `steps.jsonl` and
+skills to the byte: how long things took is in `summary.json` and the report only.
 """
 
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ludus.reflact.evaluate import score_of
 from ludus.reflact.gate import Gate
 from ludus.reflact.records import Held, Record, Summary
-from ludus.reflact.report import render
+from ludus.reflact.report import render, times
 from ludus.reflact.run import RECORDS
 from ludus.reflact.settings import TrainSettings
+from ludus.skill import as_file
 from ludus.store import RunDir
 from ludus.types import to_json
 
@@ -49,10 +51,11 @@ def line(record: Record, gate: Gate) -> bytes:
     return to_json(plain)
 
 
-def summary(record: Summary) -> bytes:
-    """The content of `summary.json`."""
+def summary(record: Summary, records: Sequence[Record]) -> bytes:
+    """The content of `summary.json`; times are those of all records, in whatever process they were made."""
     plain = msgspec.json.decode(to_json(record), type=dict[str, Any])
     del plain["state"]
+    plain["seconds"] = times(records)
     return msgspec.json.format(to_json(plain), indent=2) + b"\n"
 
 
@@ -60,14 +63,22 @@ def _held(held: Held, gate: Gate) -> dict[str, Any]:
     return {"skill": held.skill.hash, "origin": held.origin, "score": score_of(gate, held)}
 
 
+class Head(NamedTuple):
+    """What the file of a skill says about it, if the skill does not."""
+
+    name: str = "task-skill"
+    description: str = "What to know and to do for tasks of this kind."
+
+
 class Recorder:
     """Writes the files of a run as its records come in."""
 
-    def __init__(self, run: RunDir, settings: TrainSettings, facts: Mapping[str, str]) -> None:
+    def __init__(self, run: RunDir, settings: TrainSettings, facts: Mapping[str, str], head: Head = Head()) -> None:
         self.records: list[Record] = []
         self._run = run
         self._settings = settings
         self._facts = dict(facts)
+        self._head = head
         run.repair(STEPS)
         self._lines = list(run.read_lines(STEPS))
         self.known = sum(1 for _ in run.records(RECORDS))
@@ -78,7 +89,7 @@ class Recorder:
     def add(self, record: Record) -> None:
         self.records.append(record)
         if isinstance(record, Summary):
-            self._run.write(SUMMARY, summary(record))
+            self._run.write(SUMMARY, summary(record, self.records))
         else:
             self._log(line(record, self._settings.gate))
         if isinstance(record, Summary) or len(self.records) >= self.known:  # else the files are ahead of it
@@ -106,4 +117,4 @@ class Recorder:
     def _skill(self, name: str, held: Held) -> None:
         if self._skills.get(name) != held.skill.text:
             self._skills[name] = held.skill.text
-            self._run.write(name, held.skill.text.encode())
+            self._run.write(name, as_file(held.skill, *self._head).encode())

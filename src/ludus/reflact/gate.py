@@ -48,6 +48,10 @@ class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
     """Also refuse a candidate that does worse on any single item."""
 
 
+METRICS = {"hard": "passed", "soft": "partial credit", "mixed": "mixed"}
+"""What the gate's number is, in words."""
+
+
 class Decision(StrEnum):
     """What became of a candidate."""
 

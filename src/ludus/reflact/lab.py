@@ -163,7 +163,8 @@ def _check_outage(rollouts: Sequence[Rollout], stage: str, max_failed: float) ->
     if len(failures) < FEW or len(failures) <= max_failed * len(rollouts):
         return
     (why, times), *_ = Counter(f"{failure.boundary}: {failure.message}" for failure in failures).most_common(1)
+    often = f"Most often ({times} times)" if times > 1 else "For example"
     raise Outage(
         f"{stage}: {len(failures)} of {len(rollouts)} rollouts could not be run, so they say nothing about the skill. "
-        f"Most often ({times} times): {why}. Mend this and resume; what was finished is kept"
+        f"{often}: {why}. Mend this and resume; what was finished is kept"
     )

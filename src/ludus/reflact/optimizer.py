@@ -13,7 +13,7 @@ conversation (a content filter, a context that is too long) makes that reply unu
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -116,6 +116,14 @@ class Optimizer:
             bad = Message("assistant", shortened(completion.message.content, _SHOWN) or "(nothing)")
             messages = (*first, bad, Message("user", self.prompts.part("reask", problem=problem)))
         return self._give_up(stage, place, problem, self._tries, otherwise)
+
+    async def remembered(self, kind: str, what: object, make: Callable[[], Awaitable[Any]]) -> Any:
+        """A plain value that is made once for `what`, for ideas that come from elsewhere than this model."""
+        key = hashlib.sha256(canonical((kind, what))).hexdigest()[:32]
+        kept = self._store.get_record(key)
+        if kept is None:
+            kept = self._store.put_record(key, kind, to_json(await make()))
+        return msgspec.json.decode(kept)
 
     def _give_up(self, stage: str, place: str, problem: str, tries: int, consequence: str) -> Unusable:
         event = Unusable(stage, place, problem, tries, consequence)

@@ -35,6 +35,8 @@ class View:
     """What the agent is told besides the skill."""
     optimizer: Optimizer | None
     """None in a run without an optimizer's model."""
+    place: int = 1
+    """Of the step within its epoch, from 1."""
 
     def asked(self) -> Optimizer:
         """The optimizer, where there has to be one."""

@@ -15,12 +15,13 @@ from pathlib import Path
 from ludus.page import TEMPLATE as PAGE
 from ludus.reflact.curve import curve, draw, spread
 from ludus.reflact.evaluate import score_of
-from ludus.reflact.gate import Verdict
+from ludus.reflact.gate import METRICS, Gate, Verdict
 from ludus.reflact.items import Document, Item, described
 from ludus.reflact.markup import Html, el, joined, table
 from ludus.reflact.records import (
     Baseline,
     Bucket,
+    BudgetDecision,
     EpochEnd,
     Fate,
     Product,
@@ -109,12 +110,12 @@ def _body(settings: TrainSettings, records: Sequence[Record]) -> Iterable[Html]:
         yield el("p", "nothing", "Nothing is finished yet.")
         return
     last = records[-1]
-    yield el("h2", "", "Score on the selection split")
+    yield el("h2", "", f"Score on the selection split: {METRICS[settings.gate.metric]}")
     yield draw(curve(records, settings.gate))
     yield _legend()
     if isinstance(last, Summary):
         yield el("h2", "", "The skills of the run")
-        yield el("div", "card", *_products(last))
+        yield el("div", "card", *_products(last, settings.gate))
     yield el("h2", "", "Step by step")
     yield from _parts(settings, records)
     yield el("h2", "", "What it took")
@@ -134,17 +135,19 @@ def _legend() -> Html:
     return el("div", "legend", *entries, el("span", "", dots))
 
 
-def _products(summary: Summary) -> Iterable[Html]:
+def _products(summary: Summary, gate: Gate) -> Iterable[Html]:
     three = {"initial": summary.initial, "best": summary.best, "final": summary.final}
     rows = [_product(name, product) for name, product in three.items()]
-    yield table(("skill", "from", "selection", "test: passed", "95 %", "test: partial credit"), rows)
-    kinds = [
-        (kind, name, str(bucket.tasks), number(bucket.hard), interval_text(bucket.interval))
-        for name, product in three.items()
-        if product.test is not None
-        for kind, bucket in product.test.kinds.items()
-    ]
-    yield table(("type of task", "skill", "tasks", "passed", "95 %"), sorted(kinds, key=lambda row: row[0]))
+    selection = f"selection: {METRICS[gate.metric]}"
+    yield table(("skill", "from", selection, "test: passed", "95 %", "test: partial credit"), rows)
+    tests = {name: product.test.kinds for name, product in three.items() if product.test is not None}
+    sizes = {kind: bucket.tasks for by_kind in tests.values() for kind, bucket in by_kind.items()}
+    rows = [(kind, str(size), *(_passed(by_kind[kind]) for by_kind in tests.values())) for kind, size in sizes.items()]
+    yield table(("type of task", "tasks", *(f"{name}: passed, 95 %" for name in tests)), rows)
+
+
+def _passed(bucket: Bucket) -> str:
+    return " · ".join(filter(None, [number(bucket.hard), interval_text(bucket.interval)]))
 
 
 def _product(name: str, product: Product) -> tuple[str, ...]:
@@ -181,16 +184,12 @@ def _step(settings: TrainSettings, step: Step, before: Skill) -> Html:
     facts = [
         _compared(step.verdict),
         f"{made} of {len(step.fates)} changes made" if step.fates else "",
-        f"train: {number(step.hard)} passed" if step.hard is not None else "",
+        f"{step.hard:.0%} of the train rollouts passed" if step.hard is not None else "",
         f"{_sum(step.spent).tokens:,} tokens",
     ]
     inside: list[Html] = []
     if step.budget is not None:
-        limit = "no limit" if step.budget.value is None else f"at most {step.budget.value}"
-        why = f": {step.budget.reasoning}" if step.budget.reasoning else ""
-        inside.append(
-            _titled("Budget", el("div", "text", f"{limit} of {step.budget.available} ({step.budget.control}){why}"))
-        )
+        inside.append(_titled("Budget", el("div", "text", _budget(step.budget))))
     if step.fates:
         inside.append(_titled("Changes and what became of them", *map(_fate, step.fates)))
     if step.changes:
@@ -205,10 +204,18 @@ def _step(settings: TrainSettings, step: Step, before: Skill) -> Html:
     return _card(_KINDS.get(step.action, "zero"), step.action, title, " · ".join(filter(None, facts)), *inside)
 
 
+def _budget(budget: BudgetDecision) -> str:
+    limit = "no limit" if budget.value is None else f"at most {budget.value}"
+    why = f": {budget.reasoning}" if budget.reasoning else ""
+    sure = f" (confidence: {budget.confidence})" if budget.confidence else ""
+    risks = f" Risks: {'; '.join(budget.risks)}" if budget.risks else ""
+    return f"{limit}, {budget.available} proposed ({budget.control}){why}{sure}{risks}"
+
+
 def _epoch(end: EpochEnd, before: Skill) -> Html:
     slow = end.slow
     told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in slow.categories.items())
-    inside = [_titled("Compared with an epoch ago", el("div", "text", told))] if told else []
+    inside = [_titled("Compared with an epoch ago", el("div", "text", told))] if any(slow.categories.values()) else []
     if slow.candidate is not None:
         inside.append(_titled("Guidance", _diff(before, slow.candidate)))
     if end.memory:
@@ -309,12 +316,18 @@ def _cost(role: str, stage: str, calls: int, usage: Usage) -> tuple[str, ...]:
     return (role, stage, f"{calls:,}", *tokens, f"${usage.dollars:.4f}")
 
 
-def _times(records: Sequence[Record]) -> Html:
+def times(records: Sequence[Record]) -> dict[str, float]:
+    """How long each stage took, over all records."""
     sums: dict[str, float] = {}
     for record in records:
         for stage, seconds in record.seconds.items():
             sums[stage] = sums.get(stage, 0.0) + seconds
-    return table(("stage", "time"), [(stage, duration(seconds)) for stage, seconds in sums.items() if seconds >= 0.05])
+    return sums
+
+
+def _times(records: Sequence[Record]) -> Html:
+    rows = [(stage, duration(seconds)) for stage, seconds in times(records).items() if seconds >= 0.05]
+    return table(("stage", "time"), rows)
 
 
 # ---- words --------------------------------------------------------------------------------------------------------

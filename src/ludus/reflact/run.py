@@ -87,7 +87,7 @@ class Run:
     def selection(self) -> tuple[Task, ...]:
         return self.splits.selection[: self.settings.selection_size or None]
 
-    def view(self, state: RunState, step: int) -> View:
+    def view(self, state: RunState, step: int, place: int = 1) -> View:
         """What a proposer may see now."""
         return View(
             settings=self.settings,
@@ -98,6 +98,7 @@ class Run:
             memory=state.memory,
             system=self.system,
             optimizer=self.optimizer,
+            place=place,
         )
 
     async def once(

@@ -12,13 +12,11 @@ from msgspec import Meta, Struct
 from ludus.errors import ConfigError
 from ludus.reflact.gate import Gate
 from ludus.reflact.schedule import Schedule
+from ludus.types import Count, Whole
 
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 Control = Literal["scheduled", "autonomous", "none"]
 PairPolicy = Literal["mixed", "changed", "unchanged"]
-
-Positive = Annotated[int, Meta(ge=1)]
-Natural = Annotated[int, Meta(ge=0)]
 
 
 class DataSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -41,7 +39,7 @@ class DataSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     folder: str = ""
     """For `folder`: a directory with `train/`, `selection/` (or `val/`) and `test/`, each with tasks in a `.json` (a
     list) or a `.jsonl`."""
-    limit: Natural = 0
+    limit: Whole = 0
     """Keep only the first so many tasks of each split; 0 keeps all."""
     overlap: Literal["refuse", "drop"] = "refuse"
     """What to do about a task that is in two splits."""
@@ -52,7 +50,7 @@ class SlowUpdate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
 
     enabled: bool = True
     """Whether it is done."""
-    samples: Positive = 20
+    samples: Count = 20
     """How many train tasks both skills are run on."""
     gated: bool = True
     """Whether guidance has to pass the gate. If not, it is always kept, and its text is measured before the next
@@ -70,23 +68,23 @@ class Appendix(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     """Whether it is done."""
     sources: Literal["both", "failure_only"] = "both"
     """Which analysts may write notes."""
-    consolidate_above: Natural = 0
+    consolidate_above: Whole = 0
     """Have the notes merged and shortened when there are more than this; 0 is never."""
 
 
 class TrainSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How a skill is trained."""
 
-    epochs: Positive = 4
+    epochs: Count = 4
     """How often every train task is seen."""
-    batch_size: Positive = 40
+    batch_size: Count = 40
     """Train tasks per batch."""
-    accumulation: Positive = 1
+    accumulation: Count = 1
     """Batches per step: their reflections are merged into one update."""
     seed: int = 42
     """Of batches, samples and rollouts."""
 
-    minibatch_size: Positive = 8
+    minibatch_size: Count = 8
     """Rollouts that one analyst reads together."""
     merge_batch_size: Annotated[int, Meta(ge=2)] = 8
     """Proposals that are merged in one go."""
@@ -97,15 +95,15 @@ class TrainSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     the environment's own `passed`."""
     show_reference: bool = True
     """Let the analysts see what the verifier knows (`Task.answer`) of the train tasks. The agent never does."""
-    trajectory_tokens: Positive = 48_000
+    trajectory_tokens: Count = 48_000
     """What the transcripts in one prompt may add up to; longer ones are shortened in the middle."""
 
     update_mode: UpdateMode = "patch"
     """`patch`: edits of the document. `rewrite_from_suggestions`: suggestions, then one rewrite.
     `full_rewrite_minibatch`: each analyst writes a whole document, and these are merged."""
-    edit_budget: Natural = 4
+    edit_budget: Whole = 4
     """The most changes a step may make, at the beginning; also what one analyst may propose."""
-    min_edit_budget: Natural = 2
+    min_edit_budget: Whole = 2
     """What the budget falls to."""
     schedule: Schedule = "cosine"
     """How the budget falls over the steps."""
@@ -123,25 +121,25 @@ class TrainSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
     gate: Gate = Gate()
     """What a candidate has to pass."""
-    selection_size: Natural = 0
+    selection_size: Whole = 0
     """Use only the first so many selection tasks; 0 is all."""
-    selection_replicates: Positive = 1
+    selection_replicates: Count = 1
     """Rollouts per selection task: more of them, less noise."""
     test: bool = True
     """At the end, run the initial, the best and the final skill on the sealed test split."""
-    test_size: Natural = 0
+    test_size: Whole = 0
     """Use only the first so many test tasks; 0 is all."""
-    test_replicates: Positive = 1
+    test_replicates: Count = 1
     """Rollouts per test task and skill."""
     max_failed: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.5
     """The run stops, to be resumed, when the world broke more than this share of a measurement's rollouts, and at least
     three: then it is an outage, and not about the skill."""
 
-    optimizer_tries: Positive = 3
+    optimizer_tries: Count = 3
     """How often the optimizer is asked before a reply that stays unusable is given up."""
-    reply_tokens: Positive = 16_384
+    reply_tokens: Count = 16_384
     """The longest reply of the optimizer."""
-    rewrite_tokens: Positive = 64_000
+    rewrite_tokens: Count = 64_000
     """The longest reply where it holds a whole document."""
 
 
@@ -153,7 +151,7 @@ def checked(settings: TrainSettings) -> TrainSettings:
         raise ConfigError(f"train: {error}") from None
     if settings.min_edit_budget > settings.edit_budget:
         raise ConfigError(
-            f"train.min_edit_budget is {settings.min_edit_budget}, more than edit_budget ({settings.edit_budget}): "
-            "the budget falls from the one to the other"
+            f"train.min_edit_budget is {settings.min_edit_budget}, more than train.edit_budget: the budget falls from "
+            f"the one to the other, so set it to at most {settings.edit_budget}"
         )
     return settings

@@ -99,28 +99,25 @@ def share_passed(rollouts: Sequence[Rollout]) -> float | None:
 
 def comparison(view: View, pairs: Sequence[Pair]) -> str:
     """The pairs in words: counts, then category by category, with both transcripts where something can be learned."""
-    told = [pair for pair in pairs if pair.category != "stable_success"]
-    texts = fit(
-        ["\n".join(turns_of(rollout)) for pair in told for rollout in (pair.previous, pair.current)],
-        view.settings.trajectory_tokens,
-    )
-    turns = {pair.current.task.id: (texts[2 * n], texts[2 * n + 1]) for n, pair in enumerate(told)}
+    parts = [_parts(view, pair) for pair in pairs]
+    texts = iter(fit([text for part in parts for text in part], view.settings.trajectory_tokens))
+    described = ["\n\n".join(next(texts) for _ in part) for part in parts]
     counts = "\n".join(f"- {title}: {counted(pairs)[category]}" for category, title in _TITLES.items())
     sections = [f"{len(pairs)} tasks.\n{counts}"]
     for category, title in _TITLES.items():
-        members = [pair for pair in pairs if pair.category == category]
-        described = [_described(view, pair, turns.get(pair.current.task.id)) for pair in members]
-        sections.append(f"## {title}\n\n" + ("\n\n".join(described) or "(none)"))
+        members = [text for pair, text in zip(pairs, described, strict=True) if pair.category == category]
+        sections.append(f"## {title}\n\n" + ("\n\n".join(members) or "(none)"))
     return "\n\n".join(sections)
 
 
-def _described(view: View, pair: Pair, turns: tuple[str, str] | None) -> str:
+def _parts(view: View, pair: Pair) -> list[str]:
+    """A pair in words: the task, and both transcripts where there is something to learn from them."""
     task = pair.current.task
-    if turns is None:
-        return f"### {task.id}\nTask: {task.prompt.strip()}"
-    head = heading(pair.current, reference=view.settings.show_reference)
-    before = f"With the skill of the last epoch: {verdict(pair.previous)}\n{turns[0]}"
-    return f"{head}\n\n{before}\n\nWith the skill of today: {verdict(pair.current)}\n{turns[1]}"
+    if pair.category == "stable_success":
+        return [f"### {task.id}\nTask: {task.prompt.strip()}"]
+    sides = (("With the skill of the last epoch", pair.previous), ("With the skill of today", pair.current))
+    told = [f"{title}: {verdict(rollout)}\n" + "\n".join(turns_of(rollout)) for title, rollout in sides]
+    return [heading(pair.current, reference=view.settings.show_reference), *told]
 
 
 async def write_guidance(view: View, previous: Skill, pairs: Sequence[Pair]) -> SlowReply | Unusable:

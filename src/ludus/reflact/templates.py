@@ -2,8 +2,9 @@
 
 A prompt is a Markdown file in `prompts/`. A line `<!-- message -->` divides what the optimizer is told it is (the
 system text) from what it is asked this time. `{{name}}` is a field. Rendering with a field missing or left over is an
-error, and values are never read as templates. A folder given by the user overrides prompts by file name; each must use
-the same fields as ours, so that nothing is silently no longer said. The hash of every prompt goes into the record.
+error, and values are never read as templates. A folder given by the user overrides prompts by file name, and a folder
+in it that is named like the environment those for this environment alone; each must use the same fields as ours, so
+that nothing is silently no longer said. The hash of every prompt goes into the record.
 """
 
 import hashlib
@@ -26,14 +27,17 @@ class Prompts:
         self._texts = dict(texts)
 
     @classmethod
-    def load(cls, folder: Path | None = None) -> "Prompts":
-        """Our prompts, and in place of them those that the folder has."""
+    def load(cls, folder: Path | None = None, env: str = "") -> "Prompts":
+        """Our prompts, and in place of them those that the folder has for every environment or for this one."""
         ours = {
             path.name.removesuffix(".md"): path.read_text("utf-8")
             for path in files("ludus.reflact").joinpath("prompts").iterdir()
             if path.name.endswith(".md")
         }
-        return cls(ours if folder is None else ours | _overrides(folder, ours))
+        if folder is None:
+            return cls(ours)
+        own = folder / env
+        return cls(ours | _overrides(folder, ours) | (_overrides(own, ours) if env and own.is_dir() else {}))
 
     @property
     def names(self) -> tuple[str, ...]:

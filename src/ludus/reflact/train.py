@@ -140,7 +140,7 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Bat
     """The six stages."""
     settings, number = run.settings, state.step + 1
     clock = Clock(run.journal, state.epoch, number)
-    view = run.view(state, number)
+    view = run.view(state, number, place)
 
     # 1 rollout and 2 reflect, side by side
     rollouts, reflections = await roll_and_reflect(run, view, batches, clock)

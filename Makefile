@@ -28,7 +28,7 @@ test-vllm: setup-dev
 
 test-agents: setup-dev
 	@PYTHON=$(BIN)/python scripts/setup-agents
-	@LUDUS_TEST_AGENTS=1 $(BIN)/python -m pytest tests/test_harness.py -k real_agent
+	@LUDUS_TEST_AGENTS=1 $(BIN)/python -m pytest tests/test_harness.py tests/sandbox/backends/test_agents_elsewhere.py -k real_agent
 
 lint: setup-dev
 	@$(BIN)/ruff format --check

@@ -5,7 +5,7 @@ Run this file:              python examples/02_write_an_environment.py
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from ludus.agent import Policy
@@ -14,9 +14,16 @@ from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import run_group
 from ludus.sandbox import Sandbox
 from ludus.sandbox.pool import open_pool
+from ludus.tools import Tool, tool
 from ludus.types import Rollout, Score, Task
 
 LOG = "ok 12ms\nfail 7ms\nok 3ms\nfail 90ms\n"
+
+
+@tool
+async def explain(word: str) -> str:
+    """Say what a word of the log means."""
+    return {"ok": "the request was served", "fail": "it was not"}.get(word, "nobody knows")
 
 
 class CountFailures(Env, frozen=True):
@@ -37,6 +44,9 @@ class CountFailures(Env, frozen=True):
             answer=str(log.count("fail")),
         )
 
+    def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
+        return [explain]  # beside those of the toolsets
+
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         right = rollout.answer.strip() == rollout.task.answer
         return Score.of(float(right), "Right." if right else f"There are {rollout.task.answer}.")
@@ -45,7 +55,7 @@ class CountFailures(Env, frozen=True):
         return task.answer
 
 
-MODEL = ScriptedModel([call("terminal", command="grep -c ^fail server.log"), say("2")])
+MODEL = ScriptedModel([call("explain", word="fail"), call("terminal", command="grep -c ^fail server.log"), say("2")])
 
 
 async def main() -> None:

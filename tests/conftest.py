@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -8,8 +9,9 @@ from hypothesis import HealthCheck, settings
 
 from ludus.cli import main
 
-# Machines are noisy: how long an example takes says nothing about it.
-settings.register_profile("ludus", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Machines are noisy: how long an example takes says nothing about it. And what is tried is the same every time, so that
+# a change is judged by what it changes.
+settings.register_profile("ludus", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.load_profile("ludus")
 
 
@@ -34,3 +36,16 @@ def ludus(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
         return Result(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def pass_time() -> Callable[[float], None]:
+    """Has the running loop believe that so many seconds have passed, so that its deadlines come when a test says so
+    and not when a machine is slow."""
+
+    def passed(seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time
+        loop.time = lambda: now() + seconds
+
+    return passed

@@ -1,6 +1,6 @@
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.agent import Limits, Policy, Spill, ToolHandler, _ends, turns
-from ludus.errors import SandboxError
+from ludus.errors import BudgetExhausted, ModelError, SandboxError, ToolBroken
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.skill import Skill
 from ludus.tools import Tool, tool
@@ -113,6 +113,15 @@ def test_a_tool_that_raises_tells_the_model():
     assert first.results[0].error == "FileNotFoundError: no such file: x"
 
 
+def test_what_a_tool_raises_is_held_to_the_size_budget():
+    @tool
+    async def fails() -> str:
+        raise ValueError("x" * 1_000_000)
+
+    first, _ = run([call("fails"), say("ok")], [fails])
+    assert len(first.results[0].error) + len(first.results[0].content) < 10_000
+
+
 def test_a_slow_tool_is_stopped_and_the_rollout_goes_on():
     gone: list[str] = []
 
@@ -130,6 +139,25 @@ def test_a_slow_tool_is_stopped_and_the_rollout_goes_on():
     assert last.stop is StopReason.FINISHED
 
 
+def test_a_time_out_of_the_tools_own_is_told_in_its_words():
+    @tool
+    async def searches() -> str:
+        raise TimeoutError("nothing found in 60 s; search a smaller folder")
+
+    first, _ = run([call("searches"), say("ok")], [searches])
+    assert first.results[0].error == "TimeoutError: nothing found in 60 s; search a smaller folder"
+
+
+def test_a_tool_that_gives_back_something_else_than_text_is_broken():
+    @tool
+    async def counts() -> str:
+        return 42  # type: ignore
+
+    with pytest.raises(ToolBroken, match="the tool 'counts' gave back int, not text") as caught:
+        run([call("counts"), say("ok")], [counts])
+    assert not caught.value.retryable
+
+
 def test_a_tool_may_have_its_own_time_limit():
     @tool(seconds=0.01)
     async def sleeps() -> str:
@@ -141,13 +169,14 @@ def test_a_tool_may_have_its_own_time_limit():
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-def test_the_worlds_failures_pass_through(parallel: bool):
+@pytest.mark.parametrize("error", [SandboxError("slot is gone"), BudgetExhausted("the judge's budget is spent")])
+def test_the_worlds_failures_and_the_users_pass_through(parallel: bool, error: Exception):
     @tool(parallel=parallel)
     async def touch() -> str:
-        raise SandboxError("slot is gone")
+        raise error
 
     both = Message("assistant", calls=(Call("1", "touch", "{}"), Call("2", "touch", "{}")))
-    with pytest.raises(SandboxError, match="slot is gone"):
+    with pytest.raises(type(error), match=str(error)):
         run([both, say("never")], [touch])
 
 
@@ -222,6 +251,37 @@ def test_the_rollout_ends_before_a_prompt_that_does_not_fit():
     (only,) = run([full, say("never asked")], limits=Limits(context_tokens=995))
     assert only.stop is StopReason.CONTEXT
     assert only.results[0].content == "3", "the turn that fills the context is kept whole"
+
+
+def test_a_conversation_that_the_server_finds_too_long_ends_and_an_opening_is_an_error():
+    fault = ModelError("status 400: maximum context length is 4096 tokens", retryable=False)
+    fault.too_long = True
+
+    def full_after(replies: int) -> Callable[..., Message]:
+        def script(messages: Sequence[Message], *_: object) -> Message:
+            if len(messages) > 2 * replies:
+                raise fault
+            return call("add", a=1, b=1)
+
+        return script
+
+    got = run(full_after(2))
+    assert [turn.stop for turn in got] == [None, None]
+    with pytest.raises(ModelError, match="maximum context length"):
+        run(full_after(0))
+
+
+def test_where_a_server_counts_nothing_the_context_is_estimated():
+    @tool
+    async def tells() -> str:
+        return "x" * 400
+
+    def script(*_: object) -> Completion:
+        return Completion(call("tells"))
+
+    got = run(script, [tells], Limits(context_tokens=500))
+    assert got[-1].stop is StopReason.CONTEXT
+    assert 2 <= len(got) <= 5
 
 
 def test_an_opening_that_does_not_fit_gives_no_turn():
@@ -314,6 +374,9 @@ def test_every_turn_samples_with_a_seed_of_its_own():
     run(script, seed=7)
     assert seeds == first
     assert len(set(first)) == 4
+    seeds.clear()
+    run(script, seed=7, sampling=Sampling(seed=5))
+    assert [seed is not None and seed - 5 for seed in seeds] == first
 
 
 def test_turns_before_a_failure_are_with_the_caller():

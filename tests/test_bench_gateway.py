@@ -60,7 +60,7 @@ def test_when_a_response_is_whole() -> None:
 
 
 def test_agents_are_answered_by_the_mock_itself() -> None:
-    with running(seconds=30) as mock:
+    with running(seconds=300) as mock:
         port = int(mock.base_url.split(":")[2].split("/")[0])
         for stream in (False, True):
             seen = asyncio.run(send(port, ["a", "b", "c"], 2, stream, lambda _: "/v1"))

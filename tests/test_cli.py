@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -148,7 +149,8 @@ def test_settings_import_nothing_that_only_some_runs_need():
 
 def test_environments_are_listed(ludus: Ludus):
     rows = {row["name"]: row for row in json.loads(ludus("envs", "--json").out)}
-    assert rows["gsm8k"]["tasks"] == {"train": 8, "test": 4}
+    assert rows["gsm8k"]["tasks"] == {"train": 8, "validation": 0, "test": 4}
+    assert rows["orders"]["tasks"] == {"train": 24, "validation": 32, "test": 64}
     assert list(rows["gsm8k"]["options"]) == ["path"]
     assert rows["terminal-test"]["sandbox"] is True
     text = ludus("envs").out
@@ -189,6 +191,7 @@ def test_tools_of_an_mcp_server_are_listed_and_used(ludus: Ludus, folder: Path):
     pytest.importorskip("mcp")
     (folder / "server.py").write_text(MCP)
     server = ["--tools.mcp.maths.command", json.dumps([sys.executable, "server.py"])]
+    server += ["--tools.mcp.maths.start_seconds", "300"]
     rows = json.loads(ludus("tools", "--json", *server).out)["toolsets"]
     assert [tool["name"] for tool in rows[-1]["tools"]] == ["double"]
     code, out, err = ludus("evaluate", "sums.py", "--out", "r", "--json", *server, *scripted("doubling"))
@@ -202,7 +205,9 @@ def test_an_mcp_server_that_cannot_start_is_a_setting_to_mend(ludus: Ludus):
     code, _, err = ludus("tools", "--tools.mcp.maths.command", "[no-such-program]")
     assert code == 2
     assert "tools.mcp.maths" in err
-    assert "either `command` or `url`" in ludus("tools", "--tools.mcp.maths.prefix", "x").err
+    assert "tools.mcp.maths: give either `command` or `url`" in ludus("tools", "--tools.mcp.maths.prefix", "x").err
+    spaced = ludus("tools", "--tools.mcp.maths.command", "my-server --stdio")
+    assert (spaced.code, "as a list: [my-server, --stdio]" in spaced.err) == (2, True)
 
 
 # ---- what was typed -----------------------------------------------------------------------------------------------
@@ -237,6 +242,8 @@ def test_dotted_flags_are_taken_out(typed: list[str], rest: list[str], flags: li
         (["evaluate", "gsm9k"], "did you mean 'gsm8k'?"),
         (["evaluate", "gsm8k", "--env.split", "none", "--env.path", "no.jsonl"], "no.jsonl"),
         (["evaluate", "gsm8k", "--resume"], "run.out: which run should be resumed?"),
+        (["show", "somewhere", "--env.limit", "3"], "show takes no settings, such as --env.limit"),
+        (["evaluate", "--resume", "--out", "nowhere"], "nowhere: there is no run to go on with"),
         (["evaluate", "gsm8k", "--config", "none.yaml"], "--config none.yaml: No such file"),
         (["show", "nowhere"], "nowhere is not a run directory"),
         ([], "COMMAND"),
@@ -334,6 +341,8 @@ def test_a_run_directory_is_not_reused_by_accident(ludus: Ludus):
     assert ludus(*words).code == 0
     code, _, err = ludus(*words)
     assert code == 2 and "--resume" in err
+    code, _, err = ludus("evaluate", "gsm8k", "--resume", "--out", "r")
+    assert code == 2 and "r is a run of sums.py, not of gsm8k" in err
     code, _, err = ludus("evaluate", "--resume", "--out", "r", "--sampling.temperature", "0")
     assert code == 2 and "sampling.temperature: 1.0 → 0.0" in err
 
@@ -358,6 +367,10 @@ def test_a_spent_budget_ends_with_3_and_is_not_given_twice(ludus: Ludus, folder:
     assert again["status"] == "completed"
     assert again["ledger"]["agent"]["calls"] == 4
     assert len(calls(folder)) == 4
+    with (folder / "r" / "ledger.jsonl").open("a") as ledger:
+        ledger.write("\0\0\n")
+    damaged = ludus("evaluate", "--resume", "--out", "r")
+    assert (damaged.code, "ledger.jsonl is damaged" in damaged.err) == (2, True)
 
 
 def test_settings_are_checked_before_a_run_directory_is_made(
@@ -368,7 +381,8 @@ def test_settings_are_checked_before_a_run_directory_is_made(
     code, _, err = ludus("evaluate", "sums.py", "--out", "r", *server)
     assert code == 2
     assert "model.api_key_var: the environment variable NO_SUCH_KEY is not set" in err
-    assert ludus("evaluate", "sums.py", "--out", "r", "--tools.enabled", "nothing", *scripted()).code == 2
+    for tools in ("--tools.enabled=nothing", "--tools.enabled=terminal", "--tools.distribution=terminal_tasks"):
+        assert ludus("evaluate", "sums.py", "--out", "r", tools, *scripted()).code == 2
     assert not (folder / "r").exists()
 
 
@@ -429,7 +443,7 @@ def test_a_key_is_in_no_file_and_no_output(
 
 
 def started(folder: Path, *words: str) -> "subprocess.Popen[str]":
-    """A run whose last two rollouts are under way and wait."""
+    """A run whose first two rollouts are kept, and whose next two are under way and wait."""
     child = subprocess.Popen(
         [*LUDUS, "evaluate", "sums.py", "--out", "r", "--json", *scripted("slow"), *words],
         stdout=subprocess.PIPE,
@@ -437,12 +451,17 @@ def started(folder: Path, *words: str) -> "subprocess.Popen[str]":
         text=True,
         cwd=folder,
     )
-    for _ in range(2000):
-        if calls(folder).count("waiting") == 2 or child.poll() is not None:
-            break
-        threading.Event().wait(0.02)
-    assert calls(folder).count("waiting") == 2, child.communicate()
+    limit = time.monotonic() + 300
+    while calls(folder).count("waiting") < 2 or kept(folder) < 2:
+        assert child.poll() is None, child.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.02)
     return child
+
+
+def kept(folder: Path) -> int:
+    with RunDir.read(folder / "r") as run:
+        return run.count()
 
 
 def test_ctrl_c_finishes_what_runs_and_the_run_can_be_resumed(folder: Path):
@@ -451,7 +470,7 @@ def test_ctrl_c_finishes_what_runs_and_the_run_can_be_resumed(folder: Path):
     assert child.stderr is not None
     assert "stopping" in child.stderr.readline()
     (folder / "go").touch()
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=300)
     assert child.returncode == 130, err
     found = json.loads(out)
     assert (found["status"], found["summary"]["overall"]["scored"]) == ("interrupted", 4)
@@ -469,7 +488,7 @@ def test_a_second_ctrl_c_drops_what_runs(folder: Path):
     assert child.stderr is not None
     assert "stopping" in child.stderr.readline()
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=300)
     assert child.returncode == 130, err
     assert json.loads(out)["summary"]["overall"]["scored"] == 2
     assert "Traceback" not in err
@@ -486,6 +505,12 @@ def test_kill_9_loses_nothing_that_was_finished(folder: Path):
     assert json.loads(again.stdout)["summary"]["overall"]["scored"] == 4
     finished = [call for call in calls(folder) if call != "waiting"]
     assert sorted(finished) == ["0+0", "1+1", "2+2", "3+3"]
+
+
+def test_a_terminal_that_knows_no_arrows_is_no_error():
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*LUDUS, "config"], capture_output=True, check=True, env=ascii_only)
+    assert b"?" in done.stdout and not done.stderr
 
 
 def test_a_closed_pipe_is_no_error():

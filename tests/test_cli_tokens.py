@@ -71,6 +71,7 @@ def test_parse_prints_a_line_for_each_row(typed):
         (["--parser", "hermes"], b"abc\xff", "stdin is not UTF-8: byte 3 is 0xff"),
         (["--parser", "hermes", "--tools", "nowhere.json"], b"", "--tools: nowhere.json cannot be read: No such file"),
         (["--parser", "hermes", "--tools", "bad.json"], b"", "--tools: bad.json is not JSON"),
+        (["--parser", "hermes", "--tools", "deep.json"], b"", "--tools: deep.json is not JSON"),
         (["--parser", "hermes", "--tools", "object.json"], b"", "tools: expected a list of tools"),
         (["--jsonl"], b'{"parser": "hermes", "input": ""}\n{"input": "x"}', "line 2: no parser"),
         (["--jsonl"], b'\n{"parser": "x", "input": ""}', "line 2: unknown tool-call parser 'x'"),
@@ -85,6 +86,7 @@ def test_what_parse_cannot_read_is_named(typed, tmp_path: Path, monkeypatch, wor
     monkeypatch.chdir(tmp_path)
     Path("bad.json").write_text("{")
     Path("object.json").write_text("{}")
+    Path("deep.json").write_text("[" * 100_000 + "]" * 100_000)
     code, _, err = typed("parse", *words, stdin=stdin)
     assert code == 2
     assert message in err
@@ -282,12 +284,12 @@ def served(folder: Path, **options: object) -> Generator[str]:
 
     thread = threading.Thread(target=work)
     thread.start()
-    started.wait(10)
+    started.wait(60)
     try:
         yield addresses[0]
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(60)
         loop.close()
 
 

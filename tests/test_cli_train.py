@@ -20,6 +20,7 @@ from ludus.reflact.gate import Gate
 from ludus.reflact.journal import Progress
 from ludus.reflact.records import Baseline, Step
 from ludus.reflact.run import read_records
+from ludus.skill import Skill, as_file, from_file
 from ludus.store import RunDir
 
 LUDUS = [sys.executable, "-c", "import sys; from ludus.cli import main; sys.exit(main())"]
@@ -172,8 +173,11 @@ def test_a_skill_is_trained_and_everything_is_left_behind(ludus: Ludus):
     assert [line["record"] for line in lines] == ["baseline", "step", "step", "epoch", "step", "step", "epoch"]
     assert [line["number"] for line in lines if line["record"] == "step"] == [1, 2, 3, 4]
     summary = json.loads(Path("run/summary.json").read_text())
-    assert Path("run/best/SKILL.md").read_text() == summary["best"]["skill"]["text"] != ""
-    assert Path("run/final/SKILL.md").read_text() == summary["final"]["skill"]["text"]
+    for name in ("best", "final"):
+        file = Path(f"run/{name}/SKILL.md").read_text()
+        assert from_file(file).text == summary[name]["skill"]["text"] != ""
+        assert (front := Skill(file).front) is not None and front.name == "rules"
+    assert sum(summary["seconds"].values()) > 0 and {"baseline", "rollout", "test"} <= set(summary["seconds"])
     assert summary["best"]["test"]["overall"]["hard"] > summary["initial"]["test"]["overall"]["hard"] == 0.0
     report = Path("run/report.html").read_text()
     for words in ("<svg", "polyline", "accept_new_best", "Obey RULE-", "skipped_replace_target_not_found", "optimizer"):
@@ -182,6 +186,13 @@ def test_a_skill_is_trained_and_everything_is_left_behind(ludus: Ludus):
     assert "step 4/4 (epoch 2)" in done.err
     assert "step_0004" in done.out and "1 [0.61, 1] of 6 tasks" in done.out
     assert "run/best/SKILL.md" in done.out
+
+
+def test_a_trained_skill_is_used_as_it_was_trained_without_the_head_of_its_file(ludus: Ludus):
+    trained = Skill("Obey RULE-0.\n")
+    Path("SKILL.md").write_text(as_file(trained, "rules", "How to obey."))
+    assert ludus(*train("--out", "run", "--quiet", "--agent.skill", "SKILL.md", "--budget.calls", "2")).code == 3
+    assert json.loads(Path("run/config.json").read_text())["content"]["skill"] == trained.hash
 
 
 def test_for_machines_stdout_is_one_json(ludus: Ludus):
@@ -223,7 +234,7 @@ def test_the_settings_of_a_run_can_be_printed(ludus: Ludus):
 def test_killed_anywhere_it_comes_to_the_same_files(folder: Path):
     def run(out: str, *words: str) -> int:
         command = [*LUDUS, *train("--out", out, "--quiet", *words)]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode in (0, -signal.SIGKILL), done.stderr
         return done.returncode
 
@@ -323,16 +334,16 @@ def test_ctrl_c_finishes_what_runs_and_the_run_goes_on(folder: Path, ludus: Ludu
     process = subprocess.Popen(
         [*LUDUS, *train("--out", "run", *patient)], cwd=folder, stderr=subprocess.PIPE, text=True
     )
-    for _ in range(3000):
-        if Path("waiting").exists():
-            break
+    limit = time.monotonic() + 300
+    while not Path("waiting").exists():
+        assert process.poll() is None and time.monotonic() < limit
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     while "stopping" not in (line := process.stderr.readline()):
         assert line, "it ended by itself"
     Path("go").touch()
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "what was under way was finished" in error and "go on with: ludus train --resume --out run" in error
     assert ludus("train", "--resume", "--out", "run", "--quiet").code == 0
@@ -351,7 +362,7 @@ def test_a_broken_server_stops_the_run_which_goes_on_when_it_is_mended(ludus: Lu
     for name in [name for name in sys.modules if name.startswith("models") or "models.py" in name]:
         del sys.modules[name]
     command = [*LUDUS, "train", "--resume", "--out", "run", "--quiet"]
-    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+    assert subprocess.run(command, capture_output=True, timeout=300, check=False).returncode == 0
     assert Path("run/summary.json").exists()
 
 
@@ -369,6 +380,20 @@ def test_a_dry_run_says_what_the_run_then_takes(ludus: Ludus):
     assert real.keys() <= bounds.keys()
     for place, calls in bounds.items():
         assert calls["least"] <= real.get(place, 0) <= calls["most"], place
+    assert guess["earlier"] == "" and not any(line["measured"] for line in guess["lines"])
+
+
+def test_a_dry_run_goes_by_what_an_earlier_run_took(ludus: Ludus):
+    summary = json.loads(ludus(*train("--out", "runs/one", "--json")).out)["summary"]
+    guess = json.loads(ludus(*train("--dry-run", "--json")).out)
+    spent = [entry for entry in summary["spent"] if entry["stage"] != "test"]  # which is not in steps.jsonl
+    took = {(e["role"], e["stage"]): e["usage"]["prompt_tokens"] // e["calls"] for e in spent}
+    said = {(line["role"], line["stage"]): line["each"]["prompt_tokens"] for line in guess["lines"] if line["measured"]}
+    assert guess["earlier"] == "runs/one"
+    assert {place: said[place] for place in took} == took
+    assert ("agent", "test") in said  # as rollouts were in the other stages
+    assert "Tokens of a call are as they were in runs/one" in ludus(*train("--dry-run")).out
+    assert json.loads(ludus(*train("--dry-run", "--json", "--model.name", "another")).out)["earlier"] == ""
 
 
 def test_a_dry_run_for_people(ludus: Ludus):
@@ -415,6 +440,8 @@ def test_what_is_wrong_is_said_before_anything_runs(ludus: Ludus, words: list[st
 def test_an_environment_has_to_be_named(ludus: Ludus):
     done = ludus("train")
     assert done.code == 2 and "ludus train gsm8k" in done.err
+    done = ludus("train", "--resume", "--out", "nowhere")
+    assert done.code == 2 and "nowhere: there is no run to go on with" in done.err
 
 
 def documented() -> list[str]:

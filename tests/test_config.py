@@ -1,5 +1,6 @@
 """Settings: one precedence rule, problems in words, nothing secret anywhere."""
 
+import sys
 import textwrap
 from pathlib import Path
 from typing import get_args
@@ -154,6 +155,12 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(path: str, near: st
     assert str(caught.value) == f"{unknown}: unknown setting; {near}"
 
 
+def test_the_kind_of_a_model_is_a_near_name_too():
+    assert problem(model__tpye="openai") == "model.tpye: unknown setting; did you mean 'model.type'?"
+    price = problem(model__type="scripted", model__script="m.py:f", model__price={"prompt": 1})
+    assert price.startswith("model.price: unknown setting; another model.type has it; this one knows script")
+
+
 def test_an_unknown_option_of_the_environment_is_refused_with_the_nearest_name():
     assert problem(env__name="gsm8k", env__pth="x") == "env.pth: unknown setting; did you mean 'env.path'?"
     assert problem(env__name="terminal-test", env__path="x").startswith("env.path: unknown setting; ")
@@ -171,6 +178,8 @@ def test_options_without_an_environment_are_unknown():
         ("run.seed", "true", "run.seed: expected a whole number, got true"),
         ("env.group_size", "0", "env.group_size: expected a whole number of at least 1, got 0"),
         ("env.limit", "-3", "env.limit: expected a whole number of at least 1 or null, got -3"),
+        ("limits.turns", "0", "limits.turns: expected a whole number of at least 1, got 0"),
+        ("limits.tool_seconds", "-1", "limits.tool_seconds: expected a number above 0, got -1"),
         ("run.resume", "maybe", "run.resume: expected true or false, got 'maybe'"),
         ("budget.dollars", "0", "budget.dollars: expected a number above 0 or null, got 0"),
         ("sampling.temperature", ".inf", "sampling.temperature: expected a number or null, got inf"),
@@ -206,6 +215,7 @@ def test_all_problems_are_told_at_once():
         ("run:\n  seed: [1", 2, "expected"),
         ("run:\n  seed: 1\n  seed: 2\n", 3, "the key 'seed' is there twice"),
         ("run:\n\tseed: 1\n", 2, "cannot start any token"),
+        ("run:\n  [seed]: 1\n", 2, "a key must be a word"),
         ("a: !!python/object:os.system x\n", 1, "could not determine a constructor"),
     ],
 )
@@ -319,11 +329,14 @@ def test_key_values_are_known_for_masking_and_nowhere_else(monkeypatch: pytest.M
     [
         ("model.api_key_var", "sk-abc-123-SECRET", "model.api_key_var"),
         ("model.base_url", "http://me:SECRET@host/v1", "model.base_url"),
+        ("model.base_url", "https://SECRET@host/v1", "model.base_url"),
         ("model.proxy", "http://me:SECRET@proxy:1", "model.proxy"),
+        ("model.proxy", "me:SECRET@proxy:1", "model.proxy"),
         ("model.headers.Authorization", "Bearer SECRET", "model.headers.Authorization"),
         ("model.headers", "{X-Api-Key: SECRET}", "model.headers.X-Api-Key"),
         ("tools.mcp.a.env.MY_TOKEN", "SECRET", "tools.mcp.a.env.MY_TOKEN"),
         ("tools.mcp.a.url", "https://host/mcp?api_key=SECRET", "tools.mcp.a.url"),
+        ("agent.harnesses.mine", "{command: run, env: {OPENAI_API_KEY: SECRET}}", "agent.harnesses.mine.env"),
     ],
 )
 def test_a_secret_in_a_setting_is_refused_and_not_repeated(path: str, words: str, setting: str):
@@ -343,6 +356,13 @@ def test_proxies_come_from_the_setting_or_the_environment(monkeypatch: pytest.Mo
     assert proxy_for("http://api.example.com/v1", "") == ""
     assert proxy_for("https://api.example.com/v1", "none") == ""
     assert proxy_for("http://api.example.com", "http://mine:1") == "http://mine:1"
+    monkeypatch.setenv("https_proxy", "me:hidden-words@proxy:3128")
+    assert proxy_for("https://api.example.com/v1", "") == "http://me:hidden-words@proxy:3128"
+    assert secrets(load()) == ("hidden-words",)
+    monkeypatch.setenv("https_proxy", "socks5://me:hidden-words@proxy:1080")
+    with pytest.raises(ConfigError, match=r"the proxy for api\.example\.com is a socks5 one") as caught:
+        proxy_for("https://api.example.com/v1", "")
+    assert "hidden-words" not in str(caught.value)
 
 
 # ---- environments -------------------------------------------------------------------------------------------------
@@ -412,6 +432,21 @@ def test_a_file_with_no_or_several_environments_says_so(tmp_path: Path):
 def test_an_environment_s_field_may_not_take_our_names(tmp_path: Path):
     path = written(tmp_path, ENV.replace("size: int", "limit: int").replace("self.size", "3"), "clash.py")
     assert "has a field 'limit'" in problem(env__name=str(path))
+
+
+@pytest.mark.parametrize("fact", ['name: str = "tiny"', "sandbox: None = None", "toolsets: tuple[str, ...] = ()"])
+def test_a_fact_about_an_environment_is_no_option(tmp_path: Path, fact: str):
+    name = fact.partition(":")[0]
+    path = written(tmp_path, ENV.replace("size: int", f"{fact}\n        size: int"), f"option_{name}.py")
+    assert f"makes an option of '{name}'" in problem(env__name=str(path))
+
+
+def test_an_environment_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    written(tmp_path, "SIZE = 3\n", "beside_the_environment.py")
+    importing = ENV.replace("from typing", "from beside_the_environment import SIZE\n    from typing")
+    path = written(tmp_path, importing.replace("= 3", "= SIZE"), "importing.py")
+    assert load_env_class(str(path)).name == "tiny"
 
 
 def test_an_environment_without_a_name_says_how_to_give_it_one(tmp_path: Path):
@@ -499,12 +534,19 @@ def test_a_skill_is_read_from_its_file(tmp_path: Path):
 
 
 def test_distributions_by_name_and_of_one_s_own():
-    own = load([], [("tools.distribution", "mine"), ("tools.distributions.mine", "{file: 50}")])
-    found = build_distribution(own, BUILTIN)
-    assert found is not None and found.percent == (("file", 50.0),)
-    assert build_distribution(load(), BUILTIN) is None
+    def found(*flags: tuple[str, str], env: str = "terminal-test"):
+        settings = load([], [("env.name", env), *flags])
+        return build_distribution(settings, build_env(settings), BUILTIN)
+
+    own = found(("tools.distribution", "mine"), ("tools.distributions.mine", "{file: 50}"))
+    assert own is not None and own.percent == (("file", 50.0),)
+    assert found() is None
     with pytest.raises(ConfigError, match="exclude each other"):
-        build_distribution(load([], [("tools.distribution", "safe"), ("tools.enabled", "file")]), BUILTIN)
+        found(("tools.distribution", "safe"), ("tools.enabled", "file"))
+    with pytest.raises(ConfigError, match="this run has none of its toolsets"):
+        found(("tools.distribution", "safe"))
+    with pytest.raises(ConfigError, match="toolset 'terminal' works in a sandbox"):
+        found(("tools.distribution", "development"), env="gsm8k")
 
 
 def test_objects_by_reference(tmp_path: Path):

@@ -14,7 +14,7 @@ LUDUS = Path(sys.executable).with_name("ludus")
 
 
 def ludus(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([LUDUS, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([LUDUS, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
 
 def shell_commands() -> list[str]:
@@ -69,3 +69,6 @@ def test_the_file_tree_of_the_readme_names_files_that_exist():
     assert names
     for name in names:
         assert list((ROOT / "src" / "ludus").rglob(name)), f"{name} is in the README, but not in the package"
+    parts = {path.name for path in (ROOT / "src" / "ludus").iterdir() if path.suffix == ".py" or path.is_dir()}
+    for part in parts - {"__init__.py", "__main__.py", "__pycache__"}:
+        assert part in tree[1], f"{part} is in the package, but not in the README"

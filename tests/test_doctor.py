@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import tomllib
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +14,7 @@ import pytest
 from ludus.config import load
 from ludus.config.recipes import ServerConfig
 from ludus.doctor import (
+    EXTRAS,
     Finding,
     about_disk,
     about_extras,
@@ -25,6 +27,7 @@ from ludus.doctor import (
     models_request,
 )
 
+PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 MODELS = json.dumps({"object": "list", "data": [{"id": "qwen-small"}, {"id": "qwen-large"}]})
 
 
@@ -166,6 +169,17 @@ def test_local_slots_say_that_they_hold_nothing():
 def test_extras_are_optional():
     for finding in about_extras():
         assert finding.status == "ok" or finding.remedy.startswith("pip install 'ludus[")
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    for extra, (module, _) in EXTRAS.items():
+        assert any(requirement.startswith(module) for requirement in extras[extra])
+
+
+def test_every_server_is_asked(tmp_path: Path):
+    with serving(200, MODELS) as (first, _), serving(500, "") as (second, _):
+        config = load([], [("model.base_url", first), ("model.servers", second), ("model.name", "qwen-small")])
+        findings = [f for f in asyncio.run(examine(config, tmp_path)) if f.what == "model server"]
+    assert [f.status for f in findings] == ["ok", "warn"]
+    assert first in findings[0].message and second in findings[1].message
 
 
 def test_everything_at_once(tmp_path: Path):

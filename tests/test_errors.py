@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from ludus.errors import BudgetExhausted, ModelError, SandboxError, VerifierError, boundary, suggest
@@ -9,6 +11,19 @@ def test_a_boundary_names_what_foreign_code_raised():
     with pytest.raises(VerifierError, match=says) as caught, boundary(VerifierError, "verify of task 7"):
         _ = 1 / 0
     assert caught.value.as_failure() == Failure("verifier", str(caught.value), True)
+
+
+def test_a_boundary_tells_the_line_of_the_users_code_and_not_of_libraries():
+    says = r"set-up: JSONDecodeError: Expecting value.* \(test_errors\.py, line \d+\)$"
+    with pytest.raises(VerifierError, match=says), boundary(VerifierError, "set-up"):
+        json.loads("nothing")
+
+
+def test_a_boundary_keeps_the_beginning_of_an_endless_text():
+    with pytest.raises(VerifierError) as caught, boundary(VerifierError, "verify"):
+        raise ValueError("x" * 1_000_000)
+    assert len(str(caught.value)) < 2_200
+    assert "xxx… (test_errors.py, line " in str(caught.value)
 
 
 def test_a_boundary_names_a_time_out_whose_own_text_is_empty():

@@ -1,6 +1,7 @@
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -14,7 +15,7 @@ from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.pool import open_pool
 from ludus.skill import Skill
 from ludus.tools import Tool, tool
-from ludus.types import Message, Rollout, Score, StopReason, Task
+from ludus.types import Message, Rollout, Score, StopReason, Task, ToolSpec
 
 TASK = Task(id="a/b", prompt="Say yes.", answer="yes")
 
@@ -122,12 +123,13 @@ def test_the_agents_processes_are_dead_and_its_files_are_there_when_verify_runs(
     class Looks(Boxed, frozen=True):
         async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
             assert box is not None
-            alive = await box.exec("pgrep -f 'slee[p] 98765' | wc -l")
+            alive = await box.exec(f"pgrep -f 'slee[p] {seconds}' | wc -l")
             text = await box.read("left.txt")
             return Score.of(1.0, f"{alive.text.strip()} alive, file: {text.decode().strip()}")
 
-    script = [call("shell", command="echo kept > left.txt; setsid sleep 98765 & sleep 98765 & true"), say("done")]
-    rollout = once(Looks(), policy(script))
+    seconds = f"98765.{os.getpid()}"  # nobody else's
+    command = f"echo kept > left.txt; setsid sleep {seconds} & sleep {seconds} & true"
+    rollout = once(Looks(), policy([call("shell", command=command), say("done")]))
     assert rollout.failure is None
     assert rollout.score is not None
     assert rollout.score.feedback == "0 alive, file: kept"
@@ -158,17 +160,35 @@ def test_a_long_tool_result_lies_in_the_slot():
     assert rollout.turns[1].results[0].content.strip() == "100000"
 
 
-def test_a_rollout_past_its_time_limit_is_stopped_and_still_judged():
+def test_a_rollout_past_its_time_limit_is_stopped_and_still_judged(pass_time: Callable[[float], None]):
     async def script(messages: Sequence[Message], *_: object) -> Message:
         if len(messages) == 2:
             return call("shell", command="echo one")
+        pass_time(200)
         await asyncio.sleep(3600)
         return say("never")
 
-    rollout = once(Boxed(), policy(script, limits=Limits(rollout_seconds=0.5)))
+    rollout = once(Boxed(), policy(script, limits=Limits(rollout_seconds=100)))
     assert rollout.stop is StopReason.TIMEOUT
     assert len(rollout.turns) == 1
     assert rollout.score == Score.of(0.0, "compared")
+
+
+def test_a_rollout_that_outgrows_the_servers_context_is_judged_and_one_that_never_fitted_has_failed():
+    def outgrowing(replies: int) -> Callable[..., Message]:
+        def script(messages: Sequence[Message], *_: object) -> Message:
+            if sum(message.role == "assistant" for message in messages) < replies:
+                return call("shell", command="echo one")
+            fault = ModelError("status 400: maximum context length is 4096 tokens", retryable=False)
+            fault.too_long = True
+            raise fault
+
+        return script
+
+    rollout = once(Boxed(), policy(outgrowing(1)))
+    assert (rollout.stop, len(rollout.turns), rollout.score) == (StopReason.CONTEXT, 1, Score.of(0.0, "compared"))
+    rollout = once(Boxed(), policy(outgrowing(0)))
+    assert (rollout.stop, rollout.score) == (StopReason.FAILED, None)
 
 
 # ---- a failure is not a zero --------------------------------------------------------------------------------------
@@ -217,6 +237,30 @@ def test_setup_that_breaks_is_a_setup_failure():
     rollout = once(NoSetup(), policy())
     assert rollout.failure is not None
     assert (rollout.failure.boundary, rollout.turns) == ("setup", ())
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        (lambda: [len], "not Tool: make one with @tool"),
+        (lambda: [named("twice"), named("twice")], "two tools are called 'twice'"),
+    ],
+)
+def test_tools_that_cannot_be_offered_are_a_setup_failure(own: Callable[[], list[Any]], says: str):
+    class Tooled(Yes, frozen=True):
+        def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
+            return own()
+
+    rollout = once(Tooled(), policy())
+    assert rollout.failure is not None and rollout.failure.boundary == "setup"
+    assert says in rollout.failure.message
+
+
+def named(name: str) -> Tool:
+    async def run(arguments: object) -> str:
+        return ""
+
+    return Tool(ToolSpec(name, "", {"type": "object"}), run)
 
 
 def test_a_model_that_dies_midway_leaves_its_turns_in_the_record():
@@ -423,7 +467,7 @@ def test_cancelling_at_any_await_gives_the_slot_back(where: str):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            async with asyncio.timeout(5), pool.lease(SandboxSpec()) as box:  # the only slot is free again
+            async with asyncio.timeout(60), pool.lease(SandboxSpec()) as box:  # the only slot is free again
                 return (await box.exec("true")).exit_code
 
     assert asyncio.run(go()) == 0

@@ -3,13 +3,25 @@
 import io
 import os
 import pty
+import re
 
 import msgspec
 import pytest
 from rich.console import Console
 
 from ludus.batch import Progress
-from ludus.show import ProgressBar, compact, duration, facts, money, number, print_groups, print_rollout, print_summary
+from ludus.show import (
+    ProgressBar,
+    compact,
+    duration,
+    facts,
+    money,
+    number,
+    print_groups,
+    print_rollout,
+    print_summary,
+    progress_bar,
+)
 from ludus.stats import summarize
 from ludus.types import (
     Call,
@@ -108,6 +120,13 @@ def test_a_summary_says_what_happened():
         assert words in text
 
 
+def test_a_summary_reads_no_markup_and_no_terminal_code():
+    hostile = "[red]it[/red] said [redacted] \x1b[2J[/]"
+    failed = msgspec.structs.replace(rollout(None), failure=Failure("model", hostile))
+    text = printed(print_summary, summarize([Group(task=TASK, rollouts=(failed,), size=1)]))
+    assert "[red]it[/red] said [redacted] ␛[2J[/]" in text
+
+
 def test_the_summary_of_nothing_has_no_mean():
     text = printed(print_summary, summarize([]))
     assert "mean score" in text
@@ -139,6 +158,22 @@ def test_progress_in_words():
         facts(Progress(10, 3, 2, 0.5, Usage(12_000, 345, 0, 0.01))) == "mean 0.500 · 1 failed · 12.3k tokens · $0.0100"
     )
     assert facts(Progress(10, 0, 0, None, Usage())) == "no score yet · 0 tokens"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "160"])
+def test_the_count_and_the_time_stay_whole_however_narrow_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: str):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", columns)
+    screen = Terminal()
+    with progress_bar(screen) as bar:
+        bar.add_task("rollouts", total=480, completed=120, facts="step 13/40 evaluate 1/40 · " + "words " * 40)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
+    assert "120/480 step 13/40" in shown and "left -:--:--" in shown and "…" in shown
 
 
 def test_progress_is_silent_where_nobody_looks():

@@ -14,7 +14,10 @@ from ludus.skill import (
     Edit,
     Skill,
     apply,
+    as_file,
+    from_file,
     guidance,
+    named,
     note_key,
     notes,
     protect,
@@ -86,6 +89,32 @@ def test_all_fields_of_the_form_are_read():
 def test_front_matter_that_is_not_in_form_is_refused_with_the_reason(head: str, says: str):
     with pytest.raises(ConfigError, match=says):
         _ = Skill(f"---\n{head}---\nBody\n").front
+
+
+@pytest.mark.parametrize("text", ["", "Body\n", "\n\nBody", "---\n\nno head\n", "- a\n---\n- b\n"])
+def test_a_file_has_a_head_and_gives_back_the_very_text(text: str):
+    file = as_file(Skill(text), "orders", "Says: do it.")
+    front = Skill(file).front
+    assert front is not None and (front.name, front.description) == ("orders", "Says: do it.")
+    assert from_file(file) == Skill(text)
+    assert as_file(from_file(file), "orders", "Says: do it.") == file
+
+
+def test_a_file_that_somebody_wrote_or_changed_is_taken_as_it_is():
+    own = FRONT + "\nBody\n"
+    assert as_file(Skill(own), "orders", "Another.") == own
+    changed = as_file(Skill("Body\n"), "orders", "Mine.").replace("Body", "My body")
+    for text in (own, changed, "Body\n", "---\nname: 3\n---\n", ""):
+        assert from_file(text) == Skill(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("SearchQAAdapter", "searchqaadapter"), ("my_env.py", "my-env-py"), ("é", "skill"), ("a" * 63 + "-b", "a" * 63)],
+)
+def test_any_text_can_be_made_a_name(text: str, name: str):
+    assert named(text) == name
+    assert with_front_matter(Skill("x"), name, "d").front is not None
 
 
 def test_a_head_can_be_given_to_a_document_that_has_none():

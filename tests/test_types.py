@@ -1,4 +1,8 @@
+import json
 import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
 
 import msgspec
 import pytest
@@ -60,6 +64,31 @@ def test_a_score_is_finite_wherever_the_number_stands(bad: float, place: str):
 )
 def test_score_of_a_value(value: float, passed: bool, soft: float):
     assert Score.of(value) == Score(value, passed, soft)
+
+
+class Ratio(float):
+    """A number of some library."""
+
+
+class Words(str):
+    """Its texts."""
+
+
+@pytest.mark.parametrize("value", [True, 1, Ratio(1.0), Fraction(1), Decimal(1)])
+def test_a_score_is_made_of_plain_values_whatever_a_verifier_has_at_hand(value: Any):
+    score = Score.of(value, Words("fine"), parts={Words("style"): value})
+    assert score == Score(1.0, True, 1.0, "fine", {"style": 1.0})
+    assert msgspec.json.decode(to_json(score), type=Score) == score
+    assert Score(value, 1, value) == Score(1.0, True, 1.0)  # type: ignore
+
+
+def test_texts_numbers_and_arrays_of_libraries_are_written_as_what_they_are():
+    class Array:
+        def tolist(self) -> list[int]:
+            return [1, 2]
+
+    task = Task(id=Words("a"), prompt=Words("b"), answer=[Ratio(0.5), type("Count", (int,), {})(3), Array()])
+    assert json.loads(to_json(task)) == {"id": "a", "prompt": "b", "files": {}, "answer": [0.5, 3, [1, 2]]}
 
 
 def test_a_rollout_has_a_score_or_a_failure():

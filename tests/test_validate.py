@@ -1,8 +1,9 @@
 """Validation finds what is wrong with an environment, and nothing where nothing is."""
 
 import asyncio
-from collections.abc import Iterator
-from typing import ClassVar
+import re
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Literal
 
 import pytest
 
@@ -10,6 +11,7 @@ from ludus.agent import Limits
 from ludus.env import Env
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.pool import open_pool
+from ludus.tools import Tool
 from ludus.types import Message, Rollout, Score, Task
 from ludus.validate import (
     EMPTY,
@@ -17,8 +19,10 @@ from ludus.validate import (
     IDS,
     LEAKS,
     PROMPTS,
+    RECORD,
     REPEATS,
     SETUP,
+    TOOLS,
     Check,
     Evidence,
     Files,
@@ -66,7 +70,9 @@ def test_a_sound_environment_has_no_problems():
     assert report.ok
     assert {c.name: c.verdict for c in report.checks} == {
         IDS: "ok",
+        RECORD: "ok",
         PROMPTS: "ok",
+        TOOLS: "ok",
         SETUP: "skipped",
         GOLD: "ok",
         EMPTY: "ok",
@@ -112,12 +118,61 @@ class Unsolvable(Words, frozen=True):
         raise RuntimeError("no idea")
 
 
+class Speechless(Words, frozen=True):
+    async def solve(self, task: Task, box: Sandbox | None) -> str:
+        return None  # type: ignore
+
+
+class NotAsync(Words, frozen=True):
+    def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:  # type: ignore
+        return Score.of(1.0)
+
+
+class RaisingAtOnce(Words, frozen=True):
+    def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:  # type: ignore
+        raise KeyError("tests.json")
+
+
+class NotMessages(Words, frozen=True):
+    def opening(self, task: Task) -> tuple[Message, ...]:
+        return ({"role": "user"},)  # type: ignore
+
+
+class PromptLess(Words, frozen=True):
+    def opening(self, task: Task) -> tuple[Message, ...]:
+        return (Message("user", None),)  # type: ignore
+
+
+class NotTools(Words, frozen=True):
+    def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
+        return [len]  # type: ignore
+
+
+class Unspeakable(Words, frozen=True):
+    def tasks(self, split: str) -> Iterator[Task]:
+        for task in super().tasks(split):
+            yield Task(id=task.id, prompt=task.prompt, answer=re.compile(task.answer))
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        return Score.of(float(bool(rollout.task.answer.fullmatch(rollout.answer))))
+
+    async def solve(self, task: Task, box: Sandbox | None) -> str:
+        return task.answer.pattern
+
+
 @pytest.mark.parametrize(
     ("env", "names", "message"),
     [
         (Lenient(), [EMPTY], "an empty answer scored 1, passed"),
         (PartialCredit(), [GOLD, EMPTY], "gold scored 0.9, not passed: Nearly."),
-        (Raising(), [GOLD, EMPTY], "verify gold raised KeyError: 'tests.json'"),
+        (Raising(), [GOLD, EMPTY], "verify gold raised KeyError: 'tests.json' (test_validate.py, line "),
+        (RaisingAtOnce(), [GOLD, EMPTY], "verify gold raised KeyError: 'tests.json'"),
+        (NotAsync(), [GOLD, EMPTY], "verify must be written as `async def`"),
+        (NotMessages(), [PROMPTS], "opening raised TypeError: opening() gives dict, not ludus.types.Message"),
+        (PromptLess(), [PROMPTS], "a message whose content is NoneType, not text"),
+        (NotTools(), [TOOLS], "tools() gives builtin_function_or_method, not Tool: make one with @tool"),
+        (Unspeakable(), [RECORD], "a task must be plain JSON values, answer included"),
+        (Speechless(), [GOLD], "solve returned NoneType, not the final answer as text"),
         (NotANumber(), [GOLD, EMPTY], "Score.value is nan"),
         (NotAScore(), [GOLD, EMPTY], "verify returned float, not a Score"),
         (Hanging(), [GOLD, EMPTY], "verify gold took longer than 0.05 s"),
@@ -261,6 +316,28 @@ class Dicing(Copying, frozen=True):
         await box.exec("head -c 8 /dev/urandom > dice; mkdir -p ~/.cache; echo 'it is none of that' > ~/.cache/key")
 
 
+class Elsewhere(Copying, frozen=True):
+    """Solved outside of /workspace, where a run's verifier does not look."""
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        assert box is not None
+        return Score.of(float((await box.exec("test -e ~/done")).exit_code == 0), "Looked for it in home.")
+
+    async def solve(self, task: Task, box: Sandbox | None) -> str:
+        assert box is not None
+        await box.exec("touch ~/done")
+        return "Done."
+
+
+class ElsewhereInTheSame(Elsewhere, frozen=True):
+    verify_in: ClassVar[Literal["fresh", "same"]] = "same"
+
+
+class Slotless(Copying, frozen=True):
+    def slot(self, task: Task) -> SandboxSpec:
+        raise KeyError(task.id)
+
+
 class Collapsing(Copying, frozen=True):
     async def setup(self, task: Task, box: Sandbox) -> None:
         raise ConnectionError("the mirror is down")
@@ -285,6 +362,17 @@ def test_setup_that_differs_and_leaks_is_found_out():
     assert failing(report) == [SETUP]
     assert "dice" in check(report, SETUP).problems[0].message
     assert ".cache/key after setup" in check(report, LEAKS).problems[0].message
+
+
+def test_gold_is_judged_where_a_run_would_judge_it():
+    assert failing(in_slots(Elsewhere())) == [GOLD]
+    assert in_slots(ElsewhereInTheSame()).ok
+
+
+def test_a_slot_that_cannot_be_told_is_a_problem():
+    report = in_slots(Slotless())
+    assert failing(report) == [SETUP, GOLD, EMPTY]
+    assert "setup raised KeyError: 'one'" in as_text(report)
 
 
 def test_setup_that_fails_is_a_problem_and_nothing_else_counts_as_proven():

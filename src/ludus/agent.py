@@ -7,8 +7,8 @@
 The loop yields a `Turn` as soon as it is complete and keeps nothing else, so whatever happened before a failure is
 already with the caller. Two rules decide where a mistake goes. The model's own mistakes (an unknown tool, arguments
 that are not JSON or do not fit the schema, a tool that raises or takes too long) come back to it as an observation and
-stay in the record as tool errors. The world's failures (`RolloutError`) pass through to the caller. Whoever stops the
-loop says why, on the turn: `Turn.stop`.
+stay in the record as tool errors. The world's failures (`RolloutError`) and whatever else is for the user to mend
+(`LudusError`) pass through to the caller. Whoever stops the loop says why, on the turn: `Turn.stop`.
 """
 
 import asyncio
@@ -23,25 +23,28 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from ludus.errors import RolloutError
+from ludus.errors import LudusError, ModelError, ToolBroken
 from ludus.examples import parse, without_examples
 from ludus.harness import Harness
 from ludus.models import Model
+from ludus.models.estimate import prompt_tokens, text_tokens
 from ludus.skill import Skill, with_front_matter
 from ludus.tools import BadArguments, Tool
 from ludus.tools.toolsets import BUILTIN, Registry
 from ludus.types import (
     Call,
+    Count,
     Finish,
     JsonObject,
     Message,
+    Positive,
     Sampling,
     StopReason,
     ToolResult,
     ToolSpec,
     Turn,
+    Whole,
     canonical,
-    to_json,
 )
 
 ToolHandler = Callable[[Call, JsonObject], Awaitable[str]]
@@ -61,23 +64,23 @@ SKILLS = "/tmp/skills"
 class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How far a rollout may go."""
 
-    turns: int = 30
+    turns: Count = 30
     """How many replies of the model a rollout has at most."""
-    rollout_seconds: float = 1800.0
+    rollout_seconds: Positive = 1800.0
     """Time for the agent's turns: not counted are waiting for a slot, `setup` and `verify`."""
-    tool_seconds: float = 300.0
+    tool_seconds: Positive = 300.0
     """Time for one tool call, unless the tool has its own limit."""
-    result_chars: int = 20_000
+    result_chars: Whole = 20_000
     """A longer tool result is spilled to a file in the slot and shown as a preview."""
-    turn_chars: int = 60_000
+    turn_chars: Whole = 60_000
     """What all results of one turn may add up to; the largest are spilled first."""
-    preview_chars: int = 4_000
+    preview_chars: Whole = 4_000
     """How much of a result that is too long is shown: its beginning and, more of it, its end."""
-    context_tokens: int | None = None
+    context_tokens: Count | None = None
     """The model's context window. The rollout ends, as `context`, before a prompt that would not fit in it."""
-    setup_seconds: float = 600.0
+    setup_seconds: Positive = 600.0
     """Time for the environment's `setup`; past it the rollout has failed, and is tried again."""
-    verify_seconds: float = 600.0
+    verify_seconds: Positive = 600.0
     """The same for its `verify`."""
 
 
@@ -152,18 +155,24 @@ async def turns(
 ) -> AsyncGenerator[Turn, None]:
     """Run the agent from `opening` until something stops it; the last turn carries the reason.
 
-    Ends without a turn only if the opening itself does not fit the context budget. Time limits on the whole rollout are
-    the caller's: cancel the generator's task.
+    It carries none if the next prompt did not fit the context: the opening itself that of `limits`, in which case there
+    is no turn, or a later one the server's own. Time limits on the whole rollout are the caller's: cancel the
+    generator's task.
     """
     by_name = {tool.name: tool for tool in tools}
     specs = tuple(tool.spec for tool in tools)
     messages = list(opening)
     limits = policy.limits
-    if not _fits(limits, _estimate(messages, specs)):
+    if not _fits(limits, messages, specs):
         return
     for number in range(1, limits.turns + 1):
         started = time.monotonic()
-        completion = await policy.model.complete(messages, specs, _sampling(policy.sampling, seed, number))
+        try:
+            completion = await policy.model.complete(messages, specs, _sampling(policy.sampling, seed, number))
+        except ModelError as error:
+            if error.too_long and number > 1:
+                return
+            raise
         calls = completion.message.calls
         results: Sequence[ToolResult] = ()
         if calls:
@@ -171,7 +180,9 @@ async def turns(
             results = await _within_budget(results, by_name, limits, spill, number)
         turn = Turn(completion, tuple(results), seconds=time.monotonic() - started)
         messages.extend(turn.messages)
-        stop = _why_stop(turn, number, limits, by_name)
+        stop = _why_stop(turn, number, limits.turns, by_name)
+        if stop is None and not _fits(limits, messages, specs, turn):
+            stop = StopReason.CONTEXT
         yield turn if stop is None else msgspec.structs.replace(turn, stop=stop)
         if stop is not None:
             return
@@ -181,13 +192,13 @@ def _sampling(sampling: Sampling, seed: int | None, turn: int) -> Sampling:
     """The same rollout seed must not draw the same noise every turn."""
     if seed is None:
         return sampling
-    return msgspec.structs.replace(sampling, seed=(seed + turn * 1_000_003) % 2**31)
+    return msgspec.structs.replace(sampling, seed=((sampling.seed or 0) + seed + turn * 1_000_003) % 2**31)
 
 
 # ---- stopping -----------------------------------------------------------------------------------------------------
 
 
-def _why_stop(turn: Turn, number: int, limits: Limits, tools: Mapping[str, Tool]) -> StopReason | None:
+def _why_stop(turn: Turn, number: int, most: int, tools: Mapping[str, Tool]) -> StopReason | None:
     completion = turn.completion
     if not completion.message.calls:
         if completion.finish is Finish.LENGTH:
@@ -195,28 +206,18 @@ def _why_stop(turn: Turn, number: int, limits: Limits, tools: Mapping[str, Tool]
         return StopReason.FILTERED if completion.finish is Finish.FILTER else StopReason.FINISHED
     if any(r.call.name in tools and tools[r.call.name].ends_episode and not r.error for r in turn.results):
         return StopReason.SUBMITTED
-    if number >= limits.turns:
-        return StopReason.MAX_TURNS
-    return None if _fits(limits, _next_prompt_tokens(turn)) else StopReason.CONTEXT
+    return StopReason.MAX_TURNS if number >= most else None
 
 
-def _fits(limits: Limits, prompt_tokens: int) -> bool:
-    return limits.context_tokens is None or prompt_tokens < limits.context_tokens
-
-
-def _next_prompt_tokens(turn: Turn) -> int:
-    """What the server counted for this turn, plus an estimate of what its results add."""
-    counted = turn.completion.usage.tokens
-    return counted + sum(_text_tokens(r.content) for r in turn.results)
-
-
-def _estimate(messages: Sequence[Message], specs: Sequence[ToolSpec]) -> int:
-    text = sum(_text_tokens(m.content) for m in messages)
-    return text + (len(to_json(specs)) // 4 if specs else 0)
-
-
-def _text_tokens(text: str) -> int:
-    return len(text) // 4 + 8
+def _fits(limits: Limits, messages: Sequence[Message], specs: Sequence[ToolSpec], last: Turn | None = None) -> bool:
+    """Whether the next prompt fits the context: by what the server counted for the last turn and an estimate of what
+    its results add, or, where nothing was counted, by an estimate of everything."""
+    if limits.context_tokens is None:
+        return True
+    size = last.completion.usage.tokens if last else 0
+    if last and size:
+        size += sum(text_tokens(result.content) + 8 for result in last.results)
+    return (size or prompt_tokens(messages, specs)) < limits.context_tokens
 
 
 # ---- tools --------------------------------------------------------------------------------------------------------
@@ -270,17 +271,19 @@ async def _run_call(call: Call, tools: Mapping[str, Tool], handler: ToolHandler 
     if isinstance(arguments, str):
         return _mistake(call, arguments)
     limit = tool.seconds or seconds
+    clock = asyncio.timeout(limit)
     try:
-        async with asyncio.timeout(limit):
+        async with clock:
             content = await (tool.run(arguments) if handler is None else handler(call, arguments))
     except BadArguments as error:
         return _mistake(call, f"{error}. Call {call.name} again with arguments that fit its schema.")
-    except TimeoutError:
-        return _mistake(call, f"{call.name} took longer than {limit:g} s and was stopped.", started)
-    except (RolloutError, asyncio.CancelledError):
+    except LudusError:
         raise
     except Exception as error:  # a tool is foreign code: whatever it raises is its answer to the model
-        return _mistake(call, f"{type(error).__name__}: {error}", started)
+        late = f"{call.name} took longer than {limit:g} s and was stopped." if clock.expired() else ""
+        return _mistake(call, late or f"{type(error).__name__}: {error}", started)
+    if not isinstance(content, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # tools are foreign code
+        raise ToolBroken(f"the tool '{call.name}' gave back {type(content).__name__}, not text", retryable=False)
     return ToolResult(call, content, seconds=time.monotonic() - started)
 
 
@@ -339,7 +342,7 @@ async def _shorten(result: ToolResult, preview_chars: int, spill: Spill | None, 
     head, tail = _ends(text, preview_chars)
     left_out = len(text) - len(head) - len(tail)
     content = f"{head}\n[{left_out} of {len(text)} characters are not shown: {where}]\n{tail}"
-    return msgspec.structs.replace(result, content=content, spilled=path)
+    return msgspec.structs.replace(result, content=content, spilled=path, error=result.error[:preview_chars])
 
 
 def _ends(text: str, limit: int) -> tuple[str, str]:

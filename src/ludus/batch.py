@@ -27,7 +27,7 @@ from msgspec import Struct
 from ludus import page
 from ludus.agent import Policy
 from ludus.env import Env
-from ludus.errors import ConfigError, LudusError, StoreError
+from ludus.errors import ConfigError, LudusError, StoreError, told
 from ludus.models.tokens.sequences import mode
 from ludus.rollout import Job, as_group, derive_seed, group_jobs, run_many
 from ludus.sandbox.pool import Pool
@@ -94,12 +94,7 @@ class ProcessReport(Struct, frozen=True):
 
 def load_tasks(env: Env, split: str, limit: int | None = None, ids: Sequence[str] | None = None) -> tuple[Task, ...]:
     """The tasks of a split, checked: the first `limit` of them, or those named by `ids` in that order."""
-    try:
-        tasks = tuple(itertools.islice(env.tasks(split), None if ids else limit))
-    except LudusError:
-        raise
-    except Exception as error:  # an environment is foreign code, and its data is the user's to mend
-        raise ConfigError(f"env {env.name}: the tasks of split '{split}' cannot be loaded: {error!r}") from error
+    tasks = tuple(itertools.islice(each_task(env, split), None if ids else limit))
     if not tasks:
         raise ConfigError(
             f"env {env.name} has no tasks in split '{split}': choose another split, or check the environment's data "
@@ -113,6 +108,19 @@ def load_tasks(env: Env, split: str, limit: int | None = None, ids: Sequence[str
     if unknown:
         raise ConfigError(f"env {env.name}, split '{split}': no task has the id {', '.join(map(repr, unknown[:5]))}")
     return tuple(by_id[id] for id in dict.fromkeys(ids))[:limit]
+
+
+def each_task(env: Env, split: str) -> Iterator[Task]:
+    """The tasks of a split as the environment makes them, ids unchecked. Whatever goes wrong there is a ConfigError."""
+    try:
+        for task in env.tasks(split):
+            if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]  # foreign code
+                raise ConfigError(f"env {env.name}: tasks() gives {type(task).__name__}, not Task")
+            yield task
+    except LudusError:
+        raise
+    except Exception as error:  # an environment is foreign code, and its data is the user's to mend
+        raise ConfigError(f"env {env.name}: the tasks of split '{split}' cannot be loaded: {told(error)}") from error
 
 
 def _check_ids(env: Env, tasks: Iterable[Task]) -> None:
@@ -224,7 +232,7 @@ async def _run(
             waiting(), plan.batch.env, pool, record=record, concurrency=concurrency, retries=retries, stop=stop
         )
     except BaseExceptionGroup as errors:
-        raise _first(errors) from errors
+        raise _first(errors) from None
 
 
 class _Count:

@@ -3,7 +3,7 @@
 Each finding is a line: ok, warn (something optional is missing), off (a backend that nobody asked for is not here) or
 fail (something essential is missing), with the remedy. Essential are the Python version, and whatever the user asked
 for: the sandboxes of the settings, and a model server if one is configured. Nothing is changed and nothing is paid for:
-the server is asked for its list of models, once.
+each server is asked for its list of models, once.
 """
 
 import importlib.util
@@ -33,7 +33,8 @@ PROBE = Timeouts(connect=5.0, silence=5.0, total=10.0)
 
 EXTRAS = {
     "mcp": ("mcp", "tools from MCP servers"),
-    "hub": ("huggingface_hub", "data sets and weights from the Hugging Face hub"),
+    "hub": ("datasets", "data sets and weights from the Hugging Face hub"),
+    "tokens": ("tokenizers", "token mode: exact ids, for RL"),
 }
 
 
@@ -55,7 +56,9 @@ async def examine(config: Config, folder: Path) -> list[Finding]:
         about_disk(shutil.disk_usage(folder).free),
     ]
     if isinstance(config.model, ServerConfig):
-        findings.append(await about_server(config.model))
+        for address in [url for url in (config.model.base_url, *config.model.servers) if url] or [""]:
+            one = msgspec.structs.replace(config.model, base_url=address, servers=())
+            findings.append(await about_server(one))
     return findings
 
 

@@ -59,7 +59,7 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             await box.write(path, text.encode())
 
     def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
-        """Tools of the environment's own, beside those of the toolsets."""
+        """Tools of the environment's own, beside those of the toolsets: `ludus.tools.tool` makes one of a function."""
         return ()
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:

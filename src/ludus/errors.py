@@ -16,7 +16,10 @@ Foreign exceptions become one of these at a `boundary(...)`, once; `rollout.run`
 `RolloutError` into a recorded `Failure`. Anything else is a bug in Ludus and stops the run loudly.
 """
 
+import sysconfig
+import traceback
 from difflib import get_close_matches
+from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Literal
 
@@ -56,6 +59,8 @@ class RolloutError(LudusError):
 
 class ModelError(RolloutError):
     boundary = "model"
+    too_long = False
+    """The server refused the conversation because it does not fit the model's context."""
 
 
 class SandboxError(RolloutError):
@@ -81,7 +86,8 @@ class HarnessError(RolloutError):
 class boundary:  # a class and not a generator, because every rollout goes through several
     """Attribute whatever foreign code raises inside to `kind`. Our own errors pass through as they are.
 
-    A `TimeoutError` is named as such, because its own text is empty.
+    A `TimeoutError` without a text is named as such. What an environment's own code raises is told with
+    its file and line.
     """
 
     __slots__ = ("_kind", "_what")
@@ -97,8 +103,26 @@ class boundary:  # a class and not a generator, because every rollout goes throu
     ) -> None:
         if not isinstance(error, Exception) or isinstance(error, LudusError):
             return
-        words = "timed out" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+        words = "timed out" if isinstance(error, TimeoutError) and not str(error) else told(error)
         raise self._kind(f"{self._what}: {words}") from error
+
+
+LONGEST = 2_000
+"""Characters that are kept of what foreign code raised: some put all of their data into the text."""
+
+
+def told(error: Exception) -> str:
+    """What foreign code raised: its kind, its words, and the last line of the user's own code that led there."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    words = str(error)
+    return f"{type(error).__name__}: {words if len(words) <= LONGEST else f'{words[:LONGEST]}…'}{where}"
+
+
+def _is_users(file: str) -> bool:
+    """Whether a file of code is neither ours, nor Python's, nor an installed package's."""
+    others = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+    return not file.startswith("<") and not any(Path(file).is_relative_to(place) for place in others)
 
 
 def suggest(name: str, known: list[str]) -> str:

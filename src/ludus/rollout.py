@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import platform
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -148,8 +149,12 @@ async def judging_slot(
         raise SandboxError(f"the agent's files could not be read: {error}") from error
     async with pool.exchange(box) as fresh:
         await _set_up(env, task, fresh, limits)
-        with boundary(SandboxError, "the agent's files could not be carried into a fresh slot"):
+        try:
             await hand_over(left, fresh, env.protected)
+        except TooLarge:
+            raise
+        except (OSError, ValueError) as error:
+            raise SandboxError(f"the agent's files could not be carried into a fresh slot: {error}") from error
         yield fresh
 
 
@@ -157,32 +162,58 @@ def _offer(job: Job, env: Env, box: Sandbox | None) -> tuple[list[Tool], tuple[M
     """The tools and the conversation that the agent starts with."""
     toolsets = env.toolsets if job.policy.toolsets is None else job.policy.toolsets
     with boundary(SetupError, f"{env.name}: tools and opening of task '{job.task.id}'"):
-        own = env.tools(job.task, box)
+        own = own_tools(env, job.task, box)
         tools = [*make_tools(toolsets, box, job.policy.registry), *own] if job.policy.harness is None else []
-        opening = (*job.policy.earlier, *env.opening(job.task))
+        opening = (*job.policy.earlier, *opening_of(env, job.task))
     if job.policy.harness is not None and own:
         raise SetupError(
             f"{env.name} brings tools of its own ({', '.join(tool.name for tool in own)}), which "
             f"{job.policy.harness.name} cannot call: leave agent.harness out",
             retryable=False,
         )
+    twice = [name for name, count in Counter(tool.name for tool in tools).items() if count > 1]
+    if twice:
+        raise SetupError(f"{env.name}: two tools are called '{twice[0]}': rename the environment's", retryable=False)
     system = job.policy.system_text(env.system)
     return tools, ((Message("system", system), *opening) if system else opening)
+
+
+def own_tools(env: Env, task: Task, box: Sandbox | None) -> tuple[Tool, ...]:
+    """The environment's own tools. Raises TypeError if what it gives is something else: it is foreign code."""
+    own = tuple(env.tools(task, box))
+    for each in own:
+        if not isinstance(each, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"tools() gives {type(each).__name__}, not Tool: make one with @tool (and bind it)")
+    return own
+
+
+def opening_of(env: Env, task: Task) -> tuple[Message, ...]:
+    """What the environment opens the conversation with. Raises TypeError if what it gives is something else."""
+    opening = tuple(env.opening(task))
+    for message in opening:
+        if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"opening() gives {type(message).__name__}, not ludus.types.Message")
+        if not isinstance(message.content, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"opening() gives a message whose content is {type(message.content).__name__}, not text")
+    return opening
 
 
 async def _act(
     job: Job, tools: list[Tool], trace: _Trace, handler: ToolHandler | None, spill: Spill | None
 ) -> StopReason:
     """Take turns until the agent or its time limit stops."""
+    clock = asyncio.timeout(job.policy.limits.rollout_seconds)
     try:
-        async with asyncio.timeout(job.policy.limits.rollout_seconds):
+        async with clock:
             loop = turns(job.policy, trace.opening, tools, seed=job.seed, handler=handler, spill=spill)
             async with aclosing(loop):
                 async for turn in loop:
                     trace.turns.append(turn)
     except TimeoutError:
+        if not clock.expired():
+            raise
         return StopReason.TIMEOUT
-    # A loop that ends without a reason never started: its opening does not fit the context.
+    # A loop that ends without a reason has come to a prompt that does not fit the context.
     return (trace.turns[-1].stop if trace.turns else None) or StopReason.CONTEXT
 
 
@@ -194,7 +225,7 @@ async def _act_outside(job: Job, harness: Harness, trace: _Trace, box: Sandbox) 
         policy.model,
         trace.opening,
         box,
-        sampling=msgspec.structs.replace(policy.sampling, seed=job.seed),
+        sampling=msgspec.structs.replace(policy.sampling, seed=((policy.sampling.seed or 0) + job.seed) % 2**31),
         turns=policy.limits.turns,
         seconds=policy.limits.rollout_seconds,
         name=job.task.id,

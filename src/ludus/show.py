@@ -89,21 +89,37 @@ def facts(progress: "Progress") -> str:
     return " · ".join(parts)
 
 
+_WIDE = 110
+"""Columns of a terminal that has room for all of the line."""
+
+
 def progress_bar(file: TextIO) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as Eta
+    from rich.table import Column
+    from rich.text import Text
 
+    class Facts(TextColumn):
+        """Gives way where the line is too long: the count and the time stay whole."""
+
+        def render(self, task: Any) -> Text:
+            text = super().render(task)
+            text.no_wrap, text.overflow = True, "ellipsis"
+            return text
+
+    console = Console(file=file)
+    wide = console.width >= _WIDE
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[facts]}", markup=False),
-        TimeElapsedColumn(),
+        *((TextColumn("{task.description}"),) if wide else ()),
+        BarColumn(bar_width=24 if wide else 8, table_column=Column(no_wrap=True)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        Facts("{task.fields[facts]}", markup=False, table_column=Column()),
+        *((TimeElapsedColumn(table_column=Column(no_wrap=True)),) if wide else ()),
         TextColumn("left"),
-        Eta(),
+        Eta(table_column=Column(no_wrap=True)),
     )
-    return Progress(*columns, console=Console(file=file), refresh_per_second=5)
+    return Progress(*columns, console=console, refresh_per_second=5)
 
 
 # ---- numbers ------------------------------------------------------------------------------------------------------
@@ -118,7 +134,7 @@ def print_summary(summary: Summary, console: "Console | None" = None) -> None:
     table.add_column(style="dim")
     table.add_column()
     for name, value in _numbers(summary):
-        table.add_row(name, value)
+        table.add_row(name, as_text(value))
     console.print(table)
     if summary.kinds:
         kinds = Table("kind", "tasks", "rollouts", "mean", "95 %", "pass@1", box=None, padding=(0, 2, 0, 0))
@@ -135,13 +151,13 @@ def _numbers(summary: Summary) -> list[tuple[str, str]]:
     overall, usage = summary.overall, summary.usage
     failed = overall.rollouts - overall.scored
     boundaries = ", ".join(f"{where} {count}" for where, count in summary.failed.items())
-    errors = ", ".join(printable(f"{use.tool} {use.errors}") for use in summary.tools if use.errors)
+    errors = ", ".join(f"{use.tool} {use.errors}" for use in summary.tools if use.errors)
     rows = [
         ("mean score", f"{_mean(overall)}  {_range(overall)}".rstrip()),
         *((f"pass@{p.k}", number(p.value)) for p in overall.pass_at),
         ("tasks", f"{overall.tasks}" + (f", {summary.partial} partial" if summary.partial else "")),
         ("rollouts", f"{overall.rollouts}" + (f", {failed} without a score ({boundaries})" if failed else "")),
-        *(("failed with", printable(reason)) for reason in summary.reasons),
+        *(("failed with", reason) for reason in summary.reasons),
         ("ended as", ", ".join(f"{stop} {count}" for stop, count in summary.stops.items())),
         ("tool calls", f"{sum(use.calls for use in summary.tools)}, {summary.tool_errors} errors"),
         ("errors by tool", errors),

@@ -6,8 +6,9 @@ run with no scored rollout has no mean (None), not 0. Its tokens, money and time
 The mean is the mean over tasks of each task's own mean, so a task that lost rollouts to failures weighs as much as the
 others. Rollouts of one task resemble each other, so the 95 % confidence interval treats the task, not the rollout, as
 the unit that was drawn: mean ± t · sd(task means) / √tasks, with tasks − 1 degrees of freedom, cut to the range that
-scores have (0 to 1, or wider if one was). It takes two tasks to have one, and it is a point when all task means are
-equal: that says how these tasks went, not that unseen ones will go alike.
+scores have (0 to 1, or wider if one was). It takes two tasks to have one. Where every task has the lowest or the
+highest score it is Wilson's; where all have the same score in between it is a point, which says how these tasks went,
+not that unseen ones will go alike.
 
 pass@k is the unbiased estimate of "at least one of k rollouts passes", averaged over the tasks with at least k scored
 rollouts.

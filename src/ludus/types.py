@@ -10,11 +10,14 @@ under one policy are a `Group`.
 import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
+Count = Annotated[int, Meta(ge=1)]
+Whole = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
 Role = Literal["system", "user", "assistant", "tool"]
 JsonObject = dict[str, Any]
 
@@ -88,7 +91,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     stop: tuple[str, ...] = ()
     """Texts that end a reply."""
     seed: int | None = None
-    """The base seed: each rollout and turn derives its own from it."""
+    """Added to the seed that each rollout and turn has of its own."""
     tool_choice: Literal["auto", "required", "none"] | None = None
     """Whether the model may, must or must not call a tool."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -249,12 +252,15 @@ class Score(Struct, frozen=True, omit_defaults=True):
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
-        if math.isfinite(self.value) and math.isfinite(self.soft) and not self.parts:
-            return
-        numbers = {"value": self.value, "soft": self.soft, **self.parts}
-        for name, number in numbers.items():
+        """Plain and finite values, of whatever a verifier has at hand: a comparison, a number of some library."""
+        parts = {str(name): float(number) for name, number in self.parts.items()}
+        numbers = {"value": float(self.value), "soft": float(self.soft)}
+        for name, number in (*numbers.items(), *parts.items()):
             if not math.isfinite(number):
                 raise ValueError(f"Score.{name} is {number}; a score is a finite number")
+        for name, value in {**numbers, "passed": bool(self.passed), "feedback": str(self.feedback)}.items():
+            msgspec.structs.force_setattr(self, name, value)
+        msgspec.structs.force_setattr(self, "parts", parts)
 
     @classmethod
     def of(cls, value: float, feedback: str = "", *, parts: Mapping[str, float] | None = None) -> "Score":
@@ -389,7 +395,13 @@ def _spelled_out(value: Any) -> Any:
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
-def _encode_other(value: object) -> object:
+def _encode_other(value: Any) -> object:
+    """What msgspec does not know: other mappings and sequences, and the texts, numbers and arrays of libraries."""
+    for plain in (str, int, float):
+        if isinstance(value, plain):
+            return plain(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
     if isinstance(value, Mapping):
         return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if isinstance(value, Sequence):

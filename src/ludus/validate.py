@@ -1,16 +1,17 @@
 """Proof, without a model, that an environment scores rightly.
 
 For every task two fresh slots are set up. In one of them the environment's own gold solution (`Env.solve`) is carried
-out and verified, in the other nothing is done. `observe` gathers what happened as `Evidence`; `examine`, a pure
-function, says what is wrong with it. What holds if there are no problems: ids are unique and usable, gold passes with
-value 1, doing nothing does not pass and scores 0, `setup` makes the same files twice, and `verify` gives the same
-verdict twice.
+out, in the other nothing is done, and both are judged where a run would judge them. `observe` gathers what happened as
+`Evidence`; `examine`, a pure function, says what is wrong with it. What holds if there are no problems: ids are unique
+and usable, tasks can be recorded, gold passes with value 1, doing nothing does not pass and scores 0, `setup` makes the
+same files twice, and `verify` gives the same verdict twice.
 
 A warning, not a problem: an answer that stands in the opening messages or in the slot's files; there are tasks where
 that is meant. What is not proven: that no other wrong answer passes, and that no right one fails.
 """
 
 import asyncio
+import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +21,12 @@ from msgspec import Struct
 
 from ludus.agent import Limits
 from ludus.env import Env
-from ludus.errors import SandboxError
-from ludus.sandbox import WORKSPACE, Sandbox
+from ludus.errors import SandboxError, SetupError, told
+from ludus.rollout import judging_slot, opening_of, own_tools
+from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
+from ludus.sandbox.archive import TooLarge
 from ludus.sandbox.pool import Pool
-from ludus.types import Completion, Message, Provenance, Rollout, Score, StopReason, Task, Turn
+from ludus.types import Completion, Message, Provenance, Rollout, Score, StopReason, Task, Turn, canonical
 
 LONGEST_ID = 200
 LISTED = 200_000
@@ -85,7 +88,9 @@ class Evidence:
 # ---- what is wrong ------------------------------------------------------------------------------------------------
 
 IDS = "ids are unique and well-formed"
+RECORD = "tasks can be recorded"
 PROMPTS = "every task asks something"
+TOOLS = "its own tools can be offered"
 SETUP = "setup makes the same files twice"
 GOLD = "the gold solution passes with value 1"
 EMPTY = "doing nothing scores 0"
@@ -98,18 +103,22 @@ def examine(env: Env, split: str, evidence: Sequence[Evidence]) -> Report:
     tasks = [each.task for each in evidence]
     checks = [
         _check(IDS, len(tasks), _about_ids(tasks)),
+        _check(RECORD, len(tasks), _about_each(evidence, about_record)),
         _check(PROMPTS, len(tasks), _about_each(evidence, about_prompt)),
+        _check(TOOLS, len(tasks), _about_each(evidence, lambda each: each.broken.get("tools", ""))),
         _check(SETUP, len(tasks), _about_each(evidence, about_setup)),
         _check(GOLD, len(tasks), _about_each(evidence, about_gold)),
         _check(EMPTY, len(tasks), _about_each(evidence, about_empty)),
         _check(REPEATS, len(tasks), _about_each(evidence, about_repeats)),
         _check(LEAKS, len(tasks), _about_each(evidence, about_leaks), warning=True),
     ]
+    instead: dict[str, Check] = {}
     if env.sandbox is None:
-        checks[2] = Check(name=SETUP, verdict="skipped", checked=0, note="the environment has no sandbox")
+        instead[SETUP] = Check(name=SETUP, verdict="skipped", checked=0, note="the environment has no sandbox")
     if not can_solve(env):
         note = f"{type(env).__name__} has no solve(task, box): write it to return a perfect answer; see ludus.env.Env"
-        checks[3] = Check(name=GOLD, verdict="fail", checked=0, note=note)
+        instead[GOLD] = Check(name=GOLD, verdict="fail", checked=0, note=note)
+    checks = [instead.get(check.name, check) for check in checks]
     if not tasks:
         note = f"split '{split}' has no tasks"
         checks = [Check(name="there are tasks", verdict="fail", checked=0, note=note)]
@@ -149,6 +158,14 @@ def about_id(id: object) -> str:
     if id != id.strip() or not id.isprintable():
         return f"the id has spaces around it or unprintable characters: {id!r}"
     return f"the id is longer than {LONGEST_ID} characters" if len(id) > LONGEST_ID else ""
+
+
+def about_record(evidence: Evidence) -> str:
+    try:
+        canonical(evidence.task)
+    except (TypeError, ValueError) as error:
+        return f"a task must be plain JSON values, answer included, so that outcomes can be found again ({error})"
+    return ""
 
 
 def about_prompt(evidence: Evidence) -> str:
@@ -241,66 +258,93 @@ async def validate(
 async def observe(env: Env, evidence: Evidence, pool: Pool | None, limits: Limits) -> None:
     """Try one task: once doing nothing, once doing it right."""
     task = evidence.task
-    opening = await _kept(evidence, "opening", limits.setup_seconds, _opening(env, task))
-    evidence.opening = "\n".join(message.content for message in opening or ())
+
+    async def opening() -> str:
+        return "\n".join(message.content for message in opening_of(env, task))
+
+    async def slot() -> SandboxSpec:
+        return env.slot(task)
+
+    evidence.opening = await _kept(evidence, "opening", limits.setup_seconds, opening) or ""
     if env.sandbox is None:
-        await _score_empty(env, evidence, None, limits)
-        await _score_gold(env, evidence, None, limits)
+        for gold in (False, True):
+            answer = await _answer(env, evidence, None, limits, gold=gold)
+            if answer is not None:
+                await _score(env, evidence, None, limits, answer, gold=gold)
         return
     assert pool is not None, "an environment with a sandbox is validated with a pool"
+    spec = await _kept(evidence, "setup", limits.setup_seconds, slot)
     try:
-        for score in (_score_empty, _score_gold):
-            async with pool.lease(env.slot(task)) as box:
-                await _kept(evidence, "setup", limits.setup_seconds, env.setup(task, box))
-                if "setup" in evidence.broken:
-                    return
-                evidence.files.append(await list_files(box))
-                evidence.leaks = evidence.leaks or await _find(box, task)
-                await score(env, evidence, box, limits)
-    except SandboxError as error:
+        for gold in (False, True):
+            if spec is not None and "setup" not in evidence.broken:
+                await _observe_slot(env, evidence, spec, pool, limits, gold=gold)
+    except (SandboxError, SetupError) as error:
         evidence.broken["setup"] = f"the slot failed: {error}"
 
 
-async def _opening(env: Env, task: Task) -> tuple[Message, ...]:
-    return env.opening(task)
-
-
-async def _score_empty(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits) -> None:
-    await _score(env, evidence, box, limits, "verify empty", "", evidence.empty)
-
-
-async def _score_gold(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits) -> None:
-    if not can_solve(env):
-        return
-    answer = await _kept(evidence, "solve", limits.rollout_seconds, env.solve(evidence.task, box))
-    if answer is not None:
-        await _score(env, evidence, box, limits, "verify gold", answer, evidence.gold)
-
-
-async def _score(
-    env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, step: str, answer: str, scores: list[Score]
+async def _observe_slot(
+    env: Env, evidence: Evidence, spec: SandboxSpec, pool: Pool, limits: Limits, *, gold: bool
 ) -> None:
-    """Verify twice, as a run would: with every process of the slot ended."""
-    if box is not None:
-        await box.settle()
+    """Try a task in a slot, and judge it where a run would."""
+    task = evidence.task
+    async with pool.lease(spec) as box:
+        await _kept(evidence, "setup", limits.setup_seconds, lambda: env.setup(task, box))
+        if "setup" in evidence.broken:
+            return
+        evidence.files.append(await list_files(box))
+        evidence.leaks = evidence.leaks or await _find(box, task)
+        answer = await _answer(env, evidence, box, limits, gold=gold)
+        if answer is None:
+            return
+        try:
+            async with judging_slot(env, task, box, pool, limits) as place:
+                await _score(env, evidence, place, limits, answer, gold=gold)
+        except TooLarge as error:
+            evidence.broken["solve"] = f"the files left behind: {error.strerror}"
+
+
+async def _answer(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, *, gold: bool) -> str | None:
+    """Nothing, or what the gold solution says in the end; None if there is no such thing."""
+
+    async def tools() -> None:
+        own_tools(env, evidence.task, box)
+
+    if not gold:
+        await _kept(evidence, "tools", limits.setup_seconds, tools)
+        return ""
+    if not can_solve(env):
+        return None
+    answer: object = await _kept(evidence, "solve", limits.rollout_seconds, lambda: env.solve(evidence.task, box))
+    if isinstance(answer, str):
+        return answer
+    evidence.broken.setdefault("solve", f"solve returned {type(answer).__name__}, not the final answer as text")
+    return None
+
+
+async def _score(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, answer: str, *, gold: bool) -> None:
+    """Verify twice."""
+    step, scores = ("verify gold", evidence.gold) if gold else ("verify empty", evidence.empty)
     rollout = as_rollout(evidence.task, answer)
     for _ in range(2):
-        score: object = await _kept(evidence, step, limits.verify_seconds, env.verify(rollout, box))
+        score: object = await _kept(evidence, step, limits.verify_seconds, lambda: env.verify(rollout, box))
         if isinstance(score, Score):
             scores.append(score)
-        elif step not in evidence.broken:
-            evidence.broken[step] = f"verify returned {type(score).__name__}, not a Score"
+        else:
+            evidence.broken.setdefault(step, f"verify returned {type(score).__name__}, not a Score")
 
 
-async def _kept(evidence: Evidence, step: str, seconds: float, work: Awaitable[T]) -> T | None:
+async def _kept(evidence: Evidence, step: str, seconds: float, work: Callable[[], Awaitable[T]]) -> T | None:
     """The result, or None and a note of what went wrong."""
+    clock = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds):
-            return await work
-    except TimeoutError:
-        evidence.broken[step] = f"{step} took longer than {seconds:g} s"
+        async with clock:
+            waiting = work()
+            if inspect.isawaitable(waiting):
+                return await waiting
+            evidence.broken[step] = f"{step.partition(' ')[0]} must be written as `async def`"
     except Exception as error:  # an environment is foreign code, and finding out what it raises is the point
-        evidence.broken[step] = f"{step} raised {type(error).__name__}: {error}"
+        late = f"took longer than {seconds:g} s"
+        evidence.broken[step] = f"{step} {late if clock.expired() else f'raised {told(error)}'}"
     return None
 
 

@@ -33,6 +33,10 @@ def test_a_dozen_items_are_bundled_and_their_answers_are_right():
         assert str(final_number(task.answer)) == task.answer.rsplit(" ", 1)[1]
 
 
+def test_a_split_that_is_not_bundled_has_no_tasks():
+    assert list(Gsm8k().tasks("tset")) == []
+
+
 def test_scoring():
     env = Gsm8k()
     task = next(iter(env.tasks("train")))

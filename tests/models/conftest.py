@@ -67,7 +67,7 @@ class Loopback:
 
     async def closed(self) -> None:
         """Wait until no connection is open."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self.open:
                 self.changed.clear()
                 await self.changed.wait()

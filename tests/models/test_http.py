@@ -1,9 +1,11 @@
 import asyncio
+import gzip
 import shutil
 import socket
 import ssl
 import struct
 import subprocess
+import zlib
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -16,12 +18,16 @@ from ludus.models.http import (
     ConnectFailed,
     ConnectionLost,
     NotHttp,
+    NotTrusted,
     TimedOut,
     Timeouts,
     TooLarge,
     request_head,
     split_url,
 )
+from ludus.models.openai import ChatModel, ChatSettings
+from ludus.models.server import ServerFault
+from ludus.types import Message, Sampling
 
 # ---- urls and heads -----------------------------------------------------------------------------------------------
 
@@ -109,6 +115,27 @@ def test_chunked_bodies(kit):
     got, server = ask(kit, kit.sequence(CHUNKED), times=2)
     assert [r.body for r in got] == [b"abcdefgh"] * 2
     assert server.connections == 1
+
+
+def test_a_body_that_is_compressed_unasked_is_unpacked(kit):
+    text = b'{"choices": []}' * 1000
+    for encoding, packed in (("gzip", gzip.compress(text)), ("deflate", zlib.compress(text)), ("identity", text)):
+        (got,), _ = ask(kit, kit.sequence(kit.response(packed, Content_Encoding=encoding)))
+        assert got.body == text
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "words"),
+    [
+        ("br", b"x", "compressed as br, which was not asked for"),
+        ("gzip", b"plain text", "the body is not gzip, as its header says"),
+        ("gzip", gzip.compress(b"x" * 100)[:20], "cut off"),
+        ("gzip", gzip.compress(b"x" * 1_000_000), "larger than 5000 bytes when unpacked"),
+    ],
+)
+def test_a_body_that_cannot_be_unpacked(kit, encoding, body, words):
+    with pytest.raises(NotHttp, match=words):
+        ask(kit, kit.sequence(kit.response(body, Content_Encoding=encoding)), response_bytes=5000)
 
 
 def test_a_response_in_single_bytes(kit):
@@ -512,8 +539,39 @@ def test_tls(kit, certificate):
             assert server.connections == 1
             await server.closed()
             async with Client() as strangers:
-                with pytest.raises(ConnectFailed, match="certificate is not accepted"):
+                with pytest.raises(NotTrusted, match="certificate is not accepted"):
                     await strangers.request("GET", server.url)
+
+    asyncio.run(main())
+
+
+def test_a_server_without_tls_is_not_asked_again():
+    asked: list[bytes] = []
+
+    async def main():
+        gone = asyncio.Event()
+
+        class Plain(asyncio.Protocol):
+            def connection_made(self, transport):
+                self.transport = transport
+
+            def data_received(self, data):
+                asked.append(data)
+                self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                self.transport.close()
+
+            def connection_lost(self, exc):
+                gone.set()
+
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(Plain, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            model = ChatModel(ChatSettings(base_url=f"https://127.0.0.1:{port}", model="m"))
+            with pytest.raises(ServerFault, match=r"it does not speak TLS: .* start with http://\?$") as caught:
+                await model.complete([Message("user", "hi")], [], Sampling())
+            await model.close()
+            await asyncio.wait_for(gone.wait(), 60)
+        assert (caught.value.retryable, len(asked)) == (False, 1)
 
     asyncio.run(main())
 
@@ -580,10 +638,22 @@ def test_tls_through_a_proxy(kit, certificate):
 def test_a_proxy_that_refuses(kit):
     async def main():
         async with kit.Loopback(kit.sequence(kit.response(b"no", 407))) as proxy, Client(proxy=proxy.url) as client:
-            with pytest.raises(ConnectFailed, match="refused the tunnel with status 407"):
-                await client.request("GET", "https://example.invalid/")
+            words = rf"https://\[::1\]/ \(through the proxy {proxy.url}\): it refused the tunnel with status 407"
+            with pytest.raises(ConnectFailed, match=words):
+                await client.request("GET", "https://[::1]/")
+            assert proxy.requests[0].path == "[::1]:443"
 
     asyncio.run(main())
+
+
+def test_a_proxy_that_is_not_there_is_named_without_its_password():
+    async def main():
+        with free_port() as port:
+            async with Client(proxy=f"http://me:pass@127.0.0.1:{port}") as client:
+                await client.request("GET", "http://example.invalid/")
+
+    with pytest.raises(ConnectFailed, match=r"\(through the proxy http://127.0.0.1:\d+\): connection refused"):
+        asyncio.run(main())
 
 
 def test_plain_http_through_a_proxy(kit):

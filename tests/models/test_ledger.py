@@ -73,7 +73,7 @@ def test_a_resumed_run_carries_on():
     [
         (Budget(calls=2), r"budget of 2 calls is spent: 2 used, .* Raise budget\.calls"),
         (Budget(tokens=2500), r"budget of 2,500 tokens is spent: 2,000 used, and the next call needs about 1,000"),
-        (Budget(dollars=0.5), r"budget of 0\.5 dollars is spent: 0\.4 used"),
+        (Budget(dollars=0.5), r"budget of 0\.5 dollars is spent: 0\.4 used, and the next call needs about 0\.2\."),
     ],
 )
 def test_a_spent_budget_is_named(budget, words):
@@ -149,7 +149,7 @@ def test_no_interleaving_overspends_and_every_reservation_comes_back(callers, ca
                 for _ in range((wait + length) // 2):
                     await asyncio.sleep(0)
                 task.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await asyncio.gather(*tasks, return_exceptions=True)
 
     results = asyncio.run(main())
@@ -198,6 +198,22 @@ def test_tokens_and_dollars_are_reserved_by_estimate():
     assert seen[0].tokens == 100 + 500
     assert seen[0].dollars == pytest.approx(0.1 + 1.0)
     assert seen[1].tokens > 1000
+
+
+def test_a_reply_that_was_not_counted_is_booked_as_estimated_where_a_budget_depends_on_it():
+    uncounted = Completion(Message("assistant", "x" * 4000))
+
+    def spent(budget: Budget) -> Ledger:
+        ledger = Ledger(budget)
+        model = Metered(ScriptedModel(lambda *_: uncounted), ledger, "agent", Price(prompt=1000, completion=1000))
+        with pytest.raises(BudgetExhausted):
+            for _ in range(100):
+                asyncio.run(model.complete(USER, [], Sampling(max_tokens=97)))
+        return ledger
+
+    assert spent(Budget(tokens=1000)).total.usage.tokens == 1000
+    assert spent(Budget(dollars=1.0)).total.usage.dollars == pytest.approx(1.0)
+    assert spent(Budget(calls=3)).total.usage == Usage()
 
 
 def test_retries_are_counted_and_charged_once(kit):

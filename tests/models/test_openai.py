@@ -220,6 +220,12 @@ def test_money():
     assert parse_reply(json.dumps(reply).encode(), price).usage.dollars == pytest.approx(1.55)
 
 
+def test_tokens_counted_in_floats_are_whole_numbers():
+    usage = {"prompt_tokens": 12.0, "completion_tokens": 3.0, "prompt_tokens_details": {"cached_tokens": 2.0}}
+    reply = {"choices": [{"message": {"content": "x"}}], "usage": usage}
+    assert repr(parse_reply(json.dumps(reply).encode()).usage) == repr(Usage(12, 3, 2))
+
+
 @pytest.mark.parametrize(
     ("reply", "words", "status"),
     [

@@ -61,6 +61,7 @@ def test_what_the_user_must_mend_is_not_retryable_and_says_so(kit, status, messa
     assert not got.down
     assert f"/v1/chat/completions: status {status}: {message.replace(KEY, '[redacted]')}" in str(got)
     assert hint in str(got)
+    assert got.too_long == ("limits.context_tokens" in hint)
 
 
 def test_a_missing_key_is_told_from_a_wrong_one(kit):

@@ -103,7 +103,7 @@ def fetch(weights, folder, tell):
 find(None, Path({str(tmp_path / "cache")!r}), weights=weights, sources=[Source("slow", fetch)])
 """
     both = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
-    assert [process.wait(timeout=30) for process in both] == [0, 0]
+    assert [process.wait(timeout=120) for process in both] == [0, 0]
     assert (tmp_path / "log").read_text() == "fetched\n"
 
 

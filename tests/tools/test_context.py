@@ -15,7 +15,7 @@ from ludus.types import Call
 
 def in_slot(test: Callable[[Sandbox, Pool], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), open_pool("local") as pool, pool.lease(SandboxSpec()) as box:
+        async with asyncio.timeout(300), open_pool("local") as pool, pool.lease(SandboxSpec()) as box:
             await test(box, pool)
 
     asyncio.run(main())
@@ -70,6 +70,30 @@ def test_a_batch_runs_side_by_side_and_keeps_each_failure_to_itself():
         assert isinstance(read, Outcome)
         assert (wrote.success, read.output) == (True, "text")
         assert await box.read("log") == b"1\n"
+
+    in_slot(test)
+
+
+def test_a_call_that_makes_no_sense_spoils_no_other():
+    async def test(box: Sandbox, pool: Pool) -> None:
+        calls = [("bash", {"command": "echo a\0b"}), ("bash", {"command": "echo \ud800"}), ("fly", {}), ("bash", {})]
+        calls += [("read_file", {"path": ""}), ("write_file", {"path": "a\0b"}), ("bash", {"command": "echo fine"})]
+        *refused, fine = await execute_batch([ToolCall(box, tool, dict(args)) for tool, args in calls])
+        assert all(isinstance(each, Outcome) and not each.success and each.error for each in refused), refused
+        assert isinstance(fine, Outcome)
+        assert fine.output == "fine\n"
+
+    in_slot(test)
+
+
+def test_calls_of_one_slot_run_in_their_order_however_long_one_takes_to_prepare():
+    async def test(box: Sandbox, pool: Pool) -> None:
+        large = "x" * 3_000_000  # prepared in a thread
+        calls = [("write_file", {"path": "f", "content": large}), ("bash", {"command": "wc -c <f"})]
+        wrote, counted = await execute_batch([ToolCall(box, tool, dict(args)) for tool, args in calls])
+        assert isinstance(wrote, Outcome)
+        assert isinstance(counted, Outcome)
+        assert counted.output.strip() == "3000000"
 
     in_slot(test)
 

@@ -97,7 +97,7 @@ def test_a_server_over_stdio_from_start_to_death_and_back(script: Path, monkeypa
             await tools["die"].run({})
         assert await add.run({"a": 1}) == "2"
 
-    with_tools(McpSettings(command=(sys.executable, str(script)), env={"GIVEN": "yes"}), body)
+    with_tools(McpSettings(command=(sys.executable, str(script)), env={"GIVEN": "yes"}, start_seconds=300), body)
 
 
 def test_a_server_over_http_that_goes_away(script: Path):
@@ -111,9 +111,11 @@ def test_a_server_over_http_that_goes_away(script: Path):
         )
         try:
             await listening(port)
-            settings = McpSettings(url=f"http://127.0.0.1:{port}/mcp", only=("add", "die"), prefix="my_", parallel=True)
+            settings = McpSettings(
+                url=f"http://127.0.0.1:{port}/mcp", only=("add", "die"), prefix="my_", parallel=True, start_seconds=300
+            )
             with pytest.raises(ConfigError, match=r"tools\.mcp\.remote\.only: unknown tool 'ad'; did you mean 'add'\?"):
-                async with mcp_toolset("remote", McpSettings(url=settings.url, only=("ad",))):
+                async with mcp_toolset("remote", McpSettings(url=settings.url, only=("ad",), start_seconds=300)):
                     raise AssertionError("it should not come to this")
             async with mcp_toolset("remote", settings) as toolset:
                 tools = {tool.name: tool for tool in BUILTIN.extended(toolset).make_tools(["remote"], None)}
@@ -135,7 +137,7 @@ def test_a_server_over_http_that_goes_away(script: Path):
 
 
 async def listening(port: int) -> None:
-    for _ in range(300):
+    for _ in range(3000):
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
@@ -155,7 +157,7 @@ def test_leaving_early_ends_the_server_and_passes_the_exception_on(script: Path)
         raise Mine
 
     with pytest.raises(Mine):
-        with_tools(McpSettings(command=(sys.executable, str(script))), body)
+        with_tools(McpSettings(command=(sys.executable, str(script)), start_seconds=300), body)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_a_server_that_does_not_start_is_a_setting_to_mend(command: tuple[str, .
         raise AssertionError("it should not come to this")
 
     with pytest.raises(ConfigError, match=says):
-        with_tools(McpSettings(command=command), body)
+        with_tools(McpSettings(command=command, start_seconds=300), body)
 
 
 def test_a_server_that_says_nothing_is_given_up():

@@ -170,6 +170,14 @@ def test_a_parameter_without_a_type_is_refused_at_once():
         tool(odd)  # pyright: ignore[reportUnknownArgumentType]
 
 
+def test_a_function_that_is_not_async_is_refused_at_once():
+    def add(a: int) -> str:
+        return str(a)
+
+    with pytest.raises(TypeError, match="tool 'add': write it as `async def`"):
+        tool(add)  # type: ignore
+
+
 def test_a_tool_without_parameters():
     @tool
     async def now() -> str:

@@ -15,7 +15,7 @@ from ludus.models.http import Client
 from ludus.tools import Tool
 from ludus.tools import web as web_module
 from ludus.tools.toolsets import BUILTIN
-from ludus.tools.web import Pages, WebProvider, html_text, make_provider, web_toolsets
+from ludus.tools.web import Pages, WebProvider, html_text, is_public, make_provider, web_toolsets
 
 
 @dataclass(frozen=True)
@@ -269,6 +269,27 @@ def test_only_public_addresses_are_fetched(url: str, error: str):
             assert (got.text, got.error) == ("", error)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True),
+        ("2606:2800:220:1::1", True),
+        ("64:ff9b::5db8:d822", True),
+        ("127.0.0.1", False),
+        ("169.254.169.254", False),
+        ("::1", False),
+        ("::ffff:10.0.0.1", False),
+        ("::127.0.0.1", False),
+        ("64:ff9b::7f00:1", False),
+        ("2002:7f00:1::", False),
+        ("224.0.0.1", False),
+        ("ff02::1", False),
+    ],
+)
+def test_an_address_in_the_clothes_of_another_is_known(address: str, public: bool):
+    assert is_public(address) is public
 
 
 def test_a_redirect_to_a_private_address_is_refused_too(monkeypatch: pytest.MonkeyPatch):

@@ -15,6 +15,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from io import TextIOWrapper
 from typing import Any, NamedTuple, NoReturn
 
 from ludus import __version__
@@ -38,6 +39,8 @@ settings (all of them: ludus config):
 """
 
 
+_FLAGS = "settings: --section.setting VALUE (all of them: ludus config)\n"
+
 _TRAINING = """\
 settings (all of them: ludus config; what they mean: docs/skill-training.md):
   --data.pool train,test --data.ratio 2:1:7                which tasks train, decide and judge
@@ -45,6 +48,11 @@ settings (all of them: ludus config; what they mean: docs/skill-training.md):
   --optimizer.base_url URL --optimizer.name NAME           who proposes changes
   --train.epochs 4 --train.batch_size 40 --train.edit_budget 4 --agent.skill SKILL.md --budget.dollars 2
 """
+
+
+_DOCTOR = """\
+ludus doctor
+ludus doctor --model.base_url http://127.0.0.1:8000/v1 --model.name qwen    # is the server there, and the model?"""
 
 
 class Arguments(argparse.Namespace):
@@ -76,20 +84,27 @@ class Arguments(argparse.Namespace):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that knows no arrows is no reason to fail
+            stream.reconfigure(errors="replace")
     typed = list(sys.argv[1:] if argv is None else argv)
     parser = make_parser()
     rest, flags, lacking = split_flags(typed)
     if lacking:
         parser.error(f"--{lacking} needs a value: --{lacking} VALUE")
     arguments, strangers = parser.parse_known_args(rest, Arguments())
+    if getattr(arguments, "words", None) == [] and (words := _lost_words(strangers)):
+        arguments.words, strangers = words, []
     if strangers:
         _refuse(parser, strangers)
+    if flags and not hasattr(arguments, "config"):
+        parser.error(f"{arguments.command} takes no settings, such as --{flags[0][0]}")
     arguments.flags = flags
     return _run(arguments)
 
 
 def split_flags(typed: Sequence[str]) -> tuple[list[str], list[tuple[str, str]], str]:
-    """Take the dotted flags (`--a.b value`, `--a.b=value`) out of what was typed.
+    """Take the dotted flags (`--a.b value`, `--a.b=value`) out of what was typed, up to a `--`.
 
     Returns what is left, the flags, and the name of a flag that has no value, if there is one.
     """
@@ -97,6 +112,8 @@ def split_flags(typed: Sequence[str]) -> tuple[list[str], list[tuple[str, str]],
     flags: list[tuple[str, str]] = []
     words = iter(typed)
     for word in words:
+        if word == "--":
+            return [*rest, word, *words], flags, ""
         name, equals, value = word.partition("=")
         if not name.startswith("--") or "." not in name:
             rest.append(word)
@@ -107,6 +124,13 @@ def split_flags(typed: Sequence[str]) -> tuple[list[str], list[tuple[str, str]],
                 return rest, flags, name[2:]
         flags.append((name[2:], value))
     return rest, flags, ""
+
+
+def _lost_words(strangers: Sequence[str]) -> list[str]:
+    """The words of a command, which argparse does not find behind an option; none if an option is among them."""
+    if strangers[:1] == ["--"]:
+        return list(strangers[1:])
+    return [] if any(word.startswith("-") for word in strangers) else list(strangers)
 
 
 def _refuse(parser: argparse.ArgumentParser, strangers: Sequence[str]) -> NoReturn:
@@ -189,7 +213,7 @@ COMMANDS = (
         ("--config", "--json"),
     ),
     Command("config", "print every setting, as Markdown", "ludus config > settings.md", ()),
-    Command("doctor", "say what works on this machine, and why not", "ludus doctor", ("--config", "--json")),
+    Command("doctor", "say what works on this machine, and why not", _DOCTOR, ("--config", "--json")),
     Command(
         "sandbox",
         "say which slots can be had, try one, or remove what dead drivers have left",
@@ -300,7 +324,7 @@ def make_parser() -> argparse.ArgumentParser:
     for command in COMMANDS:
         epilog = "example:\n" + textwrap.indent(command.example, "  ")
         if "--config" in command.takes:
-            epilog += f"\n\n{_TRAINING if command.name == 'train' else _SETTINGS}"
+            epilog += f"\n\n{_TRAINING if command.name == 'train' else _SETTINGS if 'env' in command.takes else _FLAGS}"
         added = commands.add_parser(
             command.name,
             help=command.summary,

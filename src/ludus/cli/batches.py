@@ -46,11 +46,12 @@ from ludus.config.build import (
     open_registry,
     open_sandboxes,
 )
-from ludus.config.reading import Layer, file_layer, flag_layer
+from ludus.config.find import load_env_class
+from ludus.config.reading import Layer, file_layer, flag_layer, is_tree
 from ludus.config.recipes import CONTENT, TRAINING, EmbeddedConfig
 from ludus.config.secrets import secrets
 from ludus.config.tokens import make_ready
-from ludus.errors import BudgetExhausted, ConfigError
+from ludus.errors import BudgetExhausted, ConfigError, StoreError
 from ludus.models.ledger import Ledger, Totals
 from ludus.sandbox.pool import Pool
 from ludus.show import ProgressBar, print_summary
@@ -79,6 +80,8 @@ def run(arguments: Arguments) -> int:
     if arguments.print_config:
         print(to_yaml(config), end="")
         return 0
+    if not config.env.name and config.run.resume:
+        raise ConfigError(f"{config.run.out}: there is no run to go on with; without --resume, one is started")
     if not config.env.name:
         raise ConfigError(f"which environment? For example: ludus {arguments.command} terminal-test (see: ludus envs)")
     config = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, out=str(out_of(config))))
@@ -105,13 +108,18 @@ def settings(arguments: Arguments, base: Sequence[Layer] = ()) -> Config:
     out = arguments.out or assemble([layer for layer in layers if "run" in layer.tree]).run.out
     if not out:
         raise ConfigError("run.out: which run should be resumed? Name its directory with --out")
-    return assemble([*_earlier(Path(out)), *layers])
+    return assemble([*_earlier(Path(out), arguments.env), *layers])
 
 
-def _earlier(out: Path) -> list[Layer]:
+def _earlier(out: Path, env: str | None) -> list[Layer]:
+    """The settings of the run in `out`, which is one of the environment that was typed, if one was; none if there is no
+    run yet."""
     if not (out / CONFIG).is_file():
         return []
     source, tree = file_layer(out / CONFIG)  # JSON is YAML
+    before = tree["env"].get("name") if is_tree(tree.get("env")) else None
+    if env and before and env != before:
+        raise ConfigError(f"{out} is a run of {before}, not of {env}: leave the environment out, or name another --out")
     return [Layer(source, {name: value for name, value in tree.items() if name != CONTENT})]
 
 
@@ -123,8 +131,8 @@ def _record(config: Config) -> dict[str, Any]:
 def out_of(config: Config) -> Path:
     if config.run.out:
         return Path(config.run.out)
-    stem = Path(config.env.name.partition(":")[0]).stem
-    base = Path("runs") / f"{safe_name(stem)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = safe_name(load_env_class(config.env.name).name)
+    base = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     taken = (n for n in range(2, 1000) if not base.with_name(f"{base.name}-{n}").exists())
     return base.with_name(f"{base.name}-{next(taken)}") if base.exists() else base
 
@@ -164,7 +172,7 @@ async def _built(config: Config, ledger: Ledger) -> AsyncGenerator[tuple[Batch, 
             policy,
             config.env.group_size,
             config.run.seed,
-            build_distribution(config, registry),
+            build_distribution(config, env, registry),
             config.tools.disabled,
         )
         yield batch, pool
@@ -252,7 +260,12 @@ def spent(out: Path) -> dict[str, Totals]:
         lines = (out / LEDGER).read_bytes().split(b"\n")[:-1]  # without a torn last line
     except FileNotFoundError:
         return {}
-    return msgspec.json.decode(lines[-1], type=dict[str, Totals]) if lines else {}
+    try:
+        return msgspec.json.decode(lines[-1], type=dict[str, Totals]) if lines else {}
+    except msgspec.MsgspecError as error:
+        raise StoreError(
+            f"{out / LEDGER} is damaged ({error}): cut off its last line, or raise the budget and remove it"
+        ) from None
 
 
 # ---- reporting ----------------------------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ from pathlib import Path
 import msgspec
 
 from ludus import doctor, validate
+from ludus.batch import each_task
 from ludus.cli import Arguments
 from ludus.config import Config, load
 from ludus.config.build import build_env, open_sandboxes
 from ludus.env import Env
-from ludus.errors import ConfigError, LudusError
+from ludus.errors import ConfigError
 from ludus.types import Task, to_json
 
 
@@ -48,11 +49,5 @@ async def _validate(config: Config, *, as_json: bool) -> int:
 def list_tasks(env: Env, config: Config) -> list[Task]:
     """The tasks to try, unchecked: what is wrong with their ids is for the report to say."""
     wanted = config.env.ids
-    try:
-        tasks = (task for task in env.tasks(config.env.split) if wanted is None or task.id in wanted)
-        return list(itertools.islice(tasks, config.env.limit))
-    except LudusError:
-        raise
-    except Exception as error:  # an environment is foreign code, and its data is the user's to mend
-        split = config.env.split
-        raise ConfigError(f"env {env.name}: the tasks of split '{split}' cannot be loaded: {error!r}") from error
+    tasks = (task for task in each_task(env, config.env.split) if wanted is None or task.id in wanted)
+    return list(itertools.islice(tasks, config.env.limit))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from ludus.tools.distributions import PUBLISHED
 from ludus.tools.toolsets import Registry, Toolset
 from ludus.types import Group, Rollout, to_json
 
-SPLITS = ("train", "test")
+SPLITS = ("train", "validation", "test")
 """Whose tasks are counted in the list of environments."""
 
 
@@ -150,7 +151,7 @@ def show(path: Path, wanted: str | None, *, as_json: bool) -> int:
     print_summary(summary)
     print()
     print_groups(groups)
-    print(f"\none transcript: ludus show {path} TASK (or TASK#2 for its second rollout)")
+    print(f"\none transcript: ludus show {shlex.quote(str(path))} TASK (or TASK#2 for its second rollout)")
     return 0
 
 

@@ -36,7 +36,7 @@ from ludus.harness import Harness
 from ludus.models import Model
 from ludus.models.server import ServerSettings
 from ludus.sandbox import SandboxSpec
-from ludus.skill import Skill
+from ludus.skill import Skill, from_file
 
 if TYPE_CHECKING:
     from ludus.models.ledger import Ledger, Totals
@@ -246,6 +246,8 @@ def build_policy(config: Config, env: Env, model: Model, registry: "Registry") -
     chosen = None
     if tools.enabled is not None or tools.disabled or tools.mcp:
         chosen = choose(tools.enabled, tools.disabled, (*env.toolsets, *tools.mcp), registry)
+    if not tools.distribution and not config.agent.harness:
+        registry.usable(env.toolsets if chosen is None else chosen, slot=env.sandbox is not None)
     skill = _skill(config.agent.skill)
     if config.agent.skill_as != "text":
         if env.sandbox is None and not config.agent.harness:
@@ -285,14 +287,16 @@ def build_harness(agent: AgentConfig) -> Harness | None:
         if not variable.isidentifier() or not variable.isascii():
             raise ConfigError(f"agent.harnesses.{name}.env: '{variable}' is not the name of a variable")
     mounts = tuple((str(Path(source).expanduser().absolute()), place) for source, place in own.mounts.items())
+    command = own.command or base.command
+    needed = tuple(mount for mount in base.mounts if mount[1] in command)  # else it is another installation
     changed = Harness(
         name=name,
-        command=own.command or base.command,
+        command=command,
         env={**base.env, **own.env},
         files={**base.files, **own.files},
         skills=base.skills if own.skills is None else own.skills,
         model=base.model if own.model is None else own.model,
-        mounts=(*base.mounts, *mounts),
+        mounts=(*needed, *mounts),
     )
     return installed(changed, agents_folder())
 
@@ -338,20 +342,25 @@ def _skill(path: str) -> Skill | None:
     if not path:
         return None
     try:
-        return Skill(Path(path).read_text(encoding="utf-8"))
+        return from_file(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"agent.skill: {path} cannot be read: {error}") from None
 
 
-def build_distribution(config: Config, registry: "Registry") -> "Distribution | None":
-    from ludus.tools.distributions import find
+def build_distribution(config: Config, env: Env, registry: "Registry") -> "Distribution | None":
+    """What the toolsets of each group are drawn from; None if they are not drawn. No draw can fail later on."""
+    from ludus.tools.distributions import find, possible
+    from ludus.tools.toolsets import choose
 
     tools = config.tools
     if not tools.distribution:
         return None
     if tools.enabled is not None:
         raise ConfigError("tools.enabled and tools.distribution exclude each other: leave one of them out")
-    return find(tools.distribution, tools.distributions, registry)
+    found = find(tools.distribution, tools.distributions, registry)
+    drawn = [toolset for toolset, percent in possible(found, registry, tools.disabled).items() if percent]
+    registry.usable(choose(drawn, tools.disabled, registry=registry), slot=env.sandbox is not None)
+    return found
 
 
 @asynccontextmanager
@@ -384,6 +393,11 @@ def _mcp_settings(name: str, server: McpConfig) -> "McpSettings":
     from ludus.tools.mcp import McpSettings
 
     where = f"tools.mcp.{name}"
+    if bool(server.command) == bool(server.url):
+        raise ConfigError(f"{where}: give either `command` or `url`")
+    if len(server.command) == 1 and " " in server.command[0] and not Path(server.command[0]).exists():
+        advice = f"give the program and its arguments as a list: [{', '.join(server.command[0].split())}]"
+        raise ConfigError(f"{where}.command: there is no program '{server.command[0]}'; {advice}")
     env = {key: read_secret(var, f"{where}.env_vars.{key}") for key, var in server.env_vars.items()}
     headers = {key: read_secret(var, f"{where}.header_vars.{key}") for key, var in server.header_vars.items()}
     return McpSettings(

@@ -11,7 +11,7 @@ import textwrap
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -46,7 +46,13 @@ def load_env_class(name: str) -> type[Env]:
 def _checked_class(kind: type[Env], name: str) -> type[Env]:
     if not kind.name:
         raise ConfigError(f"env.name: {kind.__name__} in '{name}' has no name; add: name: ClassVar[str] = \"my-env\"")
-    both = {f.name for f in msgspec.structs.fields(kind)} & {f.name for f in msgspec.structs.fields(EnvConfig)}
+    fields = {f.name for f in msgspec.structs.fields(kind)}
+    if facts := sorted(fields & get_type_hints(Env).keys()):
+        raise ConfigError(
+            f"env.name: {kind.__name__} in '{name}' makes an option of '{facts[0]}', which is a fact about the "
+            f"environment: write {facts[0]}: ClassVar[…] = …, or leave its type out"
+        )
+    both = fields & {f.name for f in msgspec.structs.fields(EnvConfig)}
     if both:
         raise ConfigError(
             f"env.name: {kind.__name__} in '{name}' has a field '{min(both)}', a name that Ludus uses itself; rename it"
@@ -81,8 +87,7 @@ def load_object(reference: str, setting: str) -> Any:
 
 
 def _module(name: str, setting: str) -> ModuleType:
-    if str(Path.cwd()) not in sys.path and "" not in sys.path:
-        sys.path.append(str(Path.cwd()))  # a module beside the user is found, as with `python -m`
+    _look_in(Path.cwd())  # as `python -m` does
     try:
         return importlib.import_module(name)
     except Exception as error:  # foreign code: whatever it raises on import is the user's to see
@@ -100,12 +105,19 @@ def _module_of_file(path: Path, setting: str) -> ModuleType:
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # types are looked up there
+    _look_in(path.parent)  # as `python file.py` does
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # foreign code: whatever it raises on import is the user's to see
         del sys.modules[name]
         raise ConfigError(f"{setting}: importing {path} failed:\n{_own_trace(error)}") from error
     return module
+
+
+def _look_in(folder: Path) -> None:
+    """Let modules in a folder be found, after all others."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def _own_trace(error: Exception) -> str:

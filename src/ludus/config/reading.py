@@ -69,6 +69,8 @@ _Loader.yaml_implicit_resolvers = {
 def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[str] = set()
     for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key.start_mark)
         if key.value in seen:
             raise yaml.constructor.ConstructorError(None, None, f"the key '{key.value}' is there twice", key.start_mark)
         seen.add(key.value)
@@ -131,9 +133,12 @@ class Problems:
         self._sources.update(dict.fromkeys(_leaves(layer.tree), layer.source))
 
     def unknown(self, section: str, key: str, known: Sequence[str]) -> None:
-        home = self._homes.get(key)
-        hint = f"did you mean '{home}'?" if home else _nearest(section, key, known)
-        self.found.append(f"{self._where(_joined(section, key))}: unknown setting; {hint}")
+        home, place = self._homes.get(key), _joined(section, key)
+        if home == place:
+            hint = f"another {section}.type has it; this one knows {', '.join(known)}"
+        else:
+            hint = f"did you mean '{home}'?" if home else _nearest(section, key, known)
+        self.found.append(f"{self._where(place)}: unknown setting; {hint}")
 
     def wrong(self, path: str, kind: Any, value: Any) -> None:
         hint = ' (put it in quotes: "…")' if _is_text(kind) and isinstance(value, int | float) else ""
@@ -193,8 +198,8 @@ def _fitted_keys(
         elif key in fields:
             found[key] = fitted(value, fields[key].type, _joined(path, key), problems)
         else:
-            near = [*fields, *(f.name for f in msgspec.structs.fields(also))] if also else list(fields)
-            problems.unknown(path, str(key), near)
+            others = [f.name for f in msgspec.structs.fields(also)] if also else []
+            problems.unknown(path, str(key), [*fields, *others, *([info.tag_field] if info.tag_field else [])])
     for name, info_field in fields.items():
         if info_field.required and name not in tree:
             problems.missing(_joined(path, name), info_field.type)

@@ -24,11 +24,7 @@ from ludus.sandbox.settings import (
     Profile,
     SshSettings,
 )
-from ludus.types import Sampling
-
-Count = Annotated[int, Meta(ge=1)]
-Whole = Annotated[int, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
+from ludus.types import Count, Positive, Sampling, Whole
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -173,7 +169,7 @@ class EmbeddedConfig(Recipe, frozen=True, tag_field="type", tag="embedded"):
 
     weights: str = ""
     """A GGUF file to use instead of the one that is fetched."""
-    threads: Annotated[int, Meta(ge=1)] = 2
+    threads: Count = 2
     """How many cores it may use."""
     mode: Literal["chat", "token"] = "chat"
     """`chat`: the server renders and parses, and only text is recorded. `token`: Ludus does, and the exact ids, masks
@@ -362,7 +358,7 @@ class TrainConfig(TrainSettings, Recipe, frozen=True):
     sampling: Sampling = Sampling()
     """How the optimizer's replies are drawn; their length is `reply_tokens`, their seeds are the run's."""
     prompts: str = ""
-    """A folder with prompts that replace ours by file name."""
+    """A folder with prompts that replace ours by file name; those in a folder `<env name>` in it, for that one only."""
 
 
 class GatewayConfig(Recipe, frozen=True):

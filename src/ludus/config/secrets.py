@@ -33,7 +33,7 @@ def secrets(config: Config) -> tuple[str, ...]:
     """The values of all variables that the settings name, to be masked in whatever is written."""
     variables = [variable for _, variable in _secret_names(config)]
     values = [os.environ.get(variable, "").strip() for variable in variables]
-    proxies = [urlsplit(os.environ.get(name, "")).password or "" for name in _PROXIES]
+    proxies = [urlsplit(_with_scheme(os.environ.get(name, ""))).password or "" for name in _PROXIES]
     return tuple(dict.fromkeys(value for value in (*values, *proxies) if value))
 
 
@@ -87,6 +87,10 @@ def exposed(config: Config) -> Iterator[str]:
         for key in getattr(profile, "env", ()):
             if _SECRET.search(key):
                 yield f"{setting}.env: {key} looks like a secret, which would be recorded; slots should hold none"
+    for name, harness in config.agent.harnesses.items():
+        for key, value in harness.env.items():
+            if _SECRET.search(key) and "{" not in value:
+                yield f"agent.harnesses.{name}.env: {key} looks like a secret, which would be recorded; give it {{key}}"
     for role, model in _servers(config):
         urls |= {f"{role}.base_url": model.base_url, f"{role}.proxy": model.proxy}
         urls |= {f"{role}.servers[{i}]": url for i, url in enumerate(model.servers)}
@@ -104,14 +108,29 @@ def exposed(config: Config) -> Iterator[str]:
 
 
 def _has_secret(url: str) -> bool:
-    parts = urlsplit(url)
-    return bool(parts.password) or any(_SECRET.search(name) for name, _ in parse_qsl(parts.query))
+    parts = urlsplit(_with_scheme(url))
+    return parts.username is not None or any(_SECRET.search(name) for name, _ in parse_qsl(parts.query))
+
+
+def _with_scheme(address: str) -> str:
+    return address if "://" in address else f"http://{address}"
 
 
 def proxy_for(url: str, setting: str) -> str:
-    """The proxy for an address: the setting, else what the usual variables say."""
-    if setting:
-        return "" if setting == "none" else setting
+    """The proxy for an address: the setting, else what the usual variables say. Without a scheme it is an HTTP one."""
+    found = setting or _usual_proxy(url)
+    if found in ("", "none"):
+        return ""
+    found = _with_scheme(found)
+    if (scheme := urlsplit(found).scheme) not in ("http", "https"):
+        raise ConfigError(
+            f"the proxy for {urlsplit(url).hostname} is a {scheme} one, but only http:// and https:// proxies can be "
+            "used: name one with model.proxy or HTTPS_PROXY, or set model.proxy to none"
+        )
+    return found
+
+
+def _usual_proxy(url: str) -> str:
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(url)

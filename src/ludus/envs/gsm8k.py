@@ -53,9 +53,9 @@ class Gsm8k(Env, frozen=True):
         if self.path.startswith("hub:"):
             return _from_hub(self.path.removeprefix("hub:"), split)
         if self.path:
-            return _parse(_read(Path(self.path)), self.path)
+            return _parse(_read(Path(self.path).expanduser()), self.path)
         items = _parse(files("ludus.envs").joinpath("data/gsm8k.jsonl").read_bytes(), "the bundled items")
-        return items[:8] if split == "train" else items[8:]
+        return {"train": items[:8], "test": items[8:]}.get(split, [])
 
 
 def _read(path: Path) -> bytes:

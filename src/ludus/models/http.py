@@ -4,7 +4,8 @@
 
 It is on the hot path of every rollout, so it does only what talking to model servers and simple web APIs needs:
 keep-alive, Content-Length, chunked and until-close bodies, TLS, time limits, a size cap, an explicit proxy. It does not
-follow redirects, keep cookies, stream, retry, or ask for compression, and it reads no environment variables.
+follow redirects, keep cookies, stream, retry, or ask for compression (a body that is compressed all the same is
+unpacked, within the size cap), and it reads no environment variables.
 
 Guarantees. A request ends in a `Response`, whatever its status, or in an `HttpError`. A request that is cancelled,
 times out or fails closes its connection. At most `connections` are open per origin; further requests wait for their
@@ -17,6 +18,7 @@ import asyncio
 import base64
 import socket
 import ssl
+import zlib
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple, Self, cast
@@ -24,6 +26,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 import httptools
 from msgspec import Struct
+
+from ludus.types import Positive
 
 Headers = Iterable[tuple[str, str]]
 
@@ -41,6 +45,10 @@ class Closed(HttpError):
 
 class ConnectFailed(HttpError):
     """No connection: refused, unknown host, TLS trouble, too slow."""
+
+
+class NotTrusted(ConnectFailed):
+    """No TLS with this server: for the user to mend, and not for another attempt."""
 
 
 class ConnectionLost(HttpError):
@@ -67,11 +75,11 @@ class NotHttp(HttpError):
 class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Time limits of one request, in seconds."""
 
-    connect: float = 10.0
+    connect: Positive = 10.0
     """To open a connection, TLS included."""
-    silence: float = 600.0
+    silence: Positive = 600.0
     """Between two pieces of the response, and before the first one."""
-    total: float = 900.0
+    total: Positive = 900.0
     """From the first byte sent to the last byte received."""
 
 
@@ -256,13 +264,18 @@ class Client:
                 else:
                     connection = await self._dial(target)
         except TimeoutError:
-            raise ConnectFailed(f"{target.shown}: no connection within {limits.connect:g} s") from None
-        except (OSError, ssl.SSLError) as error:
-            raise ConnectFailed(f"{target.shown}: {_reason(error)}") from error
+            raise ConnectFailed(f"{self._way(target)}: no connection within {limits.connect:g} s") from None
+        except OSError as error:
+            kind = NotTrusted if _is_final(error) else ConnectFailed
+            raise kind(f"{self._way(target)}: {_reason(error)}") from error
         if self._closed:
             connection.abort()
             self._check_open()
         return connection
+
+    def _way(self, target: Target) -> str:
+        """Where a connection leads, for error texts: past a proxy, the trouble may be the proxy's."""
+        return f"{target.shown} (through the proxy {split_url(self._proxy).origin})" if self._proxy else target.shown
 
     async def _dial(self, target: Target) -> "_Connection":
         loop = asyncio.get_running_loop()
@@ -287,18 +300,35 @@ class Client:
         return connection
 
     async def _tunnel(self, connection: "_Connection", target: Target, limits: Timeouts) -> None:
-        address = f"{target.host}:{target.port}"
+        address = f"[{target.host}]:{target.port}" if ":" in target.host else f"{target.host}:{target.port}"
         auth = "".join(f"{name}: {value}\r\n" for name, value in _proxy_auth(self._proxy))
         head = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{auth}\r\n"
         response = await connection.send(head.encode("latin-1"), target, limits, headers_only=True)
         if response.status != 200:
-            raise ConnectFailed(f"{target.shown}: the proxy refused the tunnel with status {response.status}")
+            raise ConnectFailed(f"{self._way(target)}: it refused the tunnel with status {response.status}")
         await connection.start_tls(self._context(), target.host)
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls
+
+
+def unpacked(body: bytes, encoding: str, limit: int) -> bytes:
+    """A body as it was before a server compressed it. Raises ValueError if that cannot be told or is too large."""
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity") or not body:
+        return body
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise ValueError(f"the body is compressed as {encoding}, which was not asked for")
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # either header
+    try:
+        plain = stream.decompress(body, limit)
+    except zlib.error as error:
+        raise ValueError(f"the body is not {encoding}, as its header says ({error})") from None
+    if not stream.eof:
+        raise ValueError(f"the body is cut off, or larger than {limit} bytes when unpacked")
+    return plain
 
 
 def _proxy_auth(proxy: str) -> tuple[tuple[str, str], ...]:
@@ -309,10 +339,18 @@ def _proxy_auth(proxy: str) -> tuple[tuple[str, str], ...]:
     return (("Proxy-Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"),)
 
 
+def _is_final(error: OSError) -> bool:
+    if not isinstance(error, ssl.SSLError):
+        return False
+    return isinstance(error, ssl.SSLCertVerificationError) or error.reason == "WRONG_VERSION_NUMBER"
+
+
 def _reason(error: OSError) -> str:
     """What the system says, without the address that asyncio repeats in it."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted ({error.verify_message})"
+        return f"its certificate is not accepted ({error.verify_message}); SSL_CERT_FILE may name one of your own"
+    if _is_final(error):
+        return "it does not speak TLS: should its address start with http://?"
     if isinstance(error, socket.gaierror):
         return "unknown host"
     if isinstance(error, ConnectionRefusedError):
@@ -509,6 +547,13 @@ class _Connection(asyncio.Protocol):
 
     def _finish(self) -> None:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        for name, value in self._headers:
+            if name.lower() == b"content-encoding":
+                try:
+                    body = unpacked(body, value.decode("latin-1"), self._limit)
+                except ValueError as error:
+                    self._fail(NotHttp(f"{self._target.shown}: {error}"))
+                    return
         self.idle_since = self._last
         waiter = self._end()
         if waiter is not None:

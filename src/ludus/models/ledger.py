@@ -5,8 +5,9 @@ also when the call fails or is cancelled. A call that does not fit what is left 
 fit but for the reservations of others waits until they are settled, so that a run is not stopped by estimates.
 
 Guarantees. The number of calls never passes its budget. Tokens and dollars pass theirs at most by what estimates fell
-short of (four characters are taken for a token). Retries inside a call are counted, but a call is one call and is
-charged once, for the reply that came: what servers charge for replies that got lost is not known to us.
+short of (four characters are taken for a token). A reply whose server counted nothing is booked as estimated, where a
+budget depends on it. Retries inside a call are counted, but a call is one call and is charged once, for the reply that
+came: what servers charge for replies that got lost is not known to us.
 """
 
 import asyncio
@@ -137,16 +138,16 @@ class Ledger:
         Raises:
             BudgetExhausted: what is left is less than the estimate.
         """
-        return _Reservation(self, role, Amount(1, estimate.tokens, estimate.dollars))
+        return _Reservation(self, role, estimate)
 
-    def _book(self, role: str, charge: Charge, seconds: float) -> None:
-        done = charge.usage is not None
+    def _book(self, role: str, charge: Charge, estimate: Usage, seconds: float) -> None:
+        usage = charge.usage
         entry = Totals(
-            calls=int(done),
-            failed=int(not done),
+            calls=int(usage is not None),
+            failed=int(usage is None),
             retries=charge.retries,
             seconds=seconds,
-            usage=charge.usage or Usage(),
+            usage=Usage() if usage is None else usage if usage.tokens or usage.dollars else estimate,
         )
         self._roles[role] = self._roles.get(role, Totals()) + entry
         self._total += entry
@@ -190,20 +191,25 @@ class Ledger:
     def _exhausted(self, kind: Literal["calls", "tokens", "dollars"], amount: Amount) -> BudgetExhausted:
         limit, spent, needed = getattr(self.budget, kind), getattr(self._used, kind), getattr(amount, kind)
         return BudgetExhausted(
-            f"the budget of {limit:,} {kind} is spent: {spent:,} used, and the next call needs about {needed:,}. "
-            f"Raise budget.{kind} to go on."
+            f"the budget of {limit:,} {kind} is spent: {_said(spent)} used, and the next call needs about "
+            f"{_said(needed)}. Raise budget.{kind} to go on."
         )
+
+
+def _said(amount: float) -> str:
+    return f"{amount:,}" if isinstance(amount, int) else f"{amount:,.4g}"
 
 
 class _Reservation(AbstractAsyncContextManager[Charge]):
     """What `Ledger.reserve` gives. A class, because every call of a model goes through one."""
 
-    __slots__ = ("_amount", "_charge", "_ledger", "_role", "_started")
+    __slots__ = ("_amount", "_charge", "_estimate", "_ledger", "_role", "_started")
 
-    def __init__(self, ledger: Ledger, role: str, amount: Amount) -> None:
+    def __init__(self, ledger: Ledger, role: str, estimate: Usage) -> None:
         self._ledger = ledger
         self._role = role
-        self._amount = amount
+        self._estimate = estimate
+        self._amount = Amount(1, estimate.tokens, estimate.dollars)
         self._charge = Charge()
         self._started = 0.0
 
@@ -213,7 +219,8 @@ class _Reservation(AbstractAsyncContextManager[Charge]):
         return self._charge
 
     async def __aexit__(self, *_: object) -> None:
-        self._ledger._book(self._role, self._charge, time.monotonic() - self._started)  # pyright: ignore[reportPrivateUsage]
+        took = time.monotonic() - self._started
+        self._ledger._book(self._role, self._charge, self._estimate, took)  # pyright: ignore[reportPrivateUsage]
         self._ledger._release(self._amount)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -209,12 +209,13 @@ class _Choice(Struct, gc=False):
 
 
 class _PromptDetails(Struct, gc=False):
-    cached_tokens: int | None = None
+    cached_tokens: int | float | None = None
 
 
 class _Usage(Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: int | float | None = None
+    """Some servers count in floats."""
+    completion_tokens: int | float | None = None
     prompt_tokens_details: _PromptDetails | None = None
     cost: float | None = None
     """Dollars, as OpenRouter counts them."""
@@ -296,8 +297,8 @@ def _usage(wire: _Usage | None, price: Price) -> Usage:
     if wire is None:
         return Usage()
     details = wire.prompt_tokens_details
-    cached = (details.cached_tokens or 0) if details is not None else 0
-    counted = usage(price, wire.prompt_tokens or 0, wire.completion_tokens or 0, cached)
+    cached = int(details.cached_tokens or 0) if details is not None else 0
+    counted = usage(price, int(wire.prompt_tokens or 0), int(wire.completion_tokens or 0), cached)
     if wire.cost and not counted.dollars:
         return msgspec.structs.replace(counted, dollars=wire.cost)
     return counted

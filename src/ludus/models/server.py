@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from ludus.errors import ModelError
-from ludus.models.http import Client, Closed, ConnectFailed, HttpError, Response, TimedOut, Timeouts
+from ludus.models.http import Client, Closed, ConnectFailed, HttpError, NotTrusted, Response, TimedOut, Timeouts
 from ludus.types import Completion, Message, Sampling, ToolSpec, Usage
 
 Encode = Callable[[Sequence[Message], Sequence[ToolSpec], Sampling], bytes]
@@ -78,8 +78,17 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 class ServerFault(ModelError):
     """One attempt failed."""
 
-    def __init__(self, message: str, *, retryable: bool, down: bool = False, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool,
+        down: bool = False,
+        retry_after: float | None = None,
+        too_long: bool = False,
+    ) -> None:
         super().__init__(message, retryable=retryable)
+        self.too_long = too_long
         self.down = down
         """It speaks against the server's health: unreachable, broken, or not making sense."""
         self.retry_after = retry_after
@@ -139,7 +148,7 @@ class Server:
             raise ServerFault(f"{self._shown}: the model was closed", retryable=False) from error
         except HttpError as error:
             text = self._redact(str(error)) + _hint_silence(error)
-            raise ServerFault(text, retryable=True, down=True) from error
+            raise ServerFault(text, retryable=not isinstance(error, NotTrusted), down=True) from error
         except ValueError as error:
             raise ServerFault(f"{self._shown}: {error}", retryable=False) from None
         if not 200 <= response.status < 300:
@@ -158,12 +167,14 @@ class Server:
     def _status_fault(self, status: int, response: Response) -> ServerFault:
         words = self._redact(server_words(response.body))
         hint = status_hint(status, words, response.header("location"), self.settings)
-        text = f"{self._shown}: status {status}: {words}{' ' + hint if hint else ''}"
+        gap = "" if words.endswith((".", "!", "?", ")")) else "."
+        text = f"{self._shown}: status {status}: {words}{f'{gap} {hint}' if hint else ''}"
         return ServerFault(
             text,
             retryable=is_retryable(status, response.body),
             down=status >= 500 or status == 408,
             retry_after=retry_after(response, time()),
+            too_long=is_too_long(status, words),
         )
 
     def _reply_fault(self, error: Exception, response: Response) -> ServerFault:
@@ -243,11 +254,16 @@ def status_hint(status: int, words: str, location: str, settings: ServerSettings
         return f"Check the model name '{settings.model}' and base_url '{shown_url(settings.base_url)}'."
     if 300 <= status < 400:
         return f"The server redirects to '{location.partition('?')[0]}': set base_url accordingly."
-    if status == 413 or any(mark in lower for mark in _TOO_LONG):
+    if is_too_long(status, words):
         return "The conversation is longer than the model's context: set limits.context_tokens."
     if "max_completion_tokens" in lower:
         return "Set max_tokens_field to 'max_completion_tokens' for this model."
     return ""
+
+
+def is_too_long(status: int, words: str) -> bool:
+    """Whether the server refuses a conversation for its length, in the words that servers have for it."""
+    return status == 413 or (status in (400, 422) and any(mark in words.lower() for mark in _TOO_LONG))
 
 
 _TOO_LONG = ("context length", "context_length", "maximum context", "context size", "prompt is too long")
@@ -262,6 +278,8 @@ def _hint_key(settings: ServerSettings) -> str:
 
 def _hint_silence(error: HttpError) -> str:
     match error:
+        case NotTrusted():
+            return ""
         case ConnectFailed():
             return ". Is the server running, and is base_url right?"
         case TimedOut():

@@ -27,7 +27,7 @@ from msgspec import Struct
 from ludus.errors import ModelError
 from ludus.models.estimate import prompt_tokens, reply_tokens
 from ludus.models.server import Price, Server, ServerFault
-from ludus.types import Completion, Message, Sampling, ToolSpec
+from ludus.types import Completion, Count, Message, Positive, Sampling, ToolSpec, Whole
 
 T = TypeVar("T")
 OnRetry = Callable[[ServerFault], None]
@@ -37,19 +37,19 @@ OnRetry = Callable[[ServerFault], None]
 class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How often and how soon to try again. Times are in seconds."""
 
-    retries: int = 6
+    retries: Whole = 6
     """Attempts after the first."""
-    first: float = 0.5
+    first: Positive = 0.5
     """The longest wait before the first retry; it doubles each time."""
-    longest: float = 30.0
+    longest: Positive = 30.0
     """The longest wait between two attempts."""
-    longest_asked: float = 120.0
+    longest_asked: Positive = 120.0
     """A `Retry-After` beyond this is cut to it."""
-    failures: int = 3
+    failures: Count = 3
     """Failures in a row after which a server is set aside."""
-    patience: float = 120.0
+    patience: Positive = 120.0
     """How long all servers may be down before waiting requests give up."""
-    first_patience: float = 20.0
+    first_patience: Positive = 20.0
     """The same before any server has answered for the first time; from then on every request fails at once."""
 
 

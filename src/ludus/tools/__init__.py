@@ -53,6 +53,7 @@ class Tool:
         self.parallel = parallel
         """May run beside its neighbours in the same turn: it neither changes nor depends on what they do."""
         self.ends_episode = ends_episode
+        """A call of it that succeeds ends the rollout, as `submitted`."""
         self.seconds = seconds
         """Its own time limit instead of the policy's."""
         self.result_chars = result_chars
@@ -178,6 +179,8 @@ def _explained(error: str, names: Sequence[str]) -> str:
 
 def _schema(function: Callable[..., Awaitable[str]], *, skip_first: bool) -> tuple[ToolSpec, _Signature]:
     name: str = function.__name__
+    if not inspect.iscoroutinefunction(function):
+        raise TypeError(f"tool '{name}': write it as `async def`")
     hints = typing.get_type_hints(function, include_extras=True)
     parameters = list(inspect.signature(function).parameters.values())[1 if skip_first else 0 :]
     untyped = [p.name for p in parameters if p.name not in hints]

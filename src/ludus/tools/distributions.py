@@ -88,19 +88,27 @@ def find(name: str, own: Mapping[str, Mapping[str, float]] | None = None, regist
 
 def draw(distribution: Distribution, seed: int, registry: Registry = BUILTIN, disabled: Sequence[str] = ()) -> Draw:
     """Draw toolsets from those that the run has and has not disabled altogether."""
-    off = frozenset(leaf.name for leaf in registry.leaves(disabled))
+    usable = possible(distribution, registry, disabled)
     chance = random.Random(seed)
     rolls = [(toolset, percent, chance.random() * 100) for toolset, percent in distribution.percent]
-    usable = [roll for roll in rolls if _usable(roll[0], registry, off)]
-    skipped = tuple(toolset for toolset, _, _ in rolls if not _usable(toolset, registry, off))
-    if not any(percent for _, percent, _ in usable):
-        raise ConfigError(
-            f"distribution '{distribution.name}': this run has none of its toolsets ({', '.join(skipped)}); "
-            "configure one of them or choose another distribution"
-        )
-    drawn = tuple(toolset for toolset, percent, roll in usable if roll < percent)
-    likeliest = max(usable, key=lambda roll: roll[1])  # the first one of equals
-    return Draw(drawn or (likeliest[0],), skipped)
+    drawn = tuple(toolset for toolset, percent, roll in rolls if roll < percent and toolset in usable)
+    skipped = tuple(toolset for toolset, _, _ in rolls if toolset not in usable)
+    return Draw(drawn or (max(usable, key=lambda toolset: usable[toolset]),), skipped)  # the first one of equals
+
+
+def possible(
+    distribution: Distribution, registry: Registry = BUILTIN, disabled: Sequence[str] = ()
+) -> Mapping[str, float]:
+    """The toolsets that a draw is made from, and their percentages: at least one is above 0."""
+    off = frozenset(leaf.name for leaf in registry.leaves(disabled))
+    usable = {toolset: percent for toolset, percent in distribution.percent if _usable(toolset, registry, off)}
+    if any(usable.values()):
+        return usable
+    names = ", ".join(toolset for toolset, _ in distribution.percent)
+    raise ConfigError(
+        f"distribution '{distribution.name}': this run has none of its toolsets ({names}); "
+        "configure one of them or choose another distribution"
+    )
 
 
 def _usable(toolset: str, registry: Registry, off: frozenset[str]) -> bool:

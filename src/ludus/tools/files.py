@@ -44,7 +44,7 @@ def file_tools(box: Sandbox | None) -> Sequence[Tool]:
 # ---- read and write -----------------------------------------------------------------------------------------------
 
 
-# Its results are bounded here and are never spilled to a file: that file would have to be read with this tool.
+# Its results are bounded here and, alone, never spilled to a file: that file would have to be read with this tool.
 @tool(bound=True, parallel=True, result_chars=2 * READ_CHARS)
 async def read_file(
     box: Sandbox,

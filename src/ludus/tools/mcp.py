@@ -181,7 +181,9 @@ class _Server:
             if not link.client.done():
                 link.client.set_exception(self._broken(_reason(error)))
         finally:
-            link.client.cancel()
+            if not link.client.done():  # cancelled, which whoever waits here must not take for its own cancellation
+                link.client.set_exception(self._broken("the connection was given up"))
+            link.client.exception()  # seen, whether anybody waits or not
 
     async def _connect(self, stack: AsyncExitStack) -> "Client":
         import httpx2

@@ -97,18 +97,24 @@ class Registry:
         """What must be configured before this toolset can be used, its includes considered; empty when it is ready."""
         return next((leaf.missing for leaf in self.leaves([name]) if leaf.missing), "")
 
-    def make_tools(self, names: Iterable[str], box: Sandbox | None) -> list[Tool]:
-        """The tools of the named toolsets for one rollout, in the order of the names."""
-        tools: dict[str, Tool] = {}
-        for leaf in self.leaves(names):
-            if leaf.make is None:
+    def usable(self, names: Iterable[str], *, slot: bool) -> tuple[Toolset, ...]:
+        """The leaf toolsets behind the names. Raises ConfigError for one that cannot be used."""
+        leaves = self.leaves(names)
+        for leaf in leaves:
+            if leaf.missing:
                 raise ConfigError(f"toolset '{leaf.name}' cannot be used: {leaf.missing}")
-            if leaf.needs_box and box is None:
+            if leaf.needs_box and not slot:
                 raise ConfigError(
                     f"toolset '{leaf.name}' works in a sandbox, and this environment has none; "
                     f"leave '{leaf.name}' out of toolsets, or give the environment a `sandbox`"
                 )
-            for tool in leaf.make(box):
+        return leaves
+
+    def make_tools(self, names: Iterable[str], box: Sandbox | None) -> list[Tool]:
+        """The tools of the named toolsets for one rollout, in the order of the names."""
+        tools: dict[str, Tool] = {}
+        for leaf in self.usable(names, slot=box is not None):
+            for tool in leaf.make(box) if leaf.make else ():
                 if tool.name in tools:
                     raise ConfigError(f"two of the chosen toolsets have a tool '{tool.name}'; leave '{leaf.name}' out")
                 tools[tool.name] = tool

@@ -20,6 +20,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from time import time
 from typing import Annotated, Literal, Protocol, TypeVar, get_args
 from urllib.parse import urlencode, urljoin
 
@@ -28,6 +29,7 @@ from msgspec import Meta, Struct
 
 from ludus.errors import ConfigError, ToolBroken, suggest
 from ludus.models.http import Client, HttpError, Response, Timeouts, split_url
+from ludus.models.server import retry_after
 from ludus.sandbox import Sandbox
 from ludus.tools import Tool, tool
 from ludus.tools.toolsets import Toolset
@@ -268,15 +270,11 @@ async def _ask(
                 raise ToolBroken(f"web: {problem}; {hint}", retryable=False)
             if response.status != 429 and response.status < 500:
                 raise ValueError(problem)
-            wait = _retry_after(response, wait)
+            asked = retry_after(response, time())
+            wait = wait if asked is None else min(30.0, asked)
         if attempt + 1 < ATTEMPTS:
             await asyncio.sleep(wait)
     raise ToolBroken(f"web: {problem}")
-
-
-def _retry_after(response: Response, otherwise: float) -> float:
-    asked = response.header("retry-after")
-    return min(30.0, float(asked)) if asked.isdigit() else otherwise
 
 
 def _decoded(response: Response, kind: type[Reply], provider: str) -> Reply:
@@ -332,8 +330,22 @@ async def _require_public(url: str) -> None:
     except OSError:
         raise ValueError("unknown host") from None
     for *_, address in found:
-        if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_global:
+        if not is_public(str(address[0]).partition("%")[0]):
             raise ValueError("the address is not public")
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is one host's on the public internet, and so is the IPv4 address that it stands for."""
+    ip = ipaddress.ip_address(address)
+    if isinstance(ip, ipaddress.IPv6Address):
+        low = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        inner = low if any(ip in network for network in _HOLDS_IPV4) else ip.sixtofour
+        if inner is not None and not is_public(str(inner)):
+            return False
+    return ip.is_global and not ip.is_multicast
+
+
+_HOLDS_IPV4 = (ipaddress.IPv6Network("::/96"), ipaddress.IPv6Network("64:ff9b::/96"))
 
 
 def _body_text(response: Response) -> str:
@@ -382,7 +394,7 @@ class _Stripper(HTMLParser):
 
 
 def html_text(html: str) -> str:
-    """The readable text of a page: one block a line, without scripts, styles, menus and tags."""
+    """The readable text of a page: one block a line, without scripts, styles and tags."""
     stripper = _Stripper()
     stripper.feed(html)
     stripper.close()

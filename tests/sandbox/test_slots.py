@@ -241,10 +241,11 @@ def test_the_pace_of_making_slots():
     pace = Pace()
     assert pause(pace, 100.0, None) == 0
     assert pause(started(pace, 100.0), 100.0, 10) == pytest.approx(0.1)
-    for _ in range(3):
-        pace = failed(pace, 100.0)
-    assert pause(pace, 100.0, None) == 0.25
+    for moment in range(10):  # begun together
+        pace = failed(pace, 99.0, 99.1 + moment / 10)
+    assert pace.failures == 3 and pause(pace, pace.last_failure, None) == 0.25
     assert pause(pace, 101.0, None) == 0
     trial = started(pace, 101.0)
     assert pause(trial, 101.0, None) == 0.25
+    assert pause(failed(trial, 101.0, 102.0), 102.0, None) == 0.5
     assert pause(made(trial), 101.0, None) == 0

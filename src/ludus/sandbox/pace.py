@@ -1,7 +1,8 @@
 """How fast a pool makes slots: a limit on the rate, and a pause after failures in a row. Pure decisions.
 
 A backend that is down is not asked again at once by everyone who waits: from the third failure in a row on there is
-a pause, which doubles up to a minute; after it, one slot is tried, and a success ends it.
+a pause, which doubles up to a minute; after it, one slot is tried, and a success ends it. Of many slots that were begun
+together and fail together, no more count than it takes to pause.
 """
 
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ class Pace:
     """In a row."""
     resume: float = 0.0
     """Not before this moment, after failures."""
+    last_failure: float = float("-inf")
     last_start: float = float("-inf")
 
 
@@ -33,9 +35,12 @@ def made(pace: Pace) -> Pace:
     return replace(pace, failures=0, resume=0.0)
 
 
-def failed(pace: Pace, now: float) -> Pace:
+def failed(pace: Pace, began: float, now: float) -> Pace:
+    """A slot that was begun at one moment has failed at another."""
+    if pace.failures > FORGIVEN and began < pace.last_failure:
+        return pace  # it says nothing new
     failures = pace.failures + 1
-    return replace(pace, failures=failures, resume=now + cooldown(failures))
+    return replace(pace, failures=failures, resume=now + cooldown(failures), last_failure=now)
 
 
 def cooldown(failures: int) -> float:

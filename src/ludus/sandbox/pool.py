@@ -419,19 +419,19 @@ class Pool:
     def _start(self, spec: SandboxSpec, now: float) -> None:
         self._starting[spec] += 1
         self._paces[spec.profile] = started(self._pace(spec), now)
-        _own(self._makers, self._make(spec))
+        _own(self._makers, self._make(spec, now))
 
-    async def _make(self, spec: SandboxSpec) -> None:
+    async def _make(self, spec: SandboxSpec, began: float) -> None:
         try:
             box = await self._create(spec)
         except SandboxError as error:
-            self._could_not_make(spec, error)
+            self._could_not_make(spec, began, error)
         except ConfigError as error:
-            self._could_not_make(spec, SandboxError(str(error), retryable=False))
+            self._could_not_make(spec, began, SandboxError(str(error), retryable=False))
         except Exception as error:  # a backend is foreign code; whatever it raises means that there is no slot
             failure = SandboxError(f"no slot could be made: {type(error).__name__}: {error}")
             failure.__cause__ = error
-            self._could_not_make(spec, failure)
+            self._could_not_make(spec, began, failure)
         else:
             self._created += 1
             self._paces[spec.profile] = made(self._pace(spec))
@@ -448,10 +448,10 @@ class Pool:
         asked = any(request.spec == spec and not request.box.done() for request in self._requests)
         return asked or len(self._warm.get(spec, ())) < self._warm_target
 
-    def _could_not_make(self, spec: SandboxSpec, error: SandboxError) -> None:
+    def _could_not_make(self, spec: SandboxSpec, began: float, error: SandboxError) -> None:
         self._failed += 1
         if error.retryable:  # else it is this spec that is wrong, and says nothing about the others
-            self._paces[spec.profile] = failed(self._pace(spec), asyncio.get_running_loop().time())
+            self._paces[spec.profile] = failed(self._pace(spec), began, asyncio.get_running_loop().time())
         self._unwilling.add(spec)
         request = next((r for r in self._requests if r.spec == spec and not r.box.done()), None)
         if request is not None:

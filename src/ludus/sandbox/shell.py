@@ -46,7 +46,7 @@ _QUICK_SECONDS = 0.001
 _REST_SECONDS = 0.002
 """Pause after a small read: a command that writes line by line then fills the pipe instead of waking us for each."""
 _SMALL_BYTES = 16_384
-_KILL_PAUSES = (0.02, 0.05, 0.1, 0.2)
+_KILL_PAUSES = (0.02, 0.05, 0.1, 0.2, 1.0)
 """Waits after each round of killing a command's children, before its shell is killed as well."""
 _STRAY_SECONDS = 2.0
 """How long a new shell may take before everything else in the slot is killed as well."""

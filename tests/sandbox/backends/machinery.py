@@ -4,6 +4,7 @@ Everything listens on unix sockets or loopback, is started by whoever asks first
 A tool that is not installed is a `Missing`, with the remedy.
 """
 
+import asyncio
 import ctypes
 import importlib.util
 import io
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,37 @@ _SKIPPED = (
     "/usr/lib/x86_64-linux-gnu/gconv",
 )
 """What no test needs: every engine has a copy of the image, and has to remove it."""
+
+
+def finish(work: Callable[[], Awaitable[None]]) -> None:
+    """A test's coroutine, which must not hang."""
+
+    async def main() -> None:
+        async with asyncio.timeout(300):
+            await work()
+
+    asyncio.run(main())
+
+
+def hanging_up(port: int, loses: Callable[[], bool]) -> Callable[..., Awaitable[None]]:
+    """For `asyncio.start_server`: passes on to a port, and hangs up on those pieces of an answer that it `loses`."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        forward = asyncio.create_task(pass_on(reader, back))
+        try:
+            while (data := await there.read(1 << 16)) and not loses():
+                writer.write(data)
+        finally:
+            forward.cancel()
+            for each in (writer, back):
+                each.close()
+
+    return handle
 
 
 class Missing(Exception):

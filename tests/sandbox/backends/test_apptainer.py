@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from itertools import pairwise
 
 import pytest
@@ -14,13 +15,7 @@ from ludus.sandbox.settings import ApptainerSettings, Mount
 
 SPEC = SandboxSpec(disk_mb=32)
 
-
-def run(work) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(300):
-            await work()
-
-    asyncio.run(main())
+run = sys.modules["ludus_tests_machinery"].finish
 
 
 def test_slots_of_an_ordinary_user(apptainer_fleet, tmp_path):

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,7 @@ def engine(request):
     return request.getfixturevalue(f"{request.param}_fleet"), str(socket)
 
 
-def run(work) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(300):
-            await work()
-
-    asyncio.run(main())
+run = sys.modules["ludus_tests_machinery"].finish
 
 
 def open_files() -> int:

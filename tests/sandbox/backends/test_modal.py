@@ -13,13 +13,7 @@ from ludus.sandbox.settings import ModalSettings
 
 SPEC = SandboxSpec(disk_mb=32)
 
-
-def run(work) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(300):
-            await work()
-
-    asyncio.run(main())
+run = sys.modules["ludus_tests_machinery"].finish
 
 
 async def sandboxes(app: str) -> list:

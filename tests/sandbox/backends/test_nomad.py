@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 
 import pytest
 
@@ -14,13 +15,8 @@ from ludus.sandbox.settings import Mount, NomadSettings
 
 SPEC = SandboxSpec(disk_mb=32)
 
-
-def run(work) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(300):
-            await work()
-
-    asyncio.run(main())
+machinery = sys.modules["ludus_tests_machinery"]
+run = machinery.finish
 
 
 async def ask(nomad, method: str, path: str, body: object = None):
@@ -139,9 +135,7 @@ def test_what_dead_drivers_left_is_purged(nomad, nomad_fleet):
 
 def test_the_docker_driver_runs_in_a_real_engine(folder, docker_socket, tmp_path):
     """The stand-in passes what Nomad's docker driver is told on to the engine."""
-    import sys
 
-    machinery = sys.modules["ludus_tests_machinery"]
     daemon = machinery.nomad(tmp_path, docker_socket)
     nomad = next(daemon)
 
@@ -169,9 +163,7 @@ async def _nothing() -> None:
 
 
 def test_the_singularity_driver_runs_apptainer(apptainer, tmp_path, monkeypatch):
-    import sys
 
-    machinery = sys.modules["ludus_tests_machinery"]
     command, root = apptainer
     monkeypatch.setenv("PATH", f"{command.parent}:/usr/sbin:/usr/bin:/sbin:/bin")
     for part in (tmp_path, *list(tmp_path.parents)[:2]):

@@ -32,12 +32,8 @@ async def nothing() -> None:
     pass
 
 
-def run(work) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(300):
-            await work()
-
-    asyncio.run(main())
+machinery = sys.modules["ludus_tests_machinery"]
+run = machinery.finish
 
 
 def door(box, handle):
@@ -269,7 +265,6 @@ def test_a_cancelled_owner_leaves_no_door(slotd):
 @pytest.fixture
 def listening(tmp_path):
     """The port and token of a slotd that listens on loopback."""
-    machinery = sys.modules["ludus_tests_machinery"]
     config = {"token": "0123456789abcdef", "host": "127.0.0.1", "view": "system"}
     (tmp_path / "slotd").write_bytes(base64.b64encode(bundle()))
     (tmp_path / "slotd.json").write_text(json.dumps(config))
@@ -299,24 +294,11 @@ def test_what_is_said_through_a_door_is_whole_although_answers_are_lost(listenin
     port, token = listening
     chance, lost = random.Random(7), 0
 
-    async def pass_on(reader, writer) -> None:
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-
-    async def lossy(reader, writer) -> None:
+    def loses() -> bool:
         nonlocal lost
-        there, back = await asyncio.open_connection("127.0.0.1", port)
-        forward = asyncio.create_task(pass_on(reader, back))
-        try:
-            while data := await there.read(1 << 16):
-                if chance.random() < 0.2:
-                    lost += 1
-                    break
-                writer.write(data)
-        finally:
-            forward.cancel()
-            for each in (writer, back):
-                each.close()
+        losing = chance.random() < 0.2
+        lost += losing
+        return losing
 
     async def turn_round(reader, writer) -> None:
         data = await reader.read()
@@ -324,7 +306,7 @@ def test_what_is_said_through_a_door_is_whole_although_answers_are_lost(listenin
         writer.close()
 
     async def work() -> None:
-        proxy = await asyncio.start_server(lossy, "127.0.0.1", 0)
+        proxy = await asyncio.start_server(machinery.hanging_up(port, loses), "127.0.0.1", 0)
         address = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
         async with proxy, Client(response_bytes=1 << 24) as client:
             link = HttpLink(client, address, token)

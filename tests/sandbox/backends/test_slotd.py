@@ -24,6 +24,7 @@ from ludus.sandbox.program import run_program
 from ludus.sandbox.remote import Server
 from ludus.sandbox.slotd import wire
 
+machinery = sys.modules["ludus_tests_machinery"]
 PYTHON = "/usr/bin/python3"
 SPEC = {"network": False, "disk_mb": 32, "processes": 200, "memory_mb": 0, "env": {}, "mounts": []}
 
@@ -357,7 +358,7 @@ def test_a_driver_of_another_version_is_refused(monkeypatch, slotd):
 class Web:
     """A slotd that listens on loopback."""
 
-    def __init__(self, folder: Path, machinery, **settings: object) -> None:
+    def __init__(self, folder: Path, **settings: object) -> None:
         import base64
 
         (folder / "slotd").write_bytes(base64.b64encode(bundle()))
@@ -376,8 +377,7 @@ class Web:
 
 @pytest.fixture
 def web(tmp_path, request):
-    machinery = sys.modules["ludus_tests_machinery"]
-    found = Web(tmp_path, machinery, **getattr(request, "param", {}))
+    found = Web(tmp_path, **getattr(request, "param", {}))
     yield found
     found.daemon.stop()
 
@@ -435,22 +435,12 @@ def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_runs_twice(web):
     async def main() -> None:
         lost = 0
 
-        async def lossy(reader, writer):
+        def loses() -> bool:
             nonlocal lost
-            there, back = await asyncio.open_connection("127.0.0.1", web.port)
-            forward = asyncio.create_task(copy(reader, back))
-            try:
-                while data := await there.read(65536):
-                    lost += 1
-                    if lost % 2:
-                        break
-                    writer.write(data)
-            finally:
-                forward.cancel()
-                for each in (writer, back):
-                    each.close()
+            lost += 1
+            return lost % 2 == 1
 
-        server = await asyncio.start_server(lossy, "127.0.0.1", 0)
+        server = await asyncio.start_server(machinery.hanging_up(web.port, loses), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server, Client() as client:
             link = HttpLink(client, f"http://127.0.0.1:{port}", web.token)
@@ -461,10 +451,6 @@ def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_runs_twice(web):
             assert lost > 5
             await link.close()
         assert link is not None
-
-    async def copy(reader, writer):
-        while data := await reader.read(65536):
-            writer.write(data)
 
     asyncio.run(main())
 

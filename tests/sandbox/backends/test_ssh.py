@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,13 +17,7 @@ from ludus.sandbox.ssh import ssh_command
 
 SPEC = SandboxSpec(disk_mb=32)
 
-
-def run(work) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(300):
-            await work()
-
-    asyncio.run(main())
+run = sys.modules["ludus_tests_machinery"].finish
 
 
 def test_one_connection_carries_all_slots_and_leaves_nothing(ssh_fleet, tmp_path):

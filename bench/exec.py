@@ -23,7 +23,7 @@ from pathlib import Path
 from common import CACHE, Check, CommandFailed, machine, make_venv, ready_venv, table, verdict
 
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.bwrap import find_bwrap
+from ludus.sandbox.local.bwrap import find_bwrap
 from ludus.sandbox.pool import Pool, open_pool
 
 COMMAND = "echo hi"

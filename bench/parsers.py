@@ -68,8 +68,8 @@ class Sample:
 
 
 def samples() -> list[Sample]:
-    from ludus.models.parsers import Parser
-    from ludus.models.parsers.formats import FORMATS
+    from ludus.parsers import Parser
+    from ludus.parsers.formats import FORMATS
     from ludus.types import Call
 
     found: list[Sample] = []
@@ -98,8 +98,8 @@ def speed(read: Read, sample: Sample, seconds: float, rounds: int = 3) -> float 
 
 
 def ours(name: str, piece: int = 0) -> Read:
-    from ludus.models.parsers import Parsed, Parser
-    from ludus.models.parsers.command import read_tools
+    from ludus.parsers import Parsed, Parser
+    from ludus.parsers.parse_rows import read_tools
 
     parser, tools = Parser(name), read_tools(TOOLS)
 
@@ -240,7 +240,7 @@ DIFFERENCES: Mapping[str, str] = {
 
 def agrees(case: Mapping[str, Any]) -> bool:
     """Names and arguments as expected; and the content, where the source asserts it."""
-    from ludus.models.parsers.command import parse_rows
+    from ludus.parsers.parse_rows import parse_rows
 
     row = json.dumps({"parser": case["parser"], "input": case["input"], "tools": case["tools"]})
     read = json.loads(next(iter(parse_rows([row]))))

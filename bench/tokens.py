@@ -37,18 +37,18 @@ from common import CACHE, ROOT, Check, CommandFailed, figure, machine, make_venv
 
 from ludus.errors import ConfigError
 from ludus.models.embedded import EmbeddedSettings
-from ludus.models.parsers import Parser
-from ludus.models.tokens import Generated
-from ludus.models.tokens.codec import Codec
-from ludus.models.tokens.engines.embedded import EmbeddedEngine
-from ludus.models.tokens.probe import probe
-from ludus.models.tokens.render import Renderer
-from ludus.models.tokens.session import Session
-from ludus.models.tokens.template import Template, TemplateFault, named_template
-from ludus.models.tokens.tokenizer import Shipped, load
-from ludus.models.tokens.toy import Draw, ToyEngine
 from ludus.models.weights import default_cache, find
-from ludus.rl.check import Vocabulary, check_rows
+from ludus.parsers import Parser
+from ludus.rl.row_checks import Vocabulary, check_rows
+from ludus.tokens import Generated
+from ludus.tokens.codec import Codec
+from ludus.tokens.engines.embedded_engine import EmbeddedEngine
+from ludus.tokens.probe import probe
+from ludus.tokens.render import Renderer
+from ludus.tokens.template import Template, TemplateFault, named_template
+from ludus.tokens.token_session import Session
+from ludus.tokens.tokenizer import Shipped, load
+from ludus.tokens.toy_engine import Draw, ToyEngine
 from ludus.types import Call, Finish, Message, Sampling, ToolSpec
 
 PEER = ("atroposlib==0.4.0",)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from ludus.agent import Policy
 from ludus.envs.orders import Orders
 from ludus.models.scripted import ScriptedModel
-from ludus.reflact.data import Splits
-from ludus.reflact.exemplars import Exemplars
+from ludus.reflact.proposers.exemplars import Exemplars
 from ludus.reflact.records import Baseline, Step, Summary
-from ludus.reflact.settings import SlowUpdate, TrainSettings
-from ludus.reflact.train import train
+from ludus.reflact.splits import Splits
+from ludus.reflact.train_settings import SlowUpdate, TrainSettings
+from ludus.reflact.trainer import train
 from ludus.types import Message, Sampling, ToolSpec
 
 ENV = Orders()

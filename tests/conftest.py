@@ -6,8 +6,12 @@ from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.http_kit import kit
+from tests.sandbox_kit import backend, bwrap, bwrap_problem
 
 from ludus.cli import main
+
+__all__ = ["backend", "bwrap", "bwrap_problem", "kit", "ludus", "pass_time"]
 
 # Machines are noisy: how long an example takes says nothing about it. And what is tried is the same every time, so that
 # a change is judged by what it changes.

@@ -1,6 +1,8 @@
 import asyncio
 import math
 import os
+import posixpath
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -15,7 +17,7 @@ from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.pool import open_pool
 from ludus.skill import Skill
 from ludus.tools import Tool, tool
-from ludus.types import Message, Rollout, Score, StopReason, Task, ToolSpec
+from ludus.types import Message, Rollout, Sampling, Score, StopReason, Task, ToolSpec
 
 TASK = Task(id="a/b", prompt="Say yes.", answer="yes")
 
@@ -52,9 +54,9 @@ def policy(script: Any = "yes", **fields: Any) -> Policy:
     return Policy(ScriptedModel([script] if isinstance(script, str) else script), **fields)
 
 
-def once(env: Env, who: Policy, **arguments: Any) -> Rollout:
+def once(env: Env, who: Policy, backend: str = "local", **arguments: Any) -> Rollout:
     async def go() -> Rollout:
-        async with open_pool("local") as pool:
+        async with open_pool(backend) as pool:
             return await run(Job(TASK, who), env, pool, **arguments)
 
     return asyncio.run(go())
@@ -149,14 +151,21 @@ def test_setup_writes_the_tasks_files():
     assert asyncio.run(go()).score == Score.of(1.0)
 
 
-def test_a_long_tool_result_lies_in_the_slot():
-    script = [
-        call("shell", command="seq 100000"),
-        call("shell", command=f"tail -n 1 {RESULTS}/turn1-1.txt"),
-        say("yes"),
-    ]
-    rollout = once(Boxed(), policy(script))
-    assert rollout.turns[0].results[0].spilled == f"{RESULTS}/turn1-1.txt"
+@pytest.mark.parametrize("backend", ["bwrap", "local"])
+def test_a_long_tool_result_is_in_the_slot_at_the_path_that_the_agent_is_given(backend: str):
+    def act(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Message:
+        answers = [message.content for message in messages if message.role == "tool"]
+        if not answers:
+            return call("shell", command="seq 100000")
+        if len(answers) > 1:
+            return say("yes")
+        (path,) = re.findall(rf"/\S*{posixpath.basename(RESULTS)}/\S+\.txt", answers[0])
+        return call("shell", command=f"tail -n 1 {path}")
+
+    rollout = once(Boxed(), policy(act), backend=backend)
+    spilled = rollout.turns[0].results[0].spilled
+    assert spilled.endswith(f"{posixpath.basename(RESULTS)}/turn1-1.txt")
+    assert backend == "local" or spilled == f"{RESULTS}/turn1-1.txt"
     assert rollout.turns[1].results[0].content.strip() == "100000"
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from ludus.agent import Policy
 from ludus.env import Env
-from ludus.examples import Example, parse, render, without_examples
 from ludus.models.scripted import ScriptedModel, say
 from ludus.rollout import Job, run
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import Edit, Skill, apply
+from ludus.skill_examples import Example, parse, render, without_examples
 from ludus.types import Message, Rollout, Sampling, Score, Task, ToolSpec
 
 ORDER = Example("Please send 83 blue lamps.", "lamps|blue|83")

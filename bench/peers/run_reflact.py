@@ -18,11 +18,11 @@ import skill_world as world
 from ludus.agent import Policy
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel
-from ludus.reflact.data import load
 from ludus.reflact.records import Summary
-from ludus.reflact.run import Engine
-from ludus.reflact.settings import DataSettings, TrainSettings
-from ludus.reflact.train import train
+from ludus.reflact.splits import load
+from ludus.reflact.train_settings import DataSettings, TrainSettings
+from ludus.reflact.trainer import train
+from ludus.reflact.training_run import Engine
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import Skill
 from ludus.store import RunDir

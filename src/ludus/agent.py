@@ -24,11 +24,11 @@ import msgspec
 from msgspec import Struct
 
 from ludus.errors import LudusError, ModelError, ToolBroken
-from ludus.examples import parse, without_examples
 from ludus.harness import Harness
 from ludus.models import Model
-from ludus.models.estimate import prompt_tokens, text_tokens
+from ludus.models.token_estimate import prompt_tokens, text_tokens
 from ludus.skill import Skill, with_front_matter
+from ludus.skill_examples import parse, without_examples
 from ludus.tools import BadArguments, Tool
 from ludus.tools.toolsets import BUILTIN, Registry
 from ludus.types import (

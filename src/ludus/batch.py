@@ -24,15 +24,15 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from ludus import page
+from ludus import trajectory_page as page
 from ludus.agent import Policy
 from ludus.env import Env
 from ludus.errors import ConfigError, LudusError, StoreError, told
-from ludus.models.tokens.sequences import mode
 from ludus.rollout import Job, as_group, derive_seed, group_jobs, run_many
 from ludus.sandbox.pool import Pool
 from ludus.stats import Summary, summarize
 from ludus.store import RunDir, outcome_key
+from ludus.tokens.sequences import mode
 from ludus.tools.distributions import Distribution, draw
 from ludus.tools.toolsets import choose
 from ludus.types import Failure, Group, JsonObject, Message, Rollout, Task, ToolError, Usage, to_json

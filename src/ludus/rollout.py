@@ -24,8 +24,8 @@ from ludus.env import Env
 from ludus.errors import BudgetExhausted, RolloutError, SandboxError, SetupError, VerifierError, boundary
 from ludus.harness import Harness, act, in_slot
 from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.agent_files import collect, hand_over
 from ludus.sandbox.archive import TooLarge
-from ludus.sandbox.carry import collect, hand_over
 from ludus.sandbox.pool import Pool
 from ludus.tools import Tool
 from ludus.tools.toolsets import make_tools
@@ -253,7 +253,7 @@ def _spill_to(box: Sandbox) -> Spill:
             await box.write(path, data)
         except OSError:  # the slot's disk is full: the agent filled it, and gets the preview alone
             return ""
-        return path
+        return box.resolve(path)  # the agent's commands must find the file
 
     return spill
 

@@ -7,8 +7,8 @@ import pytest
 from ludus.agent import Policy
 from ludus.envs.orders import COLORS, PHRASINGS, SIZES, Orders
 from ludus.models.scripted import ScriptedModel
-from ludus.reflact.data import load
-from ludus.reflact.settings import DataSettings
+from ludus.reflact.splits import load
+from ludus.reflact.train_settings import DataSettings
 from ludus.rollout import Job, run
 from ludus.types import Score, Task
 

@@ -5,7 +5,7 @@ from email.utils import formatdate
 import pytest
 from rich.console import Console
 
-from ludus.models.http import Response, Timeouts
+from ludus.http_client import Response, Timeouts
 from ludus.models.openai import ChatSettings, chat_server
 from ludus.models.server import Price, ServerFault, is_retryable, merge_headers, redact, retry_after, server_words
 from ludus.types import Message, Sampling

@@ -17,10 +17,10 @@ import pytest
 from ludus.agent import Policy
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel, say
-from ludus.reflact.data import Splits
 from ludus.reflact.records import Record
-from ludus.reflact.settings import SlowUpdate, TrainSettings
-from ludus.reflact.train import train
+from ludus.reflact.splits import Splits
+from ludus.reflact.train_settings import SlowUpdate, TrainSettings
+from ludus.reflact.trainer import train
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import Skill
 from ludus.types import Message, Rollout, Sampling, Score, Task, ToolSpec

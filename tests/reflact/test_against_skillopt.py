@@ -24,10 +24,10 @@ with warnings.catch_warnings():
     from skillopt.utils import compute_score, skill_hash
     from skillopt.utils import json_utils as their_json
 
-from ludus.reflact.data import counts, divide, parse_ratio, plan_epoch, sample, steps_per_epoch
-from ludus.reflact.extract import extract_json
 from ludus.reflact.gate import Decision, Gate, Mark, Measure, judge, project
+from ludus.reflact.json_extract import extract_json
 from ludus.reflact.schedule import budget
+from ludus.reflact.splits import counts, divide, parse_ratio, plan_epoch, sample, steps_per_epoch
 from ludus.skill import GUIDANCE, Edit, Skill, apply, guidance, notes, protected_parts, with_guidance, with_notes
 from ludus.types import Task
 

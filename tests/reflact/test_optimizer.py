@@ -14,8 +14,8 @@ from ludus.errors import ModelError
 from ludus.models.scripted import ScriptedModel, say
 from ludus.reflact.journal import InMemory, Journal, Store
 from ludus.reflact.optimizer import CALLS, CallRecord, Optimizer
+from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.records import Unusable
-from ludus.reflact.templates import Prompts
 from ludus.store import RunDir
 from ludus.types import Completion, Finish, Message, Sampling, ToolSpec
 

@@ -23,9 +23,9 @@ from ludus.models.scripted import ScriptedModel
 from ludus.reflact.gate import Gate
 from ludus.reflact.optimizer import CALLS
 from ludus.reflact.records import Record, Step, Summary
-from ludus.reflact.run import Engine, read_records
-from ludus.reflact.settings import Appendix, SlowUpdate, TrainSettings
-from ludus.reflact.train import train
+from ludus.reflact.train_settings import Appendix, SlowUpdate, TrainSettings
+from ludus.reflact.trainer import train
+from ludus.reflact.training_run import Engine, read_records
 from ludus.store import RunDir
 from ludus.types import Message, Rollout, to_json
 

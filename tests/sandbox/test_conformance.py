@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from ludus.errors import SandboxError
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
 from ludus.sandbox.archive import TooLarge
-from ludus.sandbox.doorway import open_door
 from ludus.sandbox.pool import open_pool
+from ludus.sandbox.port.local_port import open_door
 from ludus.sandbox.processes import children, descendants
 
 OURS = f"{os.getpid():07}"

@@ -26,7 +26,7 @@ from ludus.errors import SandboxError
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import Job, run, run_many
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.bwrap import Bwrap
+from ludus.sandbox.local.bwrap import Bwrap
 from ludus.sandbox.pool import Pool
 from ludus.sandbox.processes import children
 from ludus.tools import Tool, tool
@@ -298,7 +298,8 @@ def test_a_full_disk_of_the_host_is_told_and_the_slot_goes_on(bwrap, tmp_path):
 CROWDED = """
 import asyncio, os, sys
 from ludus.errors import SandboxError
-from ludus.sandbox import SandboxSpec, bwrap, pace
+from ludus.sandbox import SandboxSpec, pace
+from ludus.sandbox.local import bwrap
 from ludus.sandbox.pool import open_pool
 
 bwrap._START_SECONDS = bwrap._END_SECONDS = 5.0  # half a minute each is patience that a test has not,

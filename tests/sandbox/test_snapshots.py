@@ -8,8 +8,8 @@ import pytest
 
 from ludus.errors import SandboxError
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.base import ShellSandbox
 from ludus.sandbox.pool import Pool, open_pool
+from ludus.sandbox.shell_sandbox import ShellSandbox
 
 
 @pytest.fixture

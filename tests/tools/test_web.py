@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from ludus.errors import ConfigError, ToolBroken
-from ludus.models.http import Client
+from ludus.http_client import Client
 from ludus.tools import Tool
 from ludus.tools import web as web_module
 from ludus.tools.toolsets import BUILTIN

@@ -46,11 +46,11 @@ from ludus.config.build import (
     open_registry,
     open_sandboxes,
 )
-from ludus.config.find import load_env_class
 from ludus.config.reading import Layer, file_layer, flag_layer, is_tree
 from ludus.config.recipes import CONTENT, TRAINING, EmbeddedConfig
+from ludus.config.references import load_env_class
 from ludus.config.secrets import secrets
-from ludus.config.tokens import make_ready
+from ludus.config.token_mode import make_ready
 from ludus.errors import BudgetExhausted, ConfigError, StoreError
 from ludus.models.ledger import Ledger, Totals
 from ludus.sandbox.pool import Pool

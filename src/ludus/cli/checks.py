@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from ludus import doctor, validate
+from ludus import env_checks as validate
+from ludus import host_checks as doctor
 from ludus.batch import each_task
 from ludus.cli import Arguments
 from ludus.config import Config, load

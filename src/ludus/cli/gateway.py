@@ -19,17 +19,17 @@ import msgspec
 
 from ludus.cli import Arguments
 from ludus.cli.batches import draining
+from ludus.compat.atropos import Connect, Managed, ServerView, Setup
 from ludus.config import Config, load, to_record, to_yaml
 from ludus.config.build import build_ledger, build_model, server_settings
 from ludus.config.recipes import SECTIONS, OpenAIConfig, ServerConfig
 from ludus.config.secrets import read_secret, secrets
-from ludus.config.tokens import server_model
+from ludus.config.token_mode import server_model
 from ludus.errors import ConfigError
+from ludus.gateway.gateway_session import Record
+from ludus.gateway.named_sessions import House
+from ludus.gateway.service import Gateway
 from ludus.models import Model, Starts
-from ludus.models.gateway.atropos import Connect, Managed, ServerView, Setup
-from ludus.models.gateway.gateway import Gateway
-from ludus.models.gateway.house import House
-from ludus.models.gateway.session import Record
 from ludus.models.ledger import Budget, Metered
 from ludus.store import RunDir
 from ludus.types import to_json

@@ -13,9 +13,9 @@ from ludus.batch import sample_rows, stored_groups
 from ludus.cli import Arguments
 from ludus.config import load
 from ludus.config.build import open_registry
-from ludus.config.find import load_env_class
 from ludus.config.recipes import CONTENT
-from ludus.config.reference import field_docs, reference
+from ludus.config.references import load_env_class
+from ludus.config.settings_page import field_docs, reference
 from ludus.env import Env
 from ludus.envs import BUILTIN
 from ludus.errors import ConfigError, StoreError, suggest

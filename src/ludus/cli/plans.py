@@ -1,7 +1,7 @@
 """What `ludus train` is about to do: its plan, and with `--dry-run` what it would take.
 
 A plan is everything that is known before any model is there: the environment, the tasks, the settings, the prompts.
-Making one finds whatever is wrong with them. The estimate is `ludus.reflact.estimate`; here it is fed with what calls
+Making one finds whatever is wrong with them. The estimate is `ludus.reflact.cost_estimate`; here it is fed with what calls
 took in an earlier run beside this one, or else with the sizes of prompts, tools and skill as far as they can be known
 without running any.
 """
@@ -29,16 +29,16 @@ from ludus.config.build import (
 )
 from ludus.config.recipes import SameConfig, ServerConfig
 from ludus.env import Env
-from ludus.models.estimate import prompt_tokens, text_tokens
 from ludus.models.server import Price
-from ludus.reflact.data import Splits, load
-from ludus.reflact.earlier import Earlier, find
-from ludus.reflact.estimate import Assumed, Estimate, Sizes, estimate
-from ludus.reflact.files import Head
-from ludus.reflact.proposer import Proposer
-from ludus.reflact.run import check_fit, initial_skill
-from ludus.reflact.settings import TrainSettings
-from ludus.reflact.templates import Prompts
+from ludus.models.token_estimate import prompt_tokens, text_tokens
+from ludus.reflact.cost_estimate import Assumed, Estimate, Sizes, estimate
+from ludus.reflact.earlier_runs import Earlier, find
+from ludus.reflact.prompt_templates import Prompts
+from ludus.reflact.proposers import Proposer
+from ludus.reflact.report.run_files import Head
+from ludus.reflact.splits import Splits, load
+from ludus.reflact.train_settings import TrainSettings
+from ludus.reflact.training_run import check_fit, initial_skill
 from ludus.skill import named
 from ludus.tools.toolsets import make_tools
 from ludus.types import Message, ToolSpec, to_json

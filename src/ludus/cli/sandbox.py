@@ -21,10 +21,10 @@ from ludus.config.build import changed_spec, open_slots, sandbox_profiles
 from ludus.config.secrets import read_secret
 from ludus.errors import ConfigError, LudusError
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
-from ludus.sandbox.fleet import Backend
-from ludus.sandbox.hostdir import drop_from_host, host_holdings
+from ludus.sandbox.local.host_dir import drop_from_host, host_holdings
 from ludus.sandbox.owner import Holding
 from ludus.sandbox.profiles import make_backend
+from ludus.sandbox.remote.fleet import Backend
 from ludus.sandbox.settings import BwrapSettings, LocalSettings, backend_of
 from ludus.sandbox.survey import Finding, survey
 from ludus.types import to_json

@@ -10,7 +10,7 @@ from ludus.cli.batches import say
 from ludus.config.reading import Layer, file_layer, flag_layer, is_tree
 from ludus.env import Env
 from ludus.models import Model
-from ludus.reflact.proposer import Proposer
+from ludus.reflact.proposers import Proposer
 
 _ADAPTER = "skillopt-adapter"
 
@@ -20,7 +20,7 @@ def base_layers(arguments: Arguments) -> list[Layer]:
     settings of two types do not mix."""
     if not arguments.skillopt:
         return []
-    from ludus.compat.skillopt import read_config
+    from ludus.compat.skillopt.config_file import read_config
 
     given = read_config(Path(arguments.skillopt))
     for note in given.notes:
@@ -41,7 +41,7 @@ def acting(env: Env) -> Model | None:
     """Who acts in place of the policy's model: an adapter does everything itself."""
     if env.name != _ADAPTER:
         return None
-    from ludus.compat.skillopt_adapters import AdapterEnv, AdapterModel
+    from ludus.compat.skillopt.adapters import AdapterEnv, AdapterModel
 
     return AdapterModel(env) if isinstance(env, AdapterEnv) else None
 
@@ -55,6 +55,6 @@ def own_proposer(env: Env) -> Proposer | None:
     """The reflection that an adapter brings along, if it does."""
     if env.name != _ADAPTER:
         return None
-    from ludus.compat.skillopt_adapters import proposer_of
+    from ludus.compat.skillopt.adapters import proposer_of
 
     return proposer_of(env)

@@ -6,13 +6,13 @@ Pure: records in, text out. The report (`report.html`) has all of it; this is wh
 import textwrap
 from collections.abc import Sequence
 
-from ludus.examples import parse
-from ludus.reflact.curve import Curve
 from ludus.reflact.items import Item, short
 from ludus.reflact.records import Record, Step
-from ludus.reflact.report import done
+from ludus.reflact.report.score_curve import Curve
+from ludus.reflact.report.training_page import done
 from ludus.show import number
 from ludus.skill import Edit
+from ludus.skill_examples import parse
 
 ROWS, WIDTH, LINE = 9, 72, 100
 MANY = 12

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ludus.config import Config
     from ludus.env import Env
     from ludus.models import Model
-    from ludus.models.tokens.sequences import TokenSequence
-    from ludus.models.tokens.tokenizer import Tokenizer
-    from ludus.rl.check import Report, Vocabulary
+    from ludus.rl.row_checks import Report, Vocabulary
+    from ludus.tokens.sequences import TokenSequence
+    from ludus.tokens.tokenizer import Tokenizer
     from ludus.types import Group, Rollout, ToolSpec
 
 SHOWN = 20
@@ -49,8 +49,8 @@ def _print(line: bytes) -> None:
 
 
 def _parse(arguments: Arguments) -> int:
-    from ludus.models.parsers import Parser, names
-    from ludus.models.parsers.command import parse_rows, parse_text
+    from ludus.parsers import Parser, names
+    from ludus.parsers.parse_rows import parse_rows, parse_text
 
     if arguments.parser:
         Parser(arguments.parser)  # before stdin is waited for
@@ -86,11 +86,11 @@ def _read_json(path: str, option: str) -> Any:
 
 
 def _check(arguments: Arguments) -> int:
-    from ludus.rl.check import Vocabulary, check_lines
+    from ludus.rl.row_checks import Vocabulary, check_lines
 
     vocabulary = Vocabulary()
     if arguments.tokenizer:
-        from ludus.models.tokens.tokenizer import load
+        from ludus.tokens.tokenizer import load
 
         vocabulary = vocabulary_of(load(arguments.tokenizer).tokenizer, drift=True)
     with _opened(arguments.file) as lines:
@@ -104,7 +104,7 @@ def _check(arguments: Arguments) -> int:
 
 def vocabulary_of(tokenizer: "Tokenizer", *, drift: bool = False) -> "Vocabulary":
     """What checks know about ids; with `drift`, also what encoding their text again would give."""
-    from ludus.rl.check import Vocabulary
+    from ludus.rl.row_checks import Vocabulary
 
     def again(ids: Iterable[int]) -> list[int]:
         return tokenizer.encode(tokenizer.decode(list(ids)))
@@ -149,10 +149,10 @@ def _machine(report: "Report", *, drift: bool) -> bytes:
 def training_fields(model: "Model", tell: Callable[[str], None]) -> "More":
     """What a line of `groups.jsonl` has beside the record: Atropos' columns, where every rollout has exact tokens. Rows
     with a fatal finding are left out, and that is said."""
-    from ludus.config.tokens import as_token_model
-    from ludus.rl.atropos import as_fields, columns
-    from ludus.rl.check import Vocabulary
-    from ludus.rl.sequences import NotExact
+    from ludus.config.token_mode import as_token_model
+    from ludus.rl.atropos_rows import as_fields, columns
+    from ludus.rl.row_checks import Vocabulary
+    from ludus.rl.rows import NotExact
 
     exact = as_token_model(model)
     vocabulary = vocabulary_of(exact.codec.tokenizer) if exact is not None else Vocabulary()
@@ -175,8 +175,8 @@ def training_fields(model: "Model", tell: Callable[[str], None]) -> "More":
 
 def _export(arguments: Arguments) -> int:
     from ludus.batch import stored_groups
-    from ludus.rl.atropos import as_fields, columns, retokenized_columns
-    from ludus.rl.check import Report, Vocabulary
+    from ludus.rl.atropos_rows import as_fields, columns, retokenized_columns
+    from ludus.rl.row_checks import Report, Vocabulary
     from ludus.store import RunDir
     from ludus.types import to_json
 
@@ -203,8 +203,8 @@ def _encoder(
     from ludus.config.build import build_env
     from ludus.config.reading import Layer
     from ludus.config.recipes import SECTIONS
-    from ludus.models.tokens.codec import Codec
-    from ludus.rl.sequences import retokenized
+    from ludus.rl.rows import retokenized
+    from ludus.tokens.codec import Codec
 
     codec = Codec.open(arguments.retokenize, arguments.parser or "hermes", template=arguments.template)
     config = assemble([Layer("the run's settings", {name: recorded[name] for name in SECTIONS if name in recorded})])

@@ -2,7 +2,7 @@
 
 Everything that can be wrong with settings and data is found before the run directory is touched and before any model
 is asked. `--dry-run` stops there and says what the run would take. The trainer yields records; here they are written
-(`ludus.reflact.files`), drawn and printed. The first Ctrl-C finishes what is under way, the second drops it. Either
+(`ludus.reflact.report.run_files`), drawn and printed. The first Ctrl-C finishes what is under way, the second drops it. Either
 way, and when a budget is spent or the world breaks, the run can be resumed and goes on as if nothing had been.
 
 The record of the settings has a section `content`: hashes of the skill, the prompts and the tasks that the settings
@@ -36,17 +36,17 @@ from ludus.config.build import (
 )
 from ludus.config.recipes import CONTENT, EmbeddedConfig, EnvConfig, RunConfig, SameConfig
 from ludus.config.secrets import secrets
-from ludus.config.tokens import make_ready
+from ludus.config.token_mode import make_ready
 from ludus.errors import BudgetExhausted, ConfigError, ModelError
 from ludus.models import Model
 from ludus.models.ledger import Ledger
-from ludus.reflact import files
-from ludus.reflact.files import Recorder
 from ludus.reflact.journal import Progress, Watch
 from ludus.reflact.lab import Outage
 from ludus.reflact.records import Record, Summary
-from ludus.reflact.run import Engine
-from ludus.reflact.train import train
+from ludus.reflact.report import run_files as files
+from ludus.reflact.report.run_files import Recorder
+from ludus.reflact.trainer import train
+from ludus.reflact.training_run import Engine
 from ludus.sandbox.pool import Pool
 from ludus.show import compact, money
 from ludus.store import RunDir

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from ludus.cli.story import changes, plot
-from ludus.reflact import files
-from ludus.reflact.curve import curve, spread
-from ludus.reflact.estimate import Estimate
-from ludus.reflact.evaluate import score_of
+from ludus.reflact.cost_estimate import Estimate
 from ludus.reflact.gate import METRICS, Gate
 from ludus.reflact.journal import Progress
 from ludus.reflact.records import Baseline, EpochEnd, Held, Product, Record, Step, Summary
-from ludus.reflact.report import done
-from ludus.reflact.run import read_records
-from ludus.reflact.settings import TrainSettings
+from ludus.reflact.report import run_files as files
+from ludus.reflact.report.score_curve import curve, spread
+from ludus.reflact.report.training_page import done
+from ludus.reflact.stages.evaluate import score_of
+from ludus.reflact.train_settings import TrainSettings
+from ludus.reflact.training_run import read_records
 from ludus.show import LiveLine, as_text, compact, money, number, printable, stdout
 from ludus.store import RunDir
 

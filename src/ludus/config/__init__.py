@@ -22,7 +22,6 @@ import yaml
 from msgspec import Struct
 from msgspec import inspect as kinds
 
-from ludus.config.find import load_env_class
 from ludus.config.reading import (
     Layer,
     Problems,
@@ -36,6 +35,7 @@ from ludus.config.reading import (
     merged,
 )
 from ludus.config.recipes import FREE, SECTIONS, Config, EmbeddedConfig, EnvConfig
+from ludus.config.references import load_env_class
 from ludus.config.secrets import exposed
 from ludus.errors import ConfigError
 from ludus.types import to_json

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ludus.agent import Limits, Policy
-from ludus.config import tokens
-from ludus.config.find import load_env_class, load_object
+from ludus.config import token_mode as tokens
 from ludus.config.reading import accepted_types, converted, shown
 from ludus.config.recipes import (
     AgentConfig,
@@ -29,6 +28,7 @@ from ludus.config.recipes import (
     TrainConfig,
     WebConfig,
 )
+from ludus.config.references import load_env_class, load_object
 from ludus.config.secrets import agents_folder, proxy_for, read_secret, weights_folder
 from ludus.env import Env
 from ludus.errors import ConfigError, SandboxError
@@ -40,8 +40,8 @@ from ludus.skill import Skill, from_file
 
 if TYPE_CHECKING:
     from ludus.models.ledger import Ledger, Totals
-    from ludus.reflact.proposer import Proposer
-    from ludus.reflact.settings import TrainSettings
+    from ludus.reflact.proposers import Proposer
+    from ludus.reflact.train_settings import TrainSettings
     from ludus.sandbox.pool import Pool
     from ludus.sandbox.settings import Profile
     from ludus.tools.distributions import Distribution
@@ -275,7 +275,7 @@ def build_harness(agent: AgentConfig) -> Harness | None:
     """
     if not agent.harness:
         return None
-    from ludus.harnesses import KNOWN, find, installed
+    from ludus.harness.known import KNOWN, find, installed
 
     name, own = agent.harness, agent.harnesses.get(agent.harness)
     if own is None:
@@ -304,10 +304,10 @@ def build_harness(agent: AgentConfig) -> Harness | None:
 def build_proposer(train: TrainConfig) -> "Proposer":
     """Who proposes changes to the skill."""
     if train.proposer == "analysts":
-        from ludus.reflact.analysts import Analysts
+        from ludus.reflact.proposers.analysts import Analysts
 
         return Analysts()
-    from ludus.reflact.exemplars import Exemplars
+    from ludus.reflact.proposers.exemplars import Exemplars
 
     return Exemplars(**msgspec.structs.asdict(train.exemplars))
 
@@ -319,7 +319,7 @@ def has_optimizer(config: Config) -> bool:
 
 def train_settings(config: Config) -> "TrainSettings":
     """What the trainer is told. Without an optimizer's model there is nobody to write guidance or a memory."""
-    from ludus.reflact.settings import TrainSettings, checked
+    from ludus.reflact.train_settings import TrainSettings, checked
 
     fields = {f.name: getattr(config.train, f.name) for f in msgspec.structs.fields(TrainSettings)}
     settings = checked(TrainSettings(**fields))
@@ -380,7 +380,7 @@ async def open_registry(tools: ToolsConfig) -> "AsyncGenerator[Registry, None]":
 
 
 async def _web_toolsets(web: WebConfig, stack: AsyncExitStack) -> "Sequence[Toolset]":
-    from ludus.models.http import Client
+    from ludus.http_client import Client
     from ludus.tools.web import TIMEOUTS, make_provider, web_toolsets
 
     key = read_secret(web.api_key_var, "tools.web.api_key_var")

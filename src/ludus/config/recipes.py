@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from ludus.agent import Limits
-from ludus.models.http import Timeouts
+from ludus.http_client import Timeouts
 from ludus.models.server import Price
-from ludus.models.servers import Retry
-from ludus.reflact.settings import DataSettings, TrainSettings
+from ludus.models.server_pool import Retry
+from ludus.reflact.train_settings import DataSettings, TrainSettings
 from ludus.sandbox.settings import (
     ApptainerSettings,
     DockerSettings,

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ludus.models.openai import encode_body, safe_arguments, safe_name
 from ludus.models.server import BadReply, Price, Server, ServerSettings, usage
-from ludus.models.servers import Retry, Servers, Waits
+from ludus.models.server_pool import Retry, Servers, Waits
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage
 
 DEFAULT_MAX_TOKENS = 8192

@@ -32,7 +32,7 @@ from msgspec import Struct
 
 from ludus.errors import ConfigError, LudusError, ModelError
 from ludus.models.openai import ChatModel, ChatSettings
-from ludus.models.servers import Retry
+from ludus.models.server_pool import Retry
 from ludus.models.weights import SMOLLM2, Tell, find
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Sampling, ToolSpec
 

@@ -21,9 +21,9 @@ from msgspec import Struct
 
 from ludus.errors import BudgetExhausted
 from ludus.models import Model
-from ludus.models.estimate import prompt_tokens, reply_tokens
 from ludus.models.server import Price
-from ludus.models.servers import Servers
+from ludus.models.server_pool import Servers
+from ludus.models.token_estimate import prompt_tokens, reply_tokens
 from ludus.types import Completion, Message, Sampling, ToolSpec, Usage
 
 

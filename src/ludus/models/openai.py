@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.models.server import BadReply, Price, Server, ServerSettings, usage
-from ludus.models.servers import Retry, Servers, Waits
+from ludus.models.server_pool import Retry, Servers, Waits
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage, to_json
 
 

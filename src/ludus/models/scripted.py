@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from ludus.errors import ModelError
-from ludus.models.estimate import prompt_tokens, text_tokens
+from ludus.models.token_estimate import prompt_tokens, text_tokens
 from ludus.types import Call, Completion, Finish, Message, Reasoning, Sampling, ToolSpec, Usage
 
 Reply = Completion | Message | str

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from ludus.errors import ModelError
-from ludus.models.http import Client, Closed, ConnectFailed, HttpError, NotTrusted, Response, TimedOut, Timeouts
+from ludus.http_client import Client, Closed, ConnectFailed, HttpError, NotTrusted, Response, TimedOut, Timeouts
 from ludus.types import Completion, Message, Sampling, ToolSpec, Usage
 
 Encode = Callable[[Sequence[Message], Sequence[ToolSpec], Sampling], bytes]

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from ludus.reflact.settings import UpdateMode
+from ludus.reflact.train_settings import UpdateMode
 from ludus.skill import Edit, Source
 
 

@@ -21,10 +21,10 @@ from msgspec import Struct
 
 from ludus.errors import ModelError
 from ludus.models import Model
-from ludus.reflact.extract import extract_json
 from ludus.reflact.journal import Journal, Store
+from ludus.reflact.json_extract import extract_json
+from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.records import Unusable
-from ludus.reflact.templates import Prompts
 from ludus.reflact.transcript import shortened
 from ludus.rollout import derive_seed
 from ludus.types import Completion, Finish, Message, Sampling, canonical, to_json

@@ -67,6 +67,11 @@ class Sandbox(Protocol):
     @property
     def spec(self) -> SandboxSpec: ...
 
+    def resolve(self, path: str) -> str:
+        """The path as a command in the slot must write it. It differs from `path` only where a slot has no file system
+        of its own (`local`)."""
+        ...
+
     async def exec(
         self,
         command: str,

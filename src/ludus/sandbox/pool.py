@@ -34,8 +34,8 @@ from msgspec import Struct
 
 from ludus.errors import ConfigError, SandboxError, suggest
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.bwrap import Bwrap
-from ludus.sandbox.local import Local
+from ludus.sandbox.local.bwrap import Bwrap
+from ludus.sandbox.local.unisolated import Local
 from ludus.sandbox.pace import Pace, failed, made, pause, started
 from ludus.sandbox.teardown import to_the_end
 

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 
 from ludus.errors import ConfigError, suggest
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.apptainer import Apptainer
-from ludus.sandbox.bwrap import Bwrap
-from ludus.sandbox.docker import Docker
-from ludus.sandbox.fleet import Backend, Fleet
-from ludus.sandbox.local import Local
-from ludus.sandbox.nomad import Nomad
+from ludus.sandbox.local.bwrap import Bwrap
+from ludus.sandbox.local.unisolated import Local
 from ludus.sandbox.pool import Create, Pool, Snapshot
+from ludus.sandbox.remote.apptainer import Apptainer
+from ludus.sandbox.remote.docker import Docker
+from ludus.sandbox.remote.fleet import Backend, Fleet
+from ludus.sandbox.remote.nomad import Nomad
+from ludus.sandbox.remote.ssh import Ssh
 from ludus.sandbox.settings import (
     ApptainerSettings,
     BwrapSettings,
@@ -34,7 +35,6 @@ from ludus.sandbox.settings import (
     RemoteProfile,
     SshSettings,
 )
-from ludus.sandbox.ssh import Ssh
 
 ReadSecret = Callable[[str, str], str]
 """The value of an environment variable, given its name and the setting that names it; empty for an empty name."""
@@ -77,7 +77,7 @@ def make_backend(profile: RemoteProfile, secret: ReadSecret = _no_secret) -> Bac
         case NomadSettings():
             return Nomad(profile, token=secret(profile.token_var, "sandbox.nomad.token_var"))
         case ModalSettings():
-            from ludus.sandbox.modal import Modal
+            from ludus.sandbox.remote.modal import Modal
 
             key = secret(profile.token_id_var, "sandbox.modal.token_id_var")
             word = secret(profile.token_secret_var, "sandbox.modal.token_secret_var")

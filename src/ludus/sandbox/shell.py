@@ -200,7 +200,7 @@ class Shell:
         return self._pid
 
     def supervisor_arguments(self, lib: str, io: str, doors: Sequence[int], ulimits: Sequence[str]) -> list[str]:
-        """The arguments of `slot/supervisor.sh`. It must inherit the slot's ends of the pipes, and the doors."""
+        """The arguments of `slot_scripts/supervisor.sh`. It must inherit the slot's ends of the pipes, and the doors."""
         channels = (str(self._pipes.slot_command), str(self._pipes.slot_status))
         return [lib, io, self._home.decode(), self._name, *channels, " ".join(map(str, doors)), *ulimits]
 

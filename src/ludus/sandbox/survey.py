@@ -15,12 +15,12 @@ from typing import Literal
 from msgspec import Struct
 
 from ludus.errors import ConfigError, LudusError
-from ludus.models.http import Client, HttpError, Timeouts
+from ludus.http_client import Client, HttpError, Timeouts
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.bwrap import Bwrap
-from ludus.sandbox.engine import Engine, EngineError
-from ludus.sandbox.limits import Held
+from ludus.sandbox.local.bwrap import Bwrap
+from ludus.sandbox.local.limits import Held
 from ludus.sandbox.profiles import ReadSecret, open_fleet
+from ludus.sandbox.remote.docker_api import Engine, EngineError
 from ludus.sandbox.settings import (
     ApptainerSettings,
     BwrapSettings,

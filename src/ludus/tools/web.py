@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ludus.errors import ConfigError, ToolBroken, suggest
-from ludus.models.http import Client, HttpError, Response, Timeouts, split_url
+from ludus.http_client import Client, HttpError, Response, Timeouts, split_url
 from ludus.models.server import retry_after
 from ludus.sandbox import Sandbox
 from ludus.tools import Tool, tool

@@ -5,7 +5,7 @@
 
 The driver sends it along as one zip file (`sandbox.bundle`), so that nothing has to be installed there: a container
 needs `bash`, the usual tools and Python 3.8 or later. It runs the same shells as the local backends do: `shell.py`,
-`processes.py` and the scripts in `slot/` are in the zip word for word. Nothing here may import anything else of Ludus,
+`processes.py` and the scripts in `slot_scripts/` are in the zip word for word. Nothing here may import anything else of Ludus,
 nor anything that is not in the standard library.
 
 Guarantees: a command is ended by slotd itself when its time is up, whether the driver is there or not; an execution

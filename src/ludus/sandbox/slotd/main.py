@@ -15,9 +15,10 @@ import sys
 from typing import Any
 
 from ludus.errors import SandboxError
-from ludus.sandbox.slotd import serve, wire
+from ludus.sandbox.slotd import frames as wire
+from ludus.sandbox.slotd import requests as serve
+from ludus.sandbox.slotd.frames import Message
 from ludus.sandbox.slotd.slots import Settings, Slots
-from ludus.sandbox.slotd.wire import Message
 
 
 def main() -> int:

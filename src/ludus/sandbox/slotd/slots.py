@@ -17,9 +17,10 @@ from typing import NamedTuple
 from ludus.errors import SandboxError
 from ludus.sandbox import ExecResult
 from ludus.sandbox.shell import Pipes, Shell
-from ludus.sandbox.slotd import base as disk
-from ludus.sandbox.slotd import enter, view
-from ludus.sandbox.slotd.door import Door, open_door
+from ludus.sandbox.slotd import entrance as enter
+from ludus.sandbox.slotd import mount_view as view
+from ludus.sandbox.slotd import slot_dirs as disk
+from ludus.sandbox.slotd.slot_port import Door, open_door
 
 _START_SECONDS = 30.0
 _END_SECONDS = 30.0

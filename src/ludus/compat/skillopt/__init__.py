@@ -1,0 +1,1 @@
+"""SkillOpt: its YAML files and `EnvAdapter` classes in our trainer."""

@@ -1,0 +1,412 @@
+"""SkillOpt's `EnvAdapter`s inside our trainer.
+
+    env = AdapterEnv(adapter="my_bench:MyAdapter", settings={"split_dir": "data"})
+    async for record in train(env, Policy(AdapterModel(env), skill), splits, settings, optimizer=model): …
+
+An adapter is agent and judge at once: its `rollout` acts with whatever model it calls, and scores. So it stands here as
+an environment and a model, and is rolled out task by task, each in a folder of its own that is removed afterwards: no
+row of an earlier skill can be found there. What it raises, leaves out or reports as an error is a failure, not a zero.
+The whole row and conversation are in the record. An adapter that reflects in its own way keeps doing so
+(`proposer_of`).
+
+What is not known is what an adapter's model costs. It runs in threads, several at once; one that cannot needs
+`run.concurrency: 1`. A thread cannot be stopped: a rollout that is cut off goes on unheard until its adapter returns.
+The package's client is process-wide, so two runs in one process share it.
+"""
+
+import asyncio
+import json
+import math
+import re
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from ludus.compat.skillopt.config_file import defaults, load_adapter, parameters
+from ludus.config.reading import is_tree
+from ludus.env import Env
+from ludus.errors import ConfigError, ModelError, VerifierError, boundary
+from ludus.reflact.items import FORMS, Document, Item, Suggestion, credited
+from ludus.reflact.lab import succeeded
+from ludus.reflact.proposers import Proposer, View
+from ludus.reflact.proposers.analysts import Analysts
+from ludus.reflact.records import Reflection
+from ludus.reflact.splits import batch_seed
+from ludus.reflact.stages.reflect import parse_notes
+from ludus.reflact.train_settings import UpdateMode
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.skill import Edit, Source
+from ludus.types import Completion, Message, Reasoning, Rollout, Sampling, Score, Task, ToolSpec
+
+# ---- adapters -----------------------------------------------------------------------------------------------------
+
+
+class EnvAdapter(Protocol):
+    """What is used of an adapter."""
+
+    def setup(self, cfg: dict[str, Any]) -> None: ...
+    def get_dataloader(self) -> Any: ...
+    def requires_ray(self) -> bool: ...
+    def build_env_from_batch(self, batch: Any) -> Any: ...
+    def rollout(self, env: Any, skill: str, out_dir: str, /, **more: Any) -> list[dict[str, Any]]: ...
+    def reflect(self, results: list[dict[str, Any]], skill: str, out_dir: str, /, **more: Any) -> list[Any]: ...
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """Which items an adapter is to run, in the shape that theirs has."""
+
+    phase: str
+    split: str
+    seed: int
+    batch_size: int
+    payload: Any = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
+    """Tasks and scores of an `EnvAdapter`. The one who acts is the adapter too: give the policy an `AdapterModel`."""
+
+    name: ClassVar[str] = "skillopt-adapter"
+    sandbox: ClassVar[SandboxSpec | None] = None
+    adapter: str
+    """`module:Class` or `file.py:Class`."""
+    settings: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    """What the adapter is made with and told, by the flat names of SkillOpt."""
+
+    @cached_property
+    def live(self) -> EnvAdapter:
+        """The adapter, made and set up."""
+        kind = load_adapter(self.adapter)
+        takes = parameters(kind)
+        told = {**defaults(), **self.settings, "out_root": self.folder}
+        made_with = self.settings if takes is None else {key: told[key] for key in takes if key in self.settings}
+        with _explained(self.adapter):
+            adapter: EnvAdapter = kind(**made_with)
+            _point_at(told)
+            adapter.setup(told)
+            if adapter.requires_ray():
+                raise ConfigError("it wants Ray, which is not started here; start it in its setup()")
+        return adapter
+
+    @cached_property
+    def folder(self) -> str:
+        """Where the adapter may write; it is gone when the environment is."""
+        folder = tempfile.mkdtemp(prefix="ludus-skillopt-")
+        weakref.finalize(self, shutil.rmtree, folder, True)
+        return folder
+
+    def tasks(self, split: str) -> Iterable[Task]:
+        return [_task(item, split) for item in self.items(split)]
+
+    def items(self, split: str) -> list[dict[str, Any]]:
+        """The items of a split as the adapter has them; seeds, where it has none."""
+        loader = self.live.get_dataloader()
+        with _explained(self.adapter):
+            found = None if loader is None else _items(loader, split, int(self.settings.get("seed", 42)))
+        if found is None:
+            count = {"train": "train_size", "val": "sel_env_num", "test": "test_env_num"}.get(split, "")
+            number = int(self.settings.get(count, 0))
+            return [{"id": f"{split}-{seed}", "seed": seed} for seed in range(number)]
+        size = int(self.settings.get("train_size", 0))
+        if split == "train" and size not in (0, len(found)):
+            raise ConfigError(f"train.train_size is {size}, but the adapter has {len(found)} train items; set it to 0")
+        return found
+
+    def opening(self, task: Task) -> tuple[Message, ...]:
+        return (Message("user", f"{task.split}: {task.id}\n\n{task.prompt}"),)
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        """The score that the adapter gave."""
+        row = kept_row(rollout)
+        if row is None:
+            raise VerifierError("no row: the policy's model must be the AdapterModel of this environment")
+        hard, soft = float(row["hard"]), float(row.get("soft", row["hard"]))
+        return Score(hard, hard >= 1.0, min(1.0, max(0.0, soft)), str(row.get("fail_reason") or ""))
+
+
+@contextmanager
+def _explained(adapter: str) -> Generator[None]:
+    """An adapter is foreign code: whatever it raises while it is set up is the user's to mend."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"adapter {adapter}: {error}") from None
+    except Exception as error:
+        raise ConfigError(f"adapter {adapter}: {type(error).__name__}: {error}") from error
+
+
+def _point_at(told: Mapping[str, Any]) -> None:
+    """Tell the package's own client which model adapters mean; keys and addresses it takes from its variables."""
+    client = sys.modules.get("skillopt.model")
+    if client is None:
+        return
+    if told.get("target_backend"):
+        client.set_target_backend(told["target_backend"])
+    if told.get("target_model"):
+        client.set_target_deployment(told["target_model"])
+
+
+def _items(loader: Any, split: str, seed: int) -> list[dict[str, Any]] | None:
+    """The items of a loader; None for a simulator, which has seeds instead."""
+    if hasattr(loader, "get_split_items"):
+        return list(loader.get_split_items(split))
+    size = loader.get_train_size() or 0
+    batch = loader.build_train_batch(size, seed) if split == "train" else loader.build_eval_batch(0, split, seed)
+    payload = batch.payload
+    return list(payload) if isinstance(payload, list) else None  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _task(item: Mapping[str, Any], split: str) -> Task:
+    asked = next((item[key] for key in ("question", "task_description", "instruction") if item.get(key)), item["id"])
+    kind = item.get("task_type") or item.get("instruction_type") or ""
+    return Task(id=str(item["id"]), prompt=str(asked), split=split, kind=str(kind), answer=_plain(dict(item)))
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it; what JSON does not have, as text."""
+    return json.loads(json.dumps(value, default=str))
+
+
+class AdapterModel:
+    """Acts as the adapter acts: one completion is the whole rollout of one item."""
+
+    def __init__(self, env: AdapterEnv, threads: int = 256) -> None:
+        self._env = env
+        self._adapter = env.live
+        self._known = {(split, str(item["id"])): item for split in _SPLITS for item in env.items(split)}
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="skillopt-adapter")
+
+    @property
+    def name(self) -> str:
+        return f"{self._env.adapter}/{self._env.settings.get('target_model', '')}".rstrip("/")
+
+    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
+        skill = messages[0].content if messages[0].role == "system" else ""
+        split, _, id = messages[-1].content.partition("\n")[0].partition(": ")
+        item = self._known[split, id]
+        loop = asyncio.get_running_loop()
+        with boundary(ModelError, f"adapter {self._env.adapter}, item '{id}'"):
+            row, talk = await loop.run_in_executor(self._pool, self._roll, item, split, skill, sampling.seed or 0)
+        if trouble := not_measured(row):
+            raise ModelError(f"adapter {self._env.adapter}, item '{id}': {trouble}")
+        kept = Reasoning("", "reasoning_details", {"row": row, "conversation": talk})
+        return Completion(Message("assistant", in_words(talk), reasoning=kept), model=self.name)
+
+    async def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _roll(self, item: dict[str, Any], split: str, skill: str, seed: int) -> tuple[Any, list[Any]]:
+        """Run the adapter on one item, in a folder of its own; its row and its conversation."""
+        with tempfile.TemporaryDirectory(dir=self._env.folder, ignore_cleanup_errors=True) as folder:
+            phase = "train" if split == "train" else "eval"
+            seed = item["seed"] if set(item) == {"id", "seed"} else seed
+            spec = _their_spec()(phase, split, seed, 1, [item])
+            more = {"use_eval_feedback": True} if split == "train" else {}
+            rows = self._adapter.rollout(self._adapter.build_env_from_batch(spec), skill, folder, **more)
+            row = next((row for row in rows if str(row.get("id")) == str(item["id"])), None)
+            if row is None and len(rows) == 1 and "seed" in item:
+                row = rows[0]  # a simulator names its episodes itself
+            id = str((row or item).get("id"))
+            return _plain(row), _conversation(Path(folder) / "predictions", id)
+
+
+def acts_itself(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> str:
+    """What settings name as the model of an adapter: `AdapterModel` has to stand in its place."""
+    raise ModelError("an adapter acts by itself; only `ludus train` can run it", retryable=False)
+
+
+_SPLITS = ("train", "val", "test")
+
+
+def _their_spec() -> type[Any]:
+    """Their own class where it is installed: adapters may ask for it by type."""
+    module = sys.modules.get("skillopt.datasets.base")
+    return BatchSpec if module is None else module.BatchSpec
+
+
+def _conversation(predictions: Path, id: str) -> list[Any]:
+    """What was said, from the folder of the item; an adapter may make another name of its id, and there is one item."""
+    path = predictions / id / "conversation.json"
+    if not path.resolve().is_relative_to(predictions.resolve()) or not path.is_file():
+        found = list(predictions.rglob("conversation.json"))
+        if len(found) != 1:
+            return []
+        (path,) = found
+    return msgspec.json.decode(path.read_bytes(), type=list[Any])
+
+
+_BROKE = re.compile(r"(error|agent-error|unexpected|exception|task-timeout|no-test-cases)\b", re.IGNORECASE)
+
+
+def not_measured(row: Any) -> str:
+    """Why a row says nothing about the skill; nothing if it does."""
+    if row is None:
+        return "it returned no row for the item"
+    hard, soft = row.get("hard"), row.get("soft", row.get("hard"))
+    for name, value in (("hard", hard), ("soft", soft)):
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return f"its row has no usable '{name}': {value!r}"
+    reason = str(row.get("fail_reason") or "")
+    return reason if not hard and _BROKE.match(reason) else ""
+
+
+def kept_row(rollout: Rollout) -> dict[str, Any] | None:
+    """The adapter's row, out of the record."""
+    return _kept(rollout).get("row")
+
+
+def _kept(rollout: Rollout) -> dict[str, Any]:
+    """What the adapter gave for a rollout: its row and its conversation."""
+    reasoning = rollout.turns[-1].completion.message.reasoning if rollout.turns else None
+    raw: Any = reasoning.raw if reasoning is not None else None
+    return raw if is_tree(raw) else {}
+
+
+def in_words(conversation: Iterable[Any]) -> str:
+    """A conversation of theirs as text."""
+    return "\n".join(line for entry in conversation for line in _lines(entry)) or "(the adapter kept no conversation)"
+
+
+def _lines(entry: Any) -> Iterator[str]:
+    if not is_tree(entry):
+        yield f"[agent] {entry}"
+    elif entry.get("type") == "tool_call":
+        yield f"[does] {entry.get('cmd', '')}"
+        yield f"[sees] {entry.get('obs', '')}"
+    elif "action" in entry and "env_feedback" in entry:
+        if entry.get("reasoning"):
+            yield f"[thinks] {entry['reasoning']}"
+        yield f"[does] {entry['action']}"
+        yield f"[sees] {entry['env_feedback']}"
+    else:
+        role = {"system": "judge"}.get(str(entry.get("role", "")), entry.get("role") or "agent")
+        yield f"[{role}] {entry.get('content', '')}"
+
+
+# ---- reflection of their own --------------------------------------------------------------------------------------
+
+
+def proposer_of(env: Env) -> Proposer | None:
+    """The adapter's own reflection, if it has one; None otherwise, and then ours reads its rollouts."""
+    if not isinstance(env, AdapterEnv):
+        return None
+    own = ("reflect", "get_error_minibatch_prompt", "get_success_minibatch_prompt")
+    base = ("skillopt.envs.base", __name__)
+    overrides = [
+        name for name in own if getattr(getattr(type(env.live), name, None), "__module__", base[0]) not in base
+    ]
+    return AdapterReflection(env) if overrides else None
+
+
+class AdapterReflection(Analysts):
+    """Reads rollouts as the adapter does (with the client of its package, if it asks a model), then merges and ranks
+    as ours. It reads a batch as a whole; what it said is found again when a step is resumed."""
+
+    name: ClassVar[str] = "skillopt-reflect"
+
+    def __init__(self, env: AdapterEnv) -> None:
+        self._env = env
+
+    @property
+    def identity(self) -> str:
+        return f"{self.name}@{self.version}/{self._env.adapter}"
+
+    async def reflect(self, view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> tuple[Reflection, ...]:
+        judged = [rollout async for rollout in rollouts if rollout.score is not None]
+
+        async def ask() -> Any:
+            with boundary(ModelError, f"adapter {self._env.adapter}: reflect"):
+                return _plain(await asyncio.to_thread(self._ask, view, batch, judged))
+
+        read = [(rollout.task.id, _kept(rollout)) for rollout in judged]
+        what = (self.identity, self._env.settings, view.epoch, view.step, batch, view.skill, view.history, view.memory)
+        patches = await view.asked().remembered("adapter-reflect", (*what, read), ask)
+        tasks: dict[Source, tuple[str, ...]] = {
+            source: tuple(r.task.id for r in judged if succeeded(r, view.settings.success_at) == (source == "success"))
+            for source in ("failure", "success")
+        }
+        found = [_reflection(patch, tasks, view.settings.update_mode) for patch in patches if is_tree(patch)]
+        return tuple(sorted(found, key=lambda reflection: reflection.source))  # failures first
+
+    def _ask(self, view: View, batch: int, judged: Sequence[Rollout]) -> list[Any]:
+        with tempfile.TemporaryDirectory(dir=self._env.folder, ignore_cleanup_errors=True) as folder:
+            predictions = Path(folder).resolve() / "predictions"
+            for rollout in judged:
+                place = predictions / str((kept_row(rollout) or {}).get("id", rollout.task.id))
+                if not place.resolve().is_relative_to(predictions):
+                    continue  # an id that would be a path to somewhere else
+                place.mkdir(parents=True, exist_ok=True)
+                (place / "conversation.json").write_text(json.dumps(_kept(rollout).get("conversation")), "utf-8")
+            return self._env.live.reflect(
+                [row for rollout in judged if (row := kept_row(rollout)) is not None],
+                view.skill.text,
+                folder,
+                prediction_dir=str(Path(folder, "predictions")),
+                patches_dir=str(Path(folder, "patches")),
+                random_seed=batch_seed(view.settings.seed, view.epoch, _index(view, batch)),
+                step_buffer_context=view.history,
+                meta_skill_context=view.memory,
+            )
+
+
+def _index(view: View, batch: int) -> int:
+    """Of a batch within its epoch, from 0; `batch` is its number within the step, from 1."""
+    return (view.place - 1) * view.settings.accumulation + batch - 1
+
+
+_PAYLOADS: Mapping[UpdateMode, str] = {
+    "patch": "edits",
+    "rewrite_from_suggestions": "revise_suggestions",
+    "full_rewrite_minibatch": "skill_candidates",
+}
+
+
+def _reflection(raw: Mapping[str, Any], tasks: Mapping[Source, tuple[str, ...]], mode: UpdateMode) -> Reflection:
+    """A raw patch of theirs, as ours."""
+    source: Source = "success" if raw.get("source_type") == "success" else "failure"
+    given: Any = raw.get("patch", raw)
+    patch: dict[str, Any] = given if is_tree(given) else {}
+    payload: list[Any] = patch.get(_PAYLOADS[mode]) or []
+    items = [item for entry in payload if (item := _item(entry, mode)) is not None]
+    return Reflection(
+        source,
+        tasks[source],
+        tuple(credited(item, source, tasks[source]) for item in items),
+        notes=parse_notes(raw.get("appendix_notes") or ()),
+        reasoning=str(patch.get("reasoning") or ""),
+        cut=len(payload) - len(items),
+    )
+
+
+def _item(entry: Any, mode: UpdateMode) -> Item | None:
+    """One of their proposals; None if it is not in form, which the reflection counts."""
+    if not is_tree(entry):
+        return None
+    names: dict[type, dict[str, str]] = {
+        Edit: {"op": "op", "content": "content", "target": "target"},
+        Suggestion: {
+            "type": "kind",
+            "title": "title",
+            "motivation": "motivation",
+            "instruction": "instruction",
+            "priority_hint": "priority",
+        },
+        Document: {"title": "title", "change_summary": "changes", "new_skill": "text"},
+    }
+    kind = FORMS[mode].item
+    fields = {ours: entry[theirs] for theirs, ours in names[kind].items() if entry.get(theirs) is not None}
+    try:
+        return msgspec.convert(fields, kind, strict=False)
+    except msgspec.ValidationError:
+        return None

@@ -1,0 +1,587 @@
+"""SkillOpt's YAML configurations, as our settings.
+
+    given = read_config(Path("searchqa.yaml"))        # a tree of our settings, and what the user should be told
+
+A configuration keeps its meaning, with the defaults that SkillOpt ships and its way to match edits. Names that are not
+among theirs are refused with the nearest one; so is whatever cannot mean here what it meant there, with the reason.
+Keys are never settings: where a file has one, it is refused and the variable is named that holds it.
+
+The environment is one of ours, or an `EnvAdapter` of theirs, which `skillopt_adapters` runs.
+"""
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from ludus.config.reading import Tree, describe, file_layer, is_tree, merged, shown
+from ludus.config.references import load_object
+from ludus.env import Env
+from ludus.envs import BUILTIN
+from ludus.errors import ConfigError, suggest
+
+# ---- their names and defaults -------------------------------------------------------------------------------------
+
+
+class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings that stand together in their files."""
+
+
+class _Train(_Section, frozen=True):
+    num_epochs: int = 4
+    train_size: int = 0
+    steps_per_epoch: int | None = None
+    batch_size: int = 40
+    accumulation: int = 1
+    seed: int = 42
+
+
+class _Gradient(_Section, frozen=True):
+    minibatch_size: int = 8
+    merge_batch_size: int = 8
+    analyst_workers: int = 16
+    failure_only: bool = False
+    max_analyst_rounds: int | None = None
+
+
+class _Optimizer(_Section, frozen=True):
+    learning_rate: int = 4
+    min_learning_rate: int = 2
+    lr_scheduler: Literal["constant", "linear", "cosine", "autonomous"] = "cosine"
+    lr_control_mode: str = "fixed"
+    skill_update_mode: str = "patch"
+    meta_learning_rate: int | None = None
+    use_slow_update: bool = True
+    slow_update_samples: int = 20
+    slow_update_gate_with_selection: bool = False
+    longitudinal_pair_policy: str = "mixed"
+    use_meta_skill: bool = True
+    use_skill_aware_reflection: bool = False
+    skill_aware_appendix_source: Literal["both", "failure_only"] = "both"
+    skill_aware_consolidate_threshold: int = 0
+
+
+class _Evaluation(_Section, frozen=True):
+    use_gate: bool = True
+    gate_metric: Literal["hard", "soft", "mixed"] = "hard"
+    gate_mixed_weight: float = 0.5
+    use_semantic_density: bool = False
+    semantic_density_weight: float = 0.05
+    leading_words: str | list[str] | None = None
+    sel_env_num: int = 0
+    test_env_num: int = 0
+    eval_test: bool = True
+
+
+_SECTIONS: Mapping[str, type[_Section]] = {
+    "train": _Train,
+    "gradient": _Gradient,
+    "optimizer": _Optimizer,
+    "evaluation": _Evaluation,
+}
+
+_FLAT = {
+    "model_backend": "model.backend",
+    "optimizer_model": "model.optimizer",
+    "target_model": "model.target",
+    "edit_budget": "optimizer.learning_rate",
+    "min_edit_budget": "optimizer.min_learning_rate",
+    "meta_edit_budget": "optimizer.meta_learning_rate",
+    "env": "env.name",
+}
+"""Names of the flat form that differ from those in sections."""
+
+_ROLES = ("", "optimizer_", "target_")
+_AZURE = "endpoint api_version api_key auth_mode ad_scope managed_identity_client_id"
+_QWEN = "base_url api_key temperature timeout_seconds max_tokens enable_thinking thinking_mode"
+_MINIMAX = "region base_url api_key model temperature max_tokens enable_thinking"
+_PROGRAMS = """
+    codex_exec_path codex_exec_sandbox codex_exec_profile codex_exec_reasoning_effort codex_exec_use_sdk
+    codex_exec_network_access codex_exec_web_search codex_exec_approval_policy codex_exec_full_auto codex_path
+    codex_cli_bin codex_bin codex_sandbox sandbox claude_code_exec_path claude_code_exec_profile
+    claude_code_exec_use_sdk claude_code_exec_effort claude_code_exec_max_thinking_tokens cursor_exec_path
+    cursor_exec_sandbox copilot_exec_path
+    copilot_exec_home copilot_exec_allow_all_tools copilot_chat_optimizer_model copilot_chat_target_model
+    copilot_chat_timeout
+"""
+_ALWAYS = """
+    backend optimizer target optimizer_backend target_backend reasoning_effort rewrite_reasoning_effort
+    rewrite_max_completion_tokens codex_trace_to_optimizer azure_endpoint azure_api_version azure_api_key
+"""
+_MODEL = (
+    frozenset(_ALWAYS.split())
+    | {f"{role}azure_openai_{key}" for role in _ROLES for key in _AZURE.split()}
+    | {f"{role}qwen_chat_{key}" for role in _ROLES for key in _QWEN.split()}
+    | {f"{role}minimax_{key}" for role in _ROLES for key in _MINIMAX.split()}
+    | set(_PROGRAMS.split())
+)
+_BENCHMARKS = """
+    name skill_init out_root split_mode split_ratio split_seed split_dir data_path split_output_dir limit exec_timeout
+    workers max_turns max_steps max_api_workers max_completion_tokens image_detail shuffle_choices use_theorem
+    use_sketch data_root mode data_dirs docs_dirs max_tool_turns search_mode max_queries_per_turn search_api_url
+    search_auth_env search_provider search_max_num_results search_timeout_seconds use_local_tools judge_model
+    judge_max_completion_tokens judge_retries
+"""
+_ENV = frozenset(_BENCHMARKS.split())
+
+ADAPTER_ENV = "ludus.compat.skillopt.adapters:AdapterEnv"
+ACTS_ITSELF = "ludus.compat.skillopt.adapters:acts_itself"
+_ADAPTERS = {
+    "searchqa": "SearchQAAdapter",
+    "alfworld": "ALFWorldAdapter",
+    "docvqa": "DocVQAAdapter",
+    "livemathematicianbench": "LiveMathematicianBenchAdapter",
+    "officeqa": "OfficeQAAdapter",
+    "spreadsheetbench": "SpreadsheetBenchAdapter",
+}
+
+
+# ---- reading a configuration --------------------------------------------------------------------------------------
+
+
+class SkillOptConfig(NamedTuple):
+    """A configuration of theirs in our terms."""
+
+    tree: Tree
+    """Our settings, by section, as one of our own files would have them."""
+    notes: tuple[str, ...]
+    """What the user should know: settings that never did anything, or mean a little less here."""
+
+
+def read_config(path: Path) -> SkillOptConfig:
+    """Read a file of theirs, with those it is based on, in sections or flat.
+
+    Raises:
+        ConfigError: names that are not theirs, values that cannot be used, or what cannot mean here what it meant
+            there; all problems at once.
+    """
+    return _Reading(_sections(_layers(path, ())), str(path)).converted()
+
+
+def _layers(path: Path, above: tuple[Path, ...]) -> Tree:
+    """The file over the one that it is based on."""
+    path = path.resolve()
+    if path in above:
+        raise ConfigError(f"{path}: _base_ goes round in a circle ({' → '.join(p.name for p in (*above, path))})")
+    tree = dict(file_layer(path).tree)
+    base = tree.pop("_base_", None)
+    if base is None:
+        return _sections(tree)
+    if not isinstance(base, str):
+        raise ConfigError(f"{path}: _base_ must be the path of one file")
+    return merged(_layers(path.parent / base, (*above, path)), _sections(tree))
+
+
+def _sections(tree: Mapping[str, Any]) -> Tree:
+    """The flat form in sections. A name that no section knows is left to the environment, as it is there."""
+    known = {name: set(kind.__struct_fields__) for name, kind in _SECTIONS.items()} | {"model": set(_MODEL)}
+    found: Tree = {
+        name: tree[name] or {} for name in (*known, "env") if name in tree and not isinstance(tree[name], str)
+    }
+    flat: Tree = {}
+    for key, value in tree.items():
+        if key in found:
+            continue
+        home = next((section for section, keys in known.items() if key in keys), "env")
+        section, name = _FLAT.get(key, f"{home}.{key}").split(".")
+        flat.setdefault(section, {})[name] = value
+    return merged(flat, found)
+
+
+class _Reading:
+    """One configuration, being checked and converted."""
+
+    def __init__(self, sections: Tree, source: str) -> None:
+        self.source = source
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        for name, section in sections.items():
+            if not is_tree(section):
+                raise ConfigError(f"{source}: {name} must be a section with settings")
+        self.model: Tree = sections.get("model", {})
+        self.env: Tree = sections.get("env", {})
+        self._check_names("model", self.model, _MODEL)
+        self.train = self._section("train", sections, _Train)
+        self.gradient = self._section("gradient", sections, _Gradient)
+        self.optimizer = self._section("optimizer", sections, _Optimizer)
+        self.evaluation = self._section("evaluation", sections, _Evaluation)
+
+    def converted(self) -> SkillOptConfig:
+        adapter = self._adapter()
+        self._check_model()
+        self._note_dead()
+        tree: Tree = {
+            "train": self._train_settings(),
+            "optimizer": {**self._server("optimizer"), "concurrency": self.gradient.analyst_workers},
+            "run": {"out": self.env["out_root"]} if self.env.get("out_root") else {},
+            "agent": {"skill": self.env["skill_init"]} if self.env.get("skill_init") else {},
+        }
+        if workers := self.env.get("workers"):
+            tree["run"]["concurrency"] = workers
+        tree |= self._adapted(adapter) if adapter else self._ours()
+        if self.problems:
+            raise ConfigError("\n".join(f"{self.source}: {problem}" for problem in dict.fromkeys(self.problems)))
+        return SkillOptConfig(tree, tuple(self.notes))
+
+    # -- names and values
+
+    def _check_names(self, section: str, given: Iterable[str], known: Iterable[str]) -> None:
+        names = list(known)
+        self.problems += [
+            f"{section}.{key} is not a setting of SkillOpt; {suggest(str(key), names)}"
+            for key in given
+            if key not in names
+        ]
+
+    def _section(self, name: str, sections: Tree, kind: type[Any]) -> Any:
+        given = sections.get(name, {})
+        self._check_names(name, given, kind.__struct_fields__)
+        values: Tree = {}
+        for field in msgspec.structs.fields(kind):
+            if field.name in given:
+                try:
+                    values[field.name] = msgspec.convert(given[field.name], field.type, strict=False)
+                except msgspec.ValidationError:
+                    expected, got = describe(field.type), shown(given[field.name])
+                    self.problems.append(f"{name}.{field.name}: expected {expected}, got {got}")
+        return kind(**values)
+
+    def _one_of(self, setting: str, value: str, names: Mapping[str, str]) -> str:
+        found = names.get(str(value).strip().lower())
+        if found is None:
+            self.problems.append(f"{setting}: '{value}' is not one; {suggest(str(value), list(names))}")
+            return next(iter(names.values()))
+        return found
+
+    def _note_dead(self) -> None:
+        dead = {
+            "train.steps_per_epoch": self.train.steps_per_epoch,
+            "gradient.max_analyst_rounds": self.gradient.max_analyst_rounds,
+            "optimizer.meta_learning_rate": self.optimizer.meta_learning_rate,
+        } | {f"model.{key}": value for key, value in self.model.items() if re.match("(optimizer|target)_minimax_", key)}
+        self.notes += [f"{key} does nothing, there or here" for key, value in dead.items() if value is not None]
+
+    # -- the trainer's settings
+
+    def _train_settings(self) -> Tree:
+        train, gradient, optimizer, evaluation = self.train, self.gradient, self.optimizer, self.evaluation
+        words = evaluation.leading_words
+        words = [word.strip() for word in words.split(",") if word.strip()] if isinstance(words, str) else words
+        settings: Tree = {
+            "epochs": train.num_epochs,
+            "batch_size": train.batch_size,
+            "accumulation": train.accumulation,
+            "seed": train.seed,
+            "minibatch_size": gradient.minibatch_size,
+            "merge_batch_size": gradient.merge_batch_size,
+            "failure_only": gradient.failure_only,
+            "update_mode": self._one_of("optimizer.skill_update_mode", optimizer.skill_update_mode, _UPDATE_MODES),
+            "edit_budget": optimizer.learning_rate,
+            "min_edit_budget": self._least_budget(),
+            "slow": {
+                "enabled": optimizer.use_slow_update,
+                "samples": optimizer.slow_update_samples,
+                "gated": optimizer.slow_update_gate_with_selection,
+                "pairs": self._one_of(
+                    "optimizer.longitudinal_pair_policy", optimizer.longitudinal_pair_policy, _PAIR_POLICIES
+                ),
+            },
+            "memory": optimizer.use_meta_skill,
+            "appendix": {
+                "enabled": optimizer.use_skill_aware_reflection,
+                "sources": optimizer.skill_aware_appendix_source,
+                "consolidate_above": optimizer.skill_aware_consolidate_threshold,
+            },
+            "gate": {
+                "enabled": evaluation.use_gate,
+                "metric": evaluation.gate_metric,
+                "mixed_weight": evaluation.gate_mixed_weight,
+                "density": evaluation.use_semantic_density,
+                "density_weight": evaluation.semantic_density_weight,
+                **({"leading_words": [word.lower() for word in words]} if words else {}),
+            },
+            "selection_size": evaluation.sel_env_num,
+            "test_size": evaluation.test_env_num,
+            "test": evaluation.eval_test,
+            "rewrite_tokens": self.model.get("rewrite_max_completion_tokens", 64_000),
+            "lenient_edits": True,
+            "show_reference": False,
+            "sampling": self._sampling("optimizer"),
+        }
+        return settings | self._pace(settings["update_mode"])
+
+    def _least_budget(self) -> int:
+        """What the learning rate falls to: with a small rate and nothing said, the default would be above it."""
+        least, most = self.optimizer.min_learning_rate, self.optimizer.learning_rate
+        if least > most and self.optimizer.lr_scheduler in ("linear", "cosine"):
+            self.notes.append(f"optimizer.min_learning_rate is {least}, above learning_rate; taken as {most}")
+        return min(least, most)
+
+    def _pace(self, update_mode: str) -> Tree:
+        """The learning rate: who decides, and the curve."""
+        control = self._one_of("optimizer.lr_control_mode", self.optimizer.lr_control_mode, _CONTROLS)
+        if self.optimizer.lr_scheduler == "autonomous":
+            return {"control": "none", "schedule": "constant"}
+        if control == "none" and update_mode != "full_rewrite_minibatch":
+            self.notes.append("optimizer.lr_control_mode none is no limit here; there it was the same as fixed")
+        return {"control": control, "schedule": self.optimizer.lr_scheduler}
+
+    # -- models
+
+    def _check_model(self) -> None:
+        for key, value in self.model.items():
+            if key.endswith("api_key") and value:
+                variable = key.upper().replace("AZURE_API_KEY", "AZURE_OPENAI_API_KEY")
+                self.problems.append(
+                    f"model.{key}: keys are not settings, because settings are recorded; put it in the environment "
+                    f"variable {variable} and take it out of the file"
+                )
+        rewrite, every = self.model.get("rewrite_reasoning_effort"), self.model.get("reasoning_effort", "medium")
+        if rewrite and rewrite != every:
+            self.problems.append(
+                f"model.rewrite_reasoning_effort: the optimizer thinks equally hard about everything here "
+                f"(model.reasoning_effort is {every!r}); leave it out"
+            )
+        if self.model.get("codex_trace_to_optimizer") is False:
+            self.problems.append("model.codex_trace_to_optimizer: analysts always see what the agent did; leave it out")
+
+    def _backend(self, role: str) -> str:
+        """The backend of a role: its own, or the one that the label stands for."""
+        own = self._one_of(f"model.{role}_backend", self.model.get(f"{role}_backend") or "openai_chat", _BACKENDS)
+        label = self._one_of("model.backend", self.model.get("backend") or "azure_openai", _BACKENDS)
+        if own != "openai_chat":
+            return own
+        if role == "optimizer" and label in _TARGETS_ONLY:
+            return "openai_chat"
+        return label
+
+    def _of(self, role: str, key: str, default: Any = "") -> Any:
+        """A setting of a role's server: its own, or the one for both."""
+        own = "" if key.startswith("minimax") else self.model.get(f"{role}_{key}")
+        given = (value for value in (own, self.model.get(key)) if value not in (None, ""))
+        return next(given, default)
+
+    def _server(self, role: str) -> Tree:
+        """The model of a role, as our settings have it."""
+        backend, name = self._backend(role), self.model.get(role, "gpt-5.5")
+        if backend == "openai_chat":
+            return self._openai(role, name)
+        if backend == "openai_compatible":
+            key = f"{role.upper()}_OPENAI_COMPATIBLE_API_KEY"
+            return {"type": "openai", "name": name, "api_key_var": key}
+        if backend in _VENDORS:
+            name = name if backend == "qwen_chat" else self.model.get("minimax_model", "MiniMax-M3")
+            return self._vendor(role, _VENDORS[backend], name)
+        self.problems.append(
+            f"model: the {role}'s backend is {backend}, a program that SkillOpt starts with your login. "
+            f"{_INSTEAD.get(backend, 'Name a model server')} in settings of Ludus, and leave the backend out"
+        )
+        return {}
+
+    def _openai(self, role: str, name: str) -> Tree:
+        endpoint = self._of(role, "azure_openai_endpoint", self.model.get("azure_endpoint", ""))
+        prefix = f"{role.upper()}_" if self.model.get(f"{role}_azure_openai_endpoint") else ""
+        auth = str(self._of(role, "azure_openai_auth_mode")).lower()
+        asked = {"name": name, "base_url": endpoint, "max_tokens_field": "max_completion_tokens"}
+        if auth in ("openai_compatible", "compat", "openai"):
+            return {"type": "openai", **asked, "api_key_var": f"{prefix}AZURE_OPENAI_API_KEY"}
+        if auth not in ("", "api_key", "key"):
+            self.problems.append(
+                f"model.azure_openai_auth_mode: {auth} asks a cloud login for tokens, which is not done here; use "
+                f"api_key, with the key in {prefix}AZURE_OPENAI_API_KEY"
+            )
+        version = self._of(role, "azure_openai_api_version", self.model.get("azure_api_version", "2024-12-01-preview"))
+        return {"type": "azure", **asked, "api_version": version, "api_key_var": f"{prefix}AZURE_OPENAI_API_KEY"}
+
+    def _vendor(self, role: str, prefix: str, name: str) -> Tree:
+        """A server that speaks OpenAI's dialect under another name."""
+        if self.model.get("minimax_region"):
+            self.problems.append("model.minimax_region: give the address itself, model.minimax_base_url")
+        asked: Tree = {"type": "openai", "name": name, "api_key_var": f"{prefix.upper()}_API_KEY"}
+        if seconds := self._of(role, f"{prefix}_timeout_seconds", None):
+            asked["timeouts"] = {"silence": seconds, "total": seconds}
+        return asked | {"base_url": self._of(role, f"{prefix}_base_url")}
+
+    def _sampling(self, role: str) -> Tree:
+        backend = self._backend(role)
+        if prefix := _VENDORS.get(backend):
+            sampling: Tree = {"temperature": float(self._of(role, f"{prefix}_temperature", 0.7))}
+            if role == "target":
+                sampling["max_tokens"] = int(self._of(role, f"{prefix}_max_tokens", 8000))
+            elif self.model.get(f"optimizer_{prefix}_max_tokens") and prefix != "minimax":
+                self.notes.append(
+                    f"model.optimizer_{prefix}_max_tokens is not used: replies of the optimizer are limited by what is "
+                    "asked (train.reply_tokens, train.rewrite_tokens)"
+                )
+            thinking = str(self._of(role, f"{prefix}_thinking_mode") or self._of(role, f"{prefix}_enable_thinking"))
+            said = {"enabled": True, "true": True, "disabled": False, "false": False}.get(thinking.lower())
+            if said is not None:
+                sampling["extra"] = {"chat_template_kwargs": {"enable_thinking": said}}
+            return sampling
+        effort = self.model.get("reasoning_effort", "medium")
+        thinks = backend == "openai_chat" and effort
+        return {"temperature": None, "extra": {"reasoning_effort": effort} if thinks else {}}
+
+    # -- the environment
+
+    def _adapter(self) -> str:
+        """Where the adapter is, if the environment is one of theirs."""
+        name = self.env.get("name")
+        if not name or not isinstance(name, str):
+            self.problems.append("env.name is not set: one of SkillOpt's or of Ludus', module:Class or file.py:Class")
+            return ""
+        if name in _ADAPTERS:
+            return f"skillopt.envs.{name}.adapter:{_ADAPTERS[name]}"
+        if name in BUILTIN:
+            return ""
+        if ":" not in name:
+            known = [*_ADAPTERS, *BUILTIN]
+            self.problems.append(f"env.name: '{name}' is not known here; {suggest(name, known)} (or module:Class)")
+            return ""
+        found = load_object(name, "env.name")
+        return "" if isinstance(found, type) and issubclass(found, Env) else name
+
+    def _adapted(self, adapter: str) -> Tree:
+        """An adapter has its own data and model: they are its settings."""
+        kind = load_adapter(adapter)
+        own = {key: value for key, value in self.env.items() if key not in ("name", "skill_init", "out_root")}
+        takes = parameters(kind)
+        if takes is not None:
+            self._check_names("env", own, [*_ENV, *takes])
+        self._note_client()
+        given = self._flat_given()
+        settings = own | {key: value for key, value in given.items() if takes is None or key in takes}
+        settings |= {key: given[key] for key in ("seed", "train_size", "target_model", "target_backend") if given[key]}
+        return {
+            "env": {"name": ADAPTER_ENV, "adapter": adapter, "settings": settings},
+            "data": {"mode": "splits", "train": "train", "selection": "val", "test": "test"},
+            "model": {"type": "scripted", "script": ACTS_ITSELF, "name": adapter},
+        }
+
+    def _note_client(self) -> None:
+        """How the adapter's model is reached is for the client of its package to know, which reads variables."""
+        prefix = {"openai_chat": "azure_openai", **_VENDORS}.get(self._backend("target"))
+        self.notes += [
+            f"model.{key} does not reach the adapter: its own client reads the variable {key.upper()}"
+            for key, value in self.model.items()
+            if prefix and re.match(f"(target_)?{prefix}_", key) and str(value or "").lower() not in _AS_SHIPPED
+        ]
+
+    def _flat_given(self) -> Tree:
+        names = {home: flat for flat, home in _FLAT.items()}
+        flat = {
+            names.get(f"{section}.{key}", key): value
+            for section, recipe in (("train", self.train), ("gradient", self.gradient), ("optimizer", self.optimizer))
+            for key, value in msgspec.structs.asdict(recipe).items()
+        }
+        return flat | {"target_model": self.model.get("target", ""), "target_backend": self._backend("target")}
+
+    def _ours(self) -> Tree:
+        """One of our environments: theirs are the splits, its own are its options."""
+        env = dict(self.env)
+        options = {key: env.pop(key) for key in list(env) if key not in _ENV}
+        mode = env.get("split_mode", "ratio")
+        data: Tree = {"mode": "ratio", "ratio": env.get("split_ratio", "2:1:7"), "limit": env.get("limit", 0)}
+        data["seed"] = env.get("split_seed") or self.train.seed
+        if mode == "split_dir":
+            data = {"mode": "folder", "folder": env.get("split_dir", ""), "limit": data["limit"]}
+        elif mode != "ratio":
+            self.problems.append(f"env.split_mode: '{mode}' is not one; {suggest(str(mode), ['ratio', 'split_dir'])}")
+        if self.train.train_size:
+            self.problems.append("train.train_size: the data says how many there are; env.limit takes fewer")
+        refused = {
+            "data_path": "an environment of Ludus has its data, or an option for it",
+            "split_output_dir": "splits are made in memory; the same seed makes the same",
+        }
+        self.problems += [f"env.{key}: {why}; leave it out" for key, why in refused.items() if env.get(key)]
+        used = {"name", "skill_init", "out_root", "split_mode", "split_ratio", "split_seed", "split_dir", "limit"}
+        used |= {"workers", "exec_timeout", "max_turns", "max_completion_tokens", *refused}
+        self.problems += [
+            f"env.{key} belongs to a benchmark of SkillOpt, and {env['name']} is not one"
+            for key in env
+            if key not in used
+        ]
+        sampling = self._sampling("target")
+        sampling |= {"max_tokens": env["max_completion_tokens"]} if env.get("max_completion_tokens") else {}
+        limits = {"turns": env.get("max_turns"), "rollout_seconds": env.get("exec_timeout")}
+        return {
+            "env": {"name": env.get("name", ""), **options},
+            "data": data,
+            "model": self._server("target"),
+            "sampling": sampling,
+            "limits": {key: value for key, value in limits.items() if value},
+        }
+
+
+def _spellings(**names: str) -> dict[str, str]:
+    """Every accepted spelling, with what it stands for."""
+    return {spelling: name for name, others in names.items() for spelling in (name, *others.split())}
+
+
+_UPDATE_MODES = _spellings(
+    patch="edits",
+    rewrite_from_suggestions="rewrite suggestions rewrite_suggestions",
+    full_rewrite_minibatch="full_rewrite minibatch_full_rewrite skill_rewrite_minibatch",
+)
+_CONTROLS = _spellings(scheduled="fixed manual scheduler", autonomous="auto optimizer", none="off no_lr")
+_PAIR_POLICIES = _spellings(
+    mixed="default random all", changed="change delta 10_01 01_10", unchanged="stable same 00_11"
+)
+_BACKENDS = _spellings(
+    openai_chat="azure_openai",
+    openai_compatible="compat openai-compatible",
+    claude_chat="claude anthropic",
+    qwen_chat="qwen",
+    minimax_chat="minimax",
+    copilot_chat="copilot copilot_cli github_copilot",
+    codex_exec="codex openai",
+    cursor_exec="cursor cursor_agent",
+    claude_code_exec="",
+    copilot_exec="",
+)
+_TARGETS_ONLY = ("claude_code_exec", "cursor_exec", "copilot_exec", "qwen_chat", "minimax_chat")
+_AS_SHIPPED = (
+    "",
+    "2024-12-01-preview",
+    "https://cognitiveservices.azure.com/.default",
+    "minimax-m3",
+    "0.7",
+    "8000",
+    "false",
+)
+"""What their base file says of servers without meaning any."""
+_VENDORS = {"qwen_chat": "qwen_chat", "minimax_chat": "minimax"}
+_INSTEAD = {"claude_chat": "Ask the same models with type: anthropic", "codex_exec": "Name the agent or a model server"}
+
+
+# ---- what adapters are made with -------------------------------------------------------------------------------------
+
+
+def load_adapter(reference: str) -> type[Any]:
+    """The adapter class of `module:Class` or `file.py:Class`."""
+    kind = load_object(reference, "env.adapter")
+    needed = ("setup", "get_dataloader", "build_env_from_batch", "rollout")
+    missing = [name for name in needed if not callable(getattr(kind, name, None))]
+    if not isinstance(kind, type) or missing:
+        raise ConfigError(f"env.adapter: {reference} is no EnvAdapter: it has no {', '.join(missing) or 'class'}")
+    return kind
+
+
+def parameters(kind: type[Any]) -> list[str] | None:
+    """What the adapter is made with; None if it takes anything."""
+    found = list(inspect.signature(kind).parameters.values())
+    return None if any(p.kind is p.VAR_KEYWORD for p in found) else [p.name for p in found]
+
+
+def defaults() -> Tree:
+    """What an adapter may look up in its configuration, by flat names."""
+    names = {home: flat for flat, home in _FLAT.items()}
+    return {
+        names.get(f"{section}.{key}", key): value
+        for section, kind in _SECTIONS.items()
+        for key, value in msgspec.structs.asdict(kind()).items()
+    }

@@ -1,0 +1,121 @@
+"""Token mode, from settings: `model.mode: token` with an engine, a tokenizer, a parser and a template.
+
+What cannot work is refused before the run begins: a name that leads nowhere when the model is built, a tokenizer of
+another model and a template that loses tools when it is made ready. What works but is worth knowing is told.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ludus.agent import Policy
+from ludus.config.recipes import EmbeddedConfig, OpenAIConfig
+from ludus.config.secrets import weights_folder
+from ludus.env import Env
+from ludus.errors import ConfigError
+from ludus.models import Model, Starts
+from ludus.models.ledger import Metered
+from ludus.models.server import ServerSettings
+
+if TYPE_CHECKING:
+    from ludus.tokens.codec import Codec
+    from ludus.tokens.engines import HttpEngine
+    from ludus.tokens.token_model import TokenModel
+
+Tell = Callable[[str], None]
+
+
+def server_model(model: OpenAIConfig, servers: list[ServerSettings], section: str) -> Model:
+    """A model in token mode on an inference server."""
+    if model.engine == "vllm_chat":
+        from ludus.models.openai import ChatSettings
+        from ludus.tokens.capture import CapturedChatModel
+
+        chats = [
+            ChatSettings(**msgspec.structs.asdict(server), max_tokens_field=model.max_tokens_field)
+            for server in servers
+        ]
+        return CapturedChatModel(*chats, retry=model.retry)
+    codec = _codec(model, model.tokenizer or model.name, section)
+    from ludus.tokens.token_model import TokenModel
+
+    engine = _engine_class(model.engine)(*servers, retry=model.retry)
+    return TokenModel(engine, codec, name=model.name, price=model.price)
+
+
+def embedded_model(model: EmbeddedConfig, tell: Tell, section: str) -> Model:
+    """The embedded model in token mode. Its weights are fetched at once: the tokenizer is in them."""
+    from ludus.models.embedded import EmbeddedSettings
+    from ludus.models.weights import find
+
+    given = Path(model.weights).expanduser() if model.weights else None
+    weights = find(given, weights_folder(), tell=tell)
+    codec = _codec(model, weights, section)
+    from ludus.tokens.engines.embedded_engine import EmbeddedEngine
+    from ludus.tokens.token_model import TokenModel
+
+    settings = EmbeddedSettings(cache=weights_folder(), weights=weights, threads=model.threads)
+    return TokenModel(EmbeddedEngine(settings, tell), codec)
+
+
+def _codec(model: OpenAIConfig | EmbeddedConfig, tokenizer: str | Path, section: str) -> "Codec":
+    from ludus.parsers import Parser
+
+    try:
+        Parser(model.parser)
+    except ConfigError as error:
+        raise ConfigError(f"{section}.parser: {error}") from None
+    from ludus.tokens.codec import Codec  # says which extra is missing, if it is
+
+    try:
+        return Codec.open(tokenizer, model.parser, template=model.template, history=model.history)
+    except ConfigError as error:
+        said = str(error)
+        named = said.startswith(("tokenizer:", "template:"))
+        raise ConfigError(f"{section}.{said}" if named else f"{section}.template: {said}") from error
+
+
+def _engine_class(name: str) -> "type[HttpEngine]":
+    from ludus.tokens.engines.atropos_generate import AtroposEngine
+    from ludus.tokens.engines.llamacpp import LlamaCppEngine
+    from ludus.tokens.engines.sglang import SglangEngine
+    from ludus.tokens.engines.vllm import VllmEngine
+
+    return {"vllm": VllmEngine, "sglang": SglangEngine, "llamacpp": LlamaCppEngine, "atropos": AtroposEngine}[name]
+
+
+# ---- before a run -------------------------------------------------------------------------------------------------
+
+
+async def make_ready(policy: Policy, env: Env, tell: Tell) -> None:
+    """Have a policy's model make ready, so that the first rollout is not charged for it.
+
+    Raises:
+        ConfigError: it cannot work, such as a tokenizer of another model, or a template that loses the tools.
+        ModelError: its server does not answer.
+    """
+    model = policy.model.model if isinstance(policy.model, Metered) else policy.model
+    if isinstance(model, Starts):
+        await model.start()
+    token_model = as_token_model(model)
+    if token_model is None:
+        return
+    from ludus.tokens.probe import refuse
+
+    tools = bool(env.toolsets if policy.toolsets is None else policy.toolsets)
+    refuse(token_model.findings, tools=tools)
+    for finding in token_model.findings:
+        if finding.level != "info" and (tools or not finding.for_tools):
+            tell(f"{finding.level}: {finding.message}")
+
+
+def as_token_model(model: Model) -> "TokenModel | None":
+    """The model in token mode behind a model, if there is one."""
+    model = model.model if isinstance(model, Metered) else model
+    if not hasattr(model, "codec"):  # without token mode its packages may not be there
+        return None
+    from ludus.tokens.token_model import TokenModel
+
+    return model if isinstance(model, TokenModel) else None

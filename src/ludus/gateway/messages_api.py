@@ -1,0 +1,344 @@
+"""Anthropic's messages.
+
+Blocks become messages: what a tool answered is a message of its own, the words beside it one of the user. Blocks of
+system text are one text. Two things that clients send are left out, and said to be: tools that the provider would run
+itself, and the header that Claude Code hides in the system text, which changes with every request and would make every
+request a conversation of its own.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ludus.gateway.chat_api import NO_PARAMETERS, read_limit
+from ludus.gateway.dialect import Answer, Asked, BadRequest, Dialect, Known, Trouble, decode, event, given
+from ludus.models.openai import safe_arguments
+from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec
+
+# ---- requests -----------------------------------------------------------------------------------------------------
+
+
+class _Message(Struct, gc=False):
+    role: str
+    content: str | list[JsonObject]
+
+
+class _Choice(Struct, gc=False):
+    type: str = "auto"
+    name: str | None = None
+
+
+class _Thinking(Struct, gc=False):
+    type: str = ""
+
+
+class _Request(Struct, gc=False):
+    messages: list[_Message]
+    system: str | list[JsonObject] | None = None
+    tools: Raw = Raw()
+    tool_choice: _Choice | None = None
+    stream: bool | None = None
+    thinking: _Thinking | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+
+
+class _Tool(Struct, gc=False):
+    name: str
+    type: str | None = None
+    description: str | None = None
+    input_schema: JsonObject | None = None
+
+
+_REQUEST = msgspec.json.Decoder(_Request)
+_TOOLS = msgspec.json.Decoder(list[_Tool] | None)
+_HIDDEN = "x-anthropic-billing-header:"
+
+
+def read(body: bytes, known: Known) -> Asked:
+    """Read a request.
+
+    Raises:
+        BadRequest: it is none.
+    """
+    asked = decode(_REQUEST, body)
+    if not asked.messages:
+        raise BadRequest("messages: at least one message is needed")
+    system, ignored = _system(asked.system)
+    tools, left_out = known.get(_tools, bytes(asked.tools)) if asked.tools else ((), ())
+    choice, tools = _choice(asked.tool_choice, tools)
+    messages = [Message("system", system)] if system else []
+    for index, message in enumerate(asked.messages):
+        messages += _read_message(message, f"messages[{index}]")
+    return Asked(
+        messages,
+        tools,
+        Sampling(
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            max_tokens=read_limit(asked.max_tokens, "max_tokens"),
+            stop=tuple(asked.stop_sequences or ()),
+            tool_choice=choice,
+            extra=given(top_k=asked.top_k),
+        ),
+        stream=bool(asked.stream),
+        thinking=asked.thinking is not None and asked.thinking.type in ("enabled", "adaptive"),
+        ignored=(*ignored, *left_out),
+    )
+
+
+def _system(system: str | list[JsonObject] | None) -> tuple[str, tuple[str, ...]]:
+    if not isinstance(system, list):
+        return system or "", ()
+    texts = [_text(block, f"system[{index}]") for index, block in enumerate(system)]
+    kept = [text for text in texts if not text.startswith(_HIDDEN)]
+    ignored = ("system: a billing header",) if len(kept) < len(texts) else ()
+    return "\n\n".join(kept), ignored
+
+
+def _tools(raw: bytes) -> tuple[tuple[ToolSpec, ...], tuple[str, ...]]:
+    """The tools that the client runs, and the names of those that the provider would run."""
+    tools = decode(_TOOLS, raw, "tools") or ()
+    own = (tool for tool in tools if tool.type in (None, "custom") or tool.input_schema is not None)
+    specs = tuple(ToolSpec(tool.name, tool.description or "", tool.input_schema or NO_PARAMETERS) for tool in own)
+    names = {spec.name for spec in specs}
+    return specs, tuple(f"tools: {tool.type}" for tool in tools if tool.name not in names)
+
+
+def _choice(choice: _Choice | None, tools: tuple[ToolSpec, ...]) -> tuple[Any, tuple[ToolSpec, ...]]:
+    if choice is None:
+        return None, tools
+    match choice.type:
+        case "auto" | "none":
+            return choice.type, tools
+        case "any":
+            return "required", tools
+        case "tool":
+            only = tuple(tool for tool in tools if tool.name == choice.name)
+            if only:
+                return "required", only
+            raise BadRequest(f"tool_choice.name: no tool is called '{choice.name}'")
+        case other:
+            raise BadRequest(f"tool_choice.type: '{other}' is none of auto, any, tool, none")
+
+
+def _read_message(wire: _Message, where: str) -> list[Message]:
+    match wire.role:
+        case "assistant":
+            return [_assistant(_blocks(wire.content), where)]
+        case "user":
+            return _user(_blocks(wire.content), where)
+        case "system":
+            return [Message("system", "\n\n".join(_text(b, f"{where}.content") for b in _blocks(wire.content)))]
+        case other:
+            raise BadRequest(f"{where}.role: '{other}' is none of user, assistant, system")
+
+
+def _blocks(content: str | list[JsonObject]) -> list[JsonObject]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _text(block: JsonObject, where: str) -> str:
+    if block.get("type", "text") != "text":
+        raise BadRequest(f"{where}: only text can be sent to this model, not '{block.get('type')}'")
+    text = block.get("text")
+    if not isinstance(text, str):
+        raise BadRequest(f"{where}.text: expected str")
+    return text
+
+
+def _user(blocks: Sequence[JsonObject], where: str) -> list[Message]:
+    messages: list[Message] = []
+    texts: list[str] = []
+
+    def flush() -> None:
+        if texts:
+            messages.append(Message("user", "\n\n".join(texts)))
+            texts.clear()
+
+    for index, block in enumerate(blocks):
+        place = f"{where}.content[{index}]"
+        if block.get("type") != "tool_result":
+            texts.append(_text(block, place))
+            continue
+        flush()
+        content: Any = block.get("content") or ""
+        parts = _blocks(cast("str | list[JsonObject]", content)) if isinstance(content, str | list) else None
+        if parts is None:
+            raise BadRequest(f"{place}.content: expected a text or a list of blocks")
+        text = "\n".join(_text(part, f"{place}.content[{i}]") for i, part in enumerate(parts))
+        messages.append(Message("tool", text, call_id=str(block.get("tool_use_id", ""))))
+    flush()
+    return messages or [Message("user")]
+
+
+_THINKING = ("thinking", "redacted_thinking")
+
+
+def _assistant(blocks: Sequence[JsonObject], where: str) -> Message:
+    texts: list[str] = []
+    calls: list[Call] = []
+    thoughts: list[JsonObject] = []
+    for index, block in enumerate(blocks):
+        match block.get("type"):
+            case "tool_use":
+                calls.append(_call(block))
+            case "thinking" | "redacted_thinking":
+                thoughts.append(block)
+            case _:
+                texts.append(_text(block, f"{where}.content[{index}]"))
+    return Message("assistant", "".join(texts), tuple(calls), reasoning=_reasoning(thoughts))
+
+
+def _call(block: JsonObject) -> Call:
+    """A call as the model wrote it: what was no JSON object went out wrapped in one, and comes back so."""
+    value: Any = block.get("input", {})
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value)
+        wrapped = fields.get("invalid_json")
+        if isinstance(wrapped, str) and len(fields) == 1:
+            return Call(str(block.get("id", "")), str(block.get("name", "")), wrapped)
+    return Call(str(block.get("id", "")), str(block.get("name", "")), msgspec.json.encode(value).decode())
+
+
+def _reasoning(thoughts: Sequence[JsonObject]) -> Reasoning | None:
+    if not thoughts:
+        return None
+    text = "\n".join(str(block["thinking"]) for block in thoughts if block.get("thinking"))
+    return Reasoning(text, "thinking", list(thoughts))
+
+
+# ---- replies ------------------------------------------------------------------------------------------------------
+
+_FINISH = {
+    Finish.STOP: "end_turn",
+    Finish.CALLS: "tool_use",
+    Finish.LENGTH: "max_tokens",
+    Finish.FILTER: "refusal",
+    Finish.OTHER: "end_turn",
+}
+SIGNATURE = "unsigned"
+"""Of thinking that no provider signed: clients want one, and nobody checks it here."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def counted(tokens: int) -> bytes:
+    return _encode({"input_tokens": tokens})
+
+
+def write(answer: Answer) -> bytes:
+    completion = answer.completions[0]
+    content = _content(completion.message, answer.asked.thinking)
+    return _encode(
+        _head(answer, completion) | {"content": content, "stop_reason": _FINISH[completion.finish]},
+    )
+
+
+def _head(answer: Answer, completion: Completion) -> JsonObject:
+    return {
+        "id": f"msg_{answer.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": answer.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": _usage(completion),
+    }
+
+
+def _usage(completion: Completion) -> JsonObject:
+    """The API counts cached tokens apart; ours are parts of the prompt."""
+    spent = completion.usage
+    return {
+        "input_tokens": spent.prompt_tokens - spent.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": spent.cached_tokens,
+        "output_tokens": spent.completion_tokens,
+    }
+
+
+def _content(message: Message, thinking: bool) -> list[JsonObject]:
+    blocks = _thoughts(message.reasoning) if thinking else []
+    if message.content or not message.calls:
+        blocks.append({"type": "text", "text": message.content})
+    for call in message.calls:
+        value = Raw(safe_arguments(call.arguments).encode())
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": value})
+    return blocks
+
+
+def _thoughts(reasoning: Reasoning | None) -> list[JsonObject]:
+    if reasoning is None:
+        return []
+    if reasoning.source == "thinking" and reasoning.raw:
+        return [dict(block) for block in reasoning.raw if block.get("type") in _THINKING]
+    return [{"type": "thinking", "thinking": reasoning.text, "signature": SIGNATURE}] if reasoning.text else []
+
+
+def stream(answer: Answer) -> bytes:
+    completion = answer.completions[0]
+    head = _head(answer, completion)
+    head["usage"] = head["usage"] | {"output_tokens": 1}
+    events = [_event("message_start", message=head)]
+    for index, block in enumerate(_content(completion.message, answer.asked.thinking)):
+        empty, deltas = _deltas(block)
+        events.append(_event("content_block_start", index=index, content_block=empty))
+        events += [_event("content_block_delta", index=index, delta=delta) for delta in deltas]
+        events.append(_event("content_block_stop", index=index))
+    finish = {"stop_reason": _FINISH[completion.finish], "stop_sequence": None}
+    events.append(_event("message_delta", delta=finish, usage=_usage(completion)))
+    events.append(_event("message_stop"))
+    return b"".join(events)
+
+
+def _deltas(block: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
+    """A block as it begins, and the pieces that fill it."""
+    match block["type"]:
+        case "text":
+            return {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+        case "tool_use":
+            written = bytes(block["input"]).decode()
+            return block | {"input": {}}, [{"type": "input_json_delta", "partial_json": written}]
+        case "thinking":
+            deltas = [
+                {"type": "thinking_delta", "thinking": block.get("thinking", "")},
+                {"type": "signature_delta", "signature": block.get("signature", "")},
+            ]
+            return {"type": "thinking", "thinking": "", "signature": ""}, deltas
+        case _:
+            return block, []
+
+
+def _event(name: str, **fields: Any) -> bytes:
+    return event(_encode({"type": name, **fields}), name)
+
+
+# ---- errors -------------------------------------------------------------------------------------------------------
+
+_KINDS = {
+    "request": "invalid_request_error",
+    "key": "authentication_error",
+    "budget": "rate_limit_error",
+    "context": "invalid_request_error",
+    "model": "api_error",
+    "missing": "not_found_error",
+    "closed": "overloaded_error",
+}
+
+
+def error(trouble: Trouble) -> bytes:
+    return _encode({"type": "error", "error": {"type": _KINDS[trouble.kind], "message": trouble.words}})
+
+
+def late_error(trouble: Trouble) -> bytes:
+    return event(error(trouble), "error")
+
+
+MESSAGES = Dialect("messages", read, write, stream, error, late_error, b'event: ping\ndata: {"type": "ping"}\n\n')

@@ -1,0 +1,82 @@
+"""From a call as it was written to a call as it is recorded: the tool's name, and arguments as JSON text.
+
+What is put right here, for every format: arguments that were encoded twice or wrapped in an extra `arguments`, and a
+namespace before the name of a tool that is known without it. A format may ask for more: that calls must be of known
+tools, or that a wrong name is told from the arguments. What cannot be put right is refused, with a reason.
+"""
+
+from typing import Any, NamedTuple, cast
+
+from ludus.parsers.formats import Format
+from ludus.parsers.offered_tools import Tools, mapping
+from ludus.parsers.shapes import Kind, Raw
+from ludus.parsers.values import dumps, loads
+from ludus.types import JsonObject
+
+_WRAPPERS = ("arguments", "parameters", "properties")
+
+
+class Refused(Exception):
+    def __init__(self, kind: Kind, why: str) -> None:
+        super().__init__(why)
+        self.kind: Kind = kind
+
+
+class Settled(NamedTuple):
+    name: str
+    arguments: str
+    repaired: str = ""
+    """What was changed in the meaning of the call, in words."""
+
+
+def settle(raw: Raw, tools: Tools, format: Format) -> Settled:
+    name = tools.resolve(raw.name)
+    arguments = _unwrapped(_decoded(raw.arguments), name, tools)
+    repaired = ""
+    if format.repair and tools and name not in tools and isinstance(arguments, dict):
+        fit = tools.fitting(name, cast(JsonObject, arguments))
+        if fit:
+            repaired = f"'{name}' is no tool; the arguments are those of '{fit[0]}'"
+            name, arguments = fit
+    if not name:
+        raise Refused("malformed", "a call without a name")
+    if format.known and tools:
+        arguments = _checked(name, arguments, tools, strictly=format.known == "schema")
+    try:
+        return Settled(name, dumps(arguments), repaired)
+    except ValueError as error:
+        raise Refused("malformed", f"arguments that are no JSON: {error}") from None
+
+
+def _decoded(arguments: Any) -> Any:
+    """Arguments, out of the strings they were encoded in. None and nothing mean that there are none."""
+    value = arguments
+    for _ in range(2):
+        if not isinstance(value, str):
+            break
+        try:
+            value = loads(value) if value.strip() else None
+        except ValueError:
+            return arguments
+    if value is None:
+        return {}
+    return cast(JsonObject, value) if isinstance(value, dict) else arguments
+
+
+def _unwrapped(arguments: Any, name: str, tools: Tools) -> Any:
+    if name in tools and len(given := mapping(arguments)) == 1:
+        key, value = next(iter(given.items()))
+        if key in _WRAPPERS and key not in tools.properties(name) and isinstance(inner := _decoded(value), dict):
+            return cast(JsonObject, inner)
+    return arguments
+
+
+def _checked(name: str, arguments: Any, tools: Tools, *, strictly: bool) -> Any:
+    if name not in tools:
+        raise Refused("unknown_tool", f"there is no tool '{name}'")
+    if not strictly:
+        return arguments
+    given = {key: value for key, value in mapping(arguments).items() if key in tools.properties(name)}
+    if missing := tools.required(name) - given.keys():
+        raise Refused("malformed", f"'{name}' lacks {', '.join(sorted(missing))}")
+    return given

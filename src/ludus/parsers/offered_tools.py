@@ -1,0 +1,169 @@
+"""The tools that were offered, as parsers need them: which names exist, and which type an argument has.
+
+Formats that write arguments as tagged text carry no types: `1` may be a number or a string, and only the tool's
+schema knows. `Tools.typed` follows it; without a schema a value is JSON if it reads as JSON, and else the text.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from ludus.parsers.values import PYTHON, loads
+from ludus.types import JsonObject, ToolSpec
+
+_ALIASES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "dict": "object", "list": "array"}
+_WORDS = {"True": True, "False": False, "None": None}
+
+
+class Tools:
+    """Names and schemas. Without any tools nothing is known, and nothing is held against a call."""
+
+    def __init__(self, specs: Sequence[ToolSpec] = ()) -> None:
+        self._schemas = {spec.name: spec.parameters for spec in specs}
+
+    def __bool__(self) -> bool:
+        return bool(self._schemas)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._schemas
+
+    def resolve(self, name: str) -> str:
+        """The tool that is meant: `namespace.tool` is `tool` where only that one exists."""
+        last = name.rpartition(".")[2]
+        return last if name not in self and last in self else name
+
+    def schema(self, tool: str) -> JsonObject:
+        return self._schemas.get(tool, {})
+
+    def properties(self, tool: str) -> Mapping[str, Any]:
+        return mapping(self.schema(tool).get("properties"))
+
+    def required(self, tool: str) -> set[str]:
+        names = self.schema(tool).get("required")
+        return {str(name) for name in cast(list[Any], names)} if isinstance(names, list) else set()
+
+    def typed(self, tool: str, key: str, text: str) -> Any:
+        """The value that `text` stands for as the argument `key` of a tool."""
+        return typed(text, mapping(self.properties(tool).get(key)), self.schema(tool))
+
+    def fitting(self, name: str, arguments: JsonObject) -> tuple[str, JsonObject] | None:
+        """The only tool that can have been meant by a name that does not exist, and its arguments.
+
+        A parameter is given by its own name, or by one that the called name qualifies: `line_id` of
+        `get_line_details` for `id`.
+        """
+        found = [(tool, given) for tool in self._schemas if (given := self._given(tool, name, arguments))]
+        return found[0] if len(found) == 1 else None
+
+    def _given(self, tool: str, name: str, arguments: JsonObject) -> JsonObject:
+        given: JsonObject = {}
+        for key in self.properties(tool):
+            qualified = (f"{word}_{key}" for word in name.split("_"))
+            spelled = next((k for k in (key, *qualified) if k in arguments), None)
+            if spelled is not None:
+                given[key] = arguments[spelled]
+        return given if self.required(tool) <= given.keys() else {}
+
+
+def typed(text: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+    """The value that a text stands for under a schema; the text itself where no type of the schema fits."""
+    kinds = _kinds(schema, root)
+    if kinds == {"string"}:
+        return text
+    for value in _readings(text, plain="string" in kinds or not kinds):
+        if not kinds:
+            return value
+        if (fitted := _fit(value, kinds)) is not _MISFIT:
+            return fitted
+    return text
+
+
+_MISFIT = object()
+
+
+def _fit(value: Any, kinds: set[str]) -> Any:
+    """The value as one of these types."""
+    if isinstance(value, bool):
+        return value if "boolean" in kinds else _MISFIT
+    if isinstance(value, float) and "number" not in kinds and "integer" in kinds and value.is_integer():
+        return int(value)
+    fits = {
+        "null": value is None,
+        "integer": isinstance(value, int),
+        "number": isinstance(value, int | float),
+        "object": isinstance(value, dict),
+        "array": isinstance(value, list),
+    }
+    return value if any(fits.get(kind, False) for kind in kinds) else _MISFIT
+
+
+def _readings(text: str, *, plain: bool) -> list[Any]:
+    """What a text may stand for besides itself, likeliest first. `plain`: it may well be just text, so be careful."""
+    stripped = text.strip()
+    found: list[Any] = []
+    try:
+        found.append(loads(stripped))
+        if isinstance(found[0], str) and not plain:
+            found.append(loads(found[0]))
+        return found
+    except ValueError:
+        pass
+    if stripped in _WORDS:
+        return [*found, _WORDS[stripped]]
+    if stripped.lower() in {"true", "false", "null"} and not plain:
+        return [*found, loads(stripped.lower())]
+    if plain and not stripped.startswith(("[", "{", "(")):
+        return found
+    for read in (PYTHON.loads, _unescaped):
+        try:
+            return [*found, read(stripped)]
+        except ValueError:
+            pass
+    return found
+
+
+def _unescaped(text: str) -> Any:
+    """JSON that was escaped once too often: `[{\\"id\\": 1}]`."""
+    return loads(loads(f'"{text}"'))
+
+
+def _kinds(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> set[str]:
+    """The JSON types that a schema allows; empty if it does not say."""
+    if depth > 8:
+        return set()
+    kind = schema.get("type")
+    if isinstance(kind, str | list):
+        names = [kind] if isinstance(kind, str) else cast(list[Any], kind)
+        return {_ALIASES.get(str(name).lower(), str(name).lower()) for name in names}
+    if isinstance(schema.get("enum"), list):
+        return {_kind(value) for value in schema["enum"]}
+    if "const" in schema:
+        return {_kind(schema["const"])}
+    if isinstance(schema.get("$ref"), str):
+        return _kinds(_referred(schema["$ref"], root), root, depth + 1)
+    parts = [part for word in ("anyOf", "oneOf", "allOf") for part in _list(schema.get(word))]
+    return {kind for part in parts for kind in _kinds(mapping(part), root, depth + 1)}
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    kinds: list[tuple[type, str]] = [(str, "string"), (int, "integer"), (float, "number"), (list, "array")]
+    return next((name for kind, name in kinds if isinstance(value, kind)), "object")
+
+
+def _referred(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = root
+    for word in reference.removeprefix("#/").split("/"):
+        found = mapping(found.get(word))
+    return found
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """A value as a mapping; empty if it is none."""
+    return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return cast(list[Any], value) if isinstance(value, list) else []

@@ -1,0 +1,28 @@
+"""The language model as proposer: it reads minibatches, merges what was proposed, and ranks it."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import ClassVar
+
+from ludus.reflact.items import Item
+from ludus.reflact.proposers import Proposer, View
+from ludus.reflact.records import Reflection
+from ludus.reflact.stages.aggregate import aggregate
+from ludus.reflact.stages.reflect import reflect
+from ludus.reflact.stages.select import rank
+from ludus.reflact.train_settings import UpdateMode
+from ludus.types import Rollout
+
+
+class Analysts(Proposer):
+    name: ClassVar[str] = "analysts"
+    modes: ClassVar[tuple[UpdateMode, ...]] = ("patch", "rewrite_from_suggestions", "full_rewrite_minibatch")
+    needs_optimizer: ClassVar[bool] = True
+
+    async def reflect(self, view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> tuple[Reflection, ...]:
+        return await reflect(view, batch, rollouts)
+
+    async def aggregate(self, view: View, reflections: Sequence[Reflection]) -> tuple[Item, ...]:
+        return await aggregate(view, reflections)
+
+    async def select(self, view: View, items: Sequence[Item], budget: int) -> tuple[int, ...]:
+        return await rank(view, items, budget)

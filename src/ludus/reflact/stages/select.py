@@ -1,0 +1,115 @@
+"""Stage 4: how many changes, and which.
+
+The budget comes from the schedule, from the optimizer (which gives its reasons), or there is none. Within it the items
+with the most to give are chosen, in the order in which they are to be applied. A budget of 0 selects nothing. When the
+optimizer cannot be used, an autonomous budget is 0 and a ranking is the order of the items; both are recorded events.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from ludus.reflact.items import FORMS, Item, numbered
+from ludus.reflact.proposers import Proposer, View
+from ludus.reflact.records import BatchReport, BudgetDecision, Fate, Unusable, pooled
+from ludus.reflact.schedule import budget as scheduled_budget
+
+
+class BudgetReply(Struct, frozen=True):
+    budget: Annotated[int, Meta(ge=0)]
+    reasoning: str = ""
+    confidence: Literal["low", "medium", "high"] = "medium"
+    risks: tuple[str, ...] = ()
+
+
+class RankReply(Struct, frozen=True):
+    selected: tuple[int, ...]
+    reasoning: str = ""
+
+
+async def decide_budget(
+    view: View, items: Sequence[Item], batches: Sequence[BatchReport], selection: int, total: int
+) -> BudgetDecision | None:
+    """How many of the items may be applied in selection number `selection` of `total`; None where no budget applies."""
+    settings = view.settings
+    if not FORMS[settings.update_mode].limited:
+        return None
+    if settings.control == "autonomous":
+        return await _autonomous(view, items, batches)
+    value = None
+    if settings.control == "scheduled":
+        value = scheduled_budget(
+            settings.schedule, selection, total, most=settings.edit_budget, least=settings.min_edit_budget
+        )
+    return BudgetDecision(settings.control, value, len(items))
+
+
+async def _autonomous(view: View, items: Sequence[Item], batches: Sequence[BatchReport]) -> BudgetDecision:
+    scored, hard, soft = pooled(batches)
+    reply = await view.asked().ask(
+        "budget",
+        {
+            "skill": view.skill.text.strip() or "(empty)",
+            "memory": view.memory.strip() or "Nothing yet.",
+            "history": view.history or "Nothing yet.",
+            "evidence": f"{scored} rollouts; passed {_share(hard)}; mean partial credit {_share(soft)}",
+            "items": numbered(items),
+            "count": str(len(items)),
+        },
+        BudgetReply,
+        stage="budget",
+        place=f"{view.epoch}/{view.step}",
+        otherwise="nothing was applied",
+    )
+    if isinstance(reply, Unusable):
+        return BudgetDecision("autonomous", 0, len(items))
+    value = min(reply.budget, len(items))
+    return BudgetDecision(
+        "autonomous", value, len(items), reply.budget, reply.reasoning, reply.confidence, tuple(reply.risks)
+    )
+
+
+def _share(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.6f}"
+
+
+async def choose(
+    proposer: Proposer, view: View, items: Sequence[Item], budget: BudgetDecision | None
+) -> tuple[int, ...]:
+    """The places of the items that are applied, in that order: all of them, where they fit the budget."""
+    limit = None if budget is None else budget.value
+    if limit is None or len(items) <= limit:
+        return tuple(range(len(items)))
+    return (await proposer.select(view, items, limit))[:limit] if limit else ()
+
+
+def not_selected(items: Sequence[Item], chosen: Sequence[int]) -> tuple[Fate, ...]:
+    return tuple(Fate(item, "not_selected") for place, item in enumerate(items) if place not in chosen)
+
+
+async def rank(view: View, items: Sequence[Item], budget: int) -> tuple[int, ...]:
+    """The places of the items that the optimizer would apply, best first."""
+    reply = await view.asked().ask(
+        "rank",
+        {
+            "skill": view.skill.text.strip() or "(empty)",
+            "memory": view.memory.strip() or "Nothing yet.",
+            "items": numbered(items),
+            "count": str(len(items)),
+            "budget": str(budget),
+        },
+        RankReply,
+        stage="rank",
+        place=f"{view.epoch}/{view.step}",
+        otherwise="the first items were taken",
+        check=lambda reply: (
+            "" if _valid(reply, len(items)) else f"selected must name items by numbers 1 to {len(items)}"
+        ),
+    )
+    places = range(len(items)) if isinstance(reply, Unusable) else _valid(reply, len(items))
+    return tuple(places[:budget])
+
+
+def _valid(reply: RankReply, count: int) -> list[int]:
+    return [number - 1 for number in dict.fromkeys(reply.selected) if 1 <= number <= count]

@@ -1,0 +1,310 @@
+"""The trainer in words: six stages and one loop.
+
+    baseline
+    for every epoch:
+        for every step:   1 rollout   the current skill on a batch of train tasks
+                          2 reflect   analysts read the rollouts and propose changes
+                          3 aggregate the proposals become one list
+                          4 select    the best of it, within the budget
+                          5 update    the candidate document
+                          6 evaluate  the gate compares it with the current one on the selection split
+        slow update and optimizer memory
+    validate, then test on the sealed split
+
+`train` yields a record of each part as it is finished and keeps nothing else: saving, printing and stopping are the
+caller's. Between the parts there is one value, `RunState`. Stages overlap where they do not need each other: an analyst
+starts when its minibatch is complete, two skills that are compared run side by side.
+
+Resuming is running the same loop again on the same store. A finished part is found under the content address of what
+went into it and stands as it was decided; in the part that was interrupted, every finished rollout and reply is found.
+With models that answer alike to the same seed, a run that was killed anywhere comes to the same records as one that
+was not.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+
+from msgspec.structs import replace
+
+from ludus.agent import Policy
+from ludus.env import Env
+from ludus.models import Model
+from ludus.reflact import step_buffer as buffer
+from ludus.reflact.journal import Clock, side_by_side
+from ludus.reflact.lab import Outage, Stopped
+from ludus.reflact.prompt_templates import Prompts
+from ludus.reflact.proposers import Proposer
+from ludus.reflact.records import (
+    Baseline,
+    BatchReport,
+    Decided,
+    EpochEnd,
+    Held,
+    Record,
+    RunState,
+    SlowReport,
+    Step,
+    Summary,
+    Unusable,
+    stats,
+    total,
+)
+from ludus.reflact.splits import Batch, Finished, Splits, plan_epoch, steps_per_epoch
+from ludus.reflact.stages.appendix import note_lapses
+from ludus.reflact.stages.collect import roll_and_reflect
+from ludus.reflact.stages.evaluate import evaluate, measure_on_selection, measured_current, product, score_of, test
+from ludus.reflact.stages.optimizer_memory import write_memory
+from ludus.reflact.stages.select import choose, decide_budget, not_selected
+from ludus.reflact.stages.slow_update import (
+    Pair,
+    SlowReply,
+    compare,
+    counted,
+    settle_guidance,
+    share_passed,
+    write_guidance,
+)
+from ludus.reflact.stages.update import NOTHING, update
+from ludus.reflact.train_settings import TrainSettings
+from ludus.reflact.training_run import Engine, Run, begin, initial_skill
+from ludus.skill import notes
+from ludus.types import Sampling
+
+
+async def train(
+    env: Env,
+    policy: Policy,
+    splits: Splits,
+    settings: TrainSettings = TrainSettings(),
+    *,
+    optimizer: Model | None = None,
+    sampling: Sampling = Sampling(),
+    proposer: Proposer | None = None,
+    prompts: Prompts | None = None,
+    engine: Engine = Engine(),
+) -> AsyncGenerator[Record, None]:
+    """Train `policy.skill` and yield what is learned, part by part; the last record is the `Summary`.
+
+    `sampling` is how the optimizer's replies are drawn; how the agent's are is in the policy.
+
+    Raises:
+        ConfigError: settings that do not fit each other, the data or the models.
+        BudgetExhausted: a budget is spent. The run can be resumed then, as after the next two.
+        Outage: the world broke most of a measurement.
+        ModelError: the optimizer's server cannot be reached.
+    """
+    run = begin(
+        env,
+        policy,
+        splits,
+        settings,
+        optimizer=optimizer,
+        sampling=sampling,
+        proposer=proposer,
+        prompts=prompts,
+        engine=engine,
+    )
+    settings = run.settings
+    start = Held(initial_skill(policy), "initial_skill")
+    state = RunState(initial=start, current=start, best=start)
+    plan = {"batch_size": settings.batch_size, "accumulation": settings.accumulation, "seed": settings.seed}
+    try:
+        baseline = await run.once(Baseline, take_baseline, state)
+        yield baseline
+        state = baseline.state
+        for epoch in range(1, settings.epochs + 1):
+            state = replace(state, epoch=epoch, buffer=())
+            for place, batches in enumerate(plan_epoch(splits.train, epoch, **plan), 1):
+                step = await run.once(Step, take_step, state, place, batches)
+                yield step
+                state = step.state
+            end = await run.once(EpochEnd, end_epoch, state)
+            yield end
+            state = end.state
+        yield await run.once(Summary, finish, state)
+    except Stopped:
+        return
+
+
+# ---- the parts of a run -------------------------------------------------------------------------------------------
+
+
+async def take_baseline(run: Run, state: RunState) -> Baseline:
+    """Measure the initial skill."""
+    clock = Clock(run.journal, state.epoch, state.step)
+    (measure,) = await measure_on_selection(run, [state.initial.skill], "baseline")
+    clock.lap("baseline")
+    if not measure.marks:
+        raise Outage(
+            "baseline: no selection task could be judged, so no candidate could ever be compared. Look at the failed "
+            "rollouts, mend what broke and resume"
+        )
+    held = replace(state.initial, measure=measure)
+    spent = run.journal.spent()
+    state = replace(state, initial=held, current=held, best=held, spent=total(state.spent, spent))
+    return Baseline(measure=measure, spent=spent, seconds=clock.seconds, state=state)
+
+
+async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Batch]) -> Step:
+    """The six stages."""
+    settings, number = run.settings, state.step + 1
+    clock = Clock(run.journal, state.epoch, number)
+    view = run.view(state, number, place)
+
+    # 1 rollout and 2 reflect, side by side
+    rollouts, reflections = await roll_and_reflect(run, view, batches, clock)
+    reports = tuple(BatchReport.of(batch.seed, part) for batch, part in zip(batches, rollouts, strict=True))
+
+    # 3 aggregate
+    items = await run.proposer.aggregate(view, reflections)
+    clock.lap("aggregate")
+
+    # 4 select
+    budget = await decide_budget(view, items, reports, state.selections + 1, total_steps(run)) if items else None
+    chosen = await choose(run.proposer, view, items, budget)
+    clock.lap("select")
+
+    # 5 update
+    made = await update(view, [items[place] for place in chosen]) if chosen else NOTHING
+    clock.lap("update")
+
+    # 6 evaluate
+    judged = await evaluate(run, state, made.candidate, f"step_{number:04d}", number, settings.gate)
+    clock.lap("evaluate")
+
+    after, consolidated = await note_lapses(view, judged.state, number, reflections)
+    clock.lap("appendix")
+    action = judged.verdict.decision.value if judged.verdict else _why_skipped(items, chosen)
+    if judged.verdict is not None:
+        every = [rollout for part in rollouts for rollout in part]
+        digest = buffer.digest(number, judged.verdict, every, reflections, made.fates, settings.success_at)
+        after = replace(after, buffer=(*after.buffer, digest))
+    line = Decided(
+        number, state.epoch, action, score_of(settings.gate, after.current), score_of(settings.gate, after.best)
+    )
+    spent = run.journal.spent()
+    return Step(
+        number=number,
+        epoch=state.epoch,
+        place=place,
+        batches=reports,
+        reflections=tuple(reflections),
+        budget=budget,
+        fates=(*made.fates, *not_selected(items, chosen)),
+        changes=made.changes,
+        candidate=made.candidate,
+        measure=judged.measure,
+        verdict=judged.verdict,
+        action=action,
+        notes_added=len(set(notes(after.current.skill)) - set(notes(judged.state.current.skill))),
+        notes=len(notes(after.current.skill)),
+        consolidated=consolidated,
+        events=run.journal.events(),
+        spent=spent,
+        seconds=clock.seconds,
+        state=replace(
+            after,
+            step=number,
+            selections=state.selections + (budget is not None and budget.control == "scheduled"),
+            history=(*state.history, line),
+            spent=total(state.spent, spent),
+        ),
+    )
+
+
+def total_steps(run: Run) -> int:
+    settings = run.settings
+    return settings.epochs * steps_per_epoch(len(run.splits.train), settings.batch_size, settings.accumulation)
+
+
+def _why_skipped(items: Sequence[object], chosen: Sequence[int]) -> str:
+    if not items:
+        return "skip_no_updates"
+    return "skip_no_rewrite" if chosen else "skip_none_selected"
+
+
+async def end_epoch(run: Run, state: RunState) -> EpochEnd:
+    """Slow update and optimizer memory, from one comparison."""
+    clock = Clock(run.journal, state.epoch, state.step)
+    settings = run.settings
+    pairs: list[Pair] = []
+    if (settings.slow.enabled or settings.memory) and state.previous is not None:
+        pairs = await compare(run.lab, run.view(state, state.step), state.previous, run.splits.train)
+    clock.lap("compare")
+
+    guidance, memory = await _lessons(run, state, pairs)
+    clock.lap("write")
+
+    nothing = "skip_first_epoch" if state.previous is None else "no_content" if pairs else "no_pairs"
+    after, slow = state, SlowReport(action=nothing if settings.slow.enabled else "off")
+    if guidance is not None:
+        after, slow = await settle_guidance(run, state, guidance)
+    clock.lap("evaluate")
+
+    spent = run.journal.spent()
+    return EpochEnd(
+        epoch=state.epoch,
+        slow=replace(
+            slow,
+            categories=counted(pairs),
+            previous_hard=share_passed([pair.previous for pair in pairs]),
+            current_hard=share_passed([pair.current for pair in pairs]),
+        ),
+        memory=memory or state.memory,
+        memory_action=("write" if memory else nothing) if settings.memory else "off",
+        events=run.journal.events(),
+        spent=spent,
+        seconds=clock.seconds,
+        state=replace(
+            after, previous=after.current.skill, memory=memory or state.memory, spent=total(state.spent, spent)
+        ),
+    )
+
+
+async def _lessons(run: Run, state: RunState, pairs: Sequence[Pair]) -> tuple[SlowReply | None, str]:
+    """What the comparison teaches the agent, and what it teaches the optimizer."""
+    if state.previous is None or not pairs:
+        return None, ""
+    view = run.view(state, state.step)
+    async with side_by_side() as group:
+        asked = group.create_task(write_guidance(view, state.previous, pairs)) if run.settings.slow.enabled else None
+        recalled = group.create_task(write_memory(view, state.previous, pairs)) if run.settings.memory else None
+    guidance = asked.result() if asked else None
+    memory = recalled.result() if recalled else ""
+    return (
+        None if isinstance(guidance, Unusable) else guidance,
+        "" if isinstance(memory, Unusable) else memory,
+    )
+
+
+async def finish(run: Run, state: RunState) -> Summary:
+    """Validate the final skill, promote it if it is better, and test what there is."""
+    clock = Clock(run.journal, state.epoch, state.step)
+    best_so_far = state.best.skill
+    state = await measured_current(run, state)
+    clock.lap("validate")
+
+    finished = Finished(state.initial.skill, state.best.skill, state.current.skill)
+    tested = await test(run, finished) if run.settings.test else {}
+    clock.lap("test")
+
+    epochs = stats(state.history)
+    spent = total(state.spent, run.journal.spent())
+    initial, best, final = (
+        product(run.settings.gate, held, tested.get(held.skill)) for held in (state.initial, state.best, state.current)
+    )
+    return Summary(
+        steps=state.step,
+        accepted=sum(epoch.accepted for epoch in epochs),
+        rejected=sum(epoch.rejected for epoch in epochs),
+        undecided=sum(epoch.undecided for epoch in epochs),
+        skipped=sum(epoch.skipped for epoch in epochs),
+        epochs=epochs,
+        promoted=state.best.skill != best_so_far,
+        initial=initial,
+        best=best,
+        final=final,
+        events=run.journal.events(),
+        spent=spent,
+        seconds=clock.seconds,
+        state=replace(state, spent=spent),
+    )

@@ -1,0 +1,234 @@
+"""What a run has in hand: its settings, its data, its lab, its optimizer, and the memory of what is finished.
+
+`once` is how resuming works. A part of the run is addressed by everything that decides it, and done only if the store
+does not have it. What is in the store stands: a decision that was made is not made again, whatever would come out now.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ludus.agent import Policy
+from ludus.env import Env
+from ludus.errors import ConfigError
+from ludus.models import Model
+from ludus.reflact import step_buffer as buffer
+from ludus.reflact.journal import InMemory, Journal, Store, Watch
+from ludus.reflact.lab import Lab
+from ludus.reflact.optimizer import Optimizer
+from ludus.reflact.prompt_templates import Prompts
+from ludus.reflact.proposers import Proposer, View
+from ludus.reflact.proposers.analysts import Analysts
+from ludus.reflact.records import Baseline, EpochEnd, Record, RunState, Step, Summary
+from ludus.reflact.splits import Splits
+from ludus.reflact.train_settings import TrainSettings, checked
+from ludus.sandbox.pool import Pool
+from ludus.skill import Skill
+from ludus.types import Sampling, Task, canonical, to_json
+
+RECORDS = "record"
+"""The kind of a finished part in the store."""
+_FORMAT = 1
+"""Raised when the same inputs lead to other records: what an older Ludus decided is then not found."""
+
+P = ParamSpec("P")
+R = TypeVar("R", Baseline, Step, EpochEnd, Summary)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a run works with: it decides where and how fast, not what comes out."""
+
+    pool: Pool | None = None
+    store: Store | None = None
+    """Where finished work is found again, such as a `RunDir`. Without one, nothing outlives the run."""
+    concurrency: int = 16
+    """Rollouts at a time."""
+    optimizer_concurrency: int = 16
+    """Requests to the optimizer at a time."""
+    retries: int = 2
+    """More tries for a rollout that the world broke."""
+    stop: asyncio.Event | None = None
+    """Setting it ends the run before its summary; what is under way is finished and kept."""
+    watch: Watch | None = None
+    """Hears how far the stages are."""
+
+
+class _Kept(Struct, frozen=True):
+    """A finished part in the store, and the outcomes whose cost is counted in it."""
+
+    record: Record
+    counted: tuple[str, ...]
+
+
+_KEPT = msgspec.json.Decoder(_Kept)
+
+
+@dataclass(frozen=True)
+class Run:
+    settings: TrainSettings
+    splits: Splits
+    lab: Lab
+    proposer: Proposer
+    optimizer: Optimizer | None
+    store: Store
+    journal: Journal
+    system: str
+    """What the agent is told besides the skill."""
+    identity: str
+    """Everything that decides what comes out, as one hash."""
+
+    @property
+    def selection(self) -> tuple[Task, ...]:
+        return self.splits.selection[: self.settings.selection_size or None]
+
+    def view(self, state: RunState, step: int, place: int = 1) -> View:
+        """What a proposer may see now."""
+        return View(
+            settings=self.settings,
+            skill=state.current.skill,
+            epoch=state.epoch,
+            step=step,
+            history=buffer.in_words(state.buffer),
+            memory=state.memory,
+            system=self.system,
+            optimizer=self.optimizer,
+            place=place,
+        )
+
+    async def once(
+        self,
+        kind: type[R],
+        work: "Callable[Concatenate[Run, RunState, P], Awaitable[R]]",
+        state: RunState,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """The part that follows this state: as it was finished earlier, or by doing the work."""
+        key = hashlib.sha256(canonical((self.identity, kind.__name__, state))).hexdigest()[:32]
+        body = self.store.get_record(key)
+        if body is None:
+            self.lab.check_stop()
+            record = await work(self, state, *args, **kwargs)
+            body = self.store.put_record(key, RECORDS, to_json(_Kept(record, self.journal.close())))
+        kept = _KEPT.decode(body)
+        self.journal.counted(kept.counted)
+        if not isinstance(kept.record, kind):
+            raise TypeError(f"the store has a {type(kept.record).__name__} where a {kind.__name__} was kept")
+        return kept.record
+
+
+def begin(
+    env: Env,
+    policy: Policy,
+    splits: Splits,
+    settings: TrainSettings,
+    *,
+    optimizer: Model | None,
+    sampling: Sampling,
+    proposer: Proposer | None,
+    prompts: Prompts | None,
+    engine: Engine,
+) -> Run:
+    """Put a run together; raises `ConfigError` if its parts do not fit each other."""
+    settings = checked(settings)
+    proposer = proposer or Analysts()
+    check_fit(settings, splits, proposer, optimizer is not None)
+    prompts = prompts or Prompts.load()
+    store = InMemory() if engine.store is None else engine.store
+    journal = Journal(engine.watch)
+    lab = Lab(
+        env,
+        policy,
+        engine.pool,
+        store,
+        journal,
+        concurrency=engine.concurrency,
+        retries=engine.retries,
+        max_failed=settings.max_failed,
+        stop=engine.stop,
+    )
+    asked = None if optimizer is None else Optimizer(
+        optimizer,
+        prompts,
+        store,
+        journal,
+        sampling=sampling,
+        tries=settings.optimizer_tries,
+        reply_tokens=settings.reply_tokens,
+        concurrency=engine.optimizer_concurrency,
+        seed=settings.seed,
+    )  # fmt: skip
+    parts = (
+        _FORMAT,
+        (env.name, env.version, env),
+        policy.fingerprint,
+        (optimizer.name if optimizer else "", sampling),
+        proposer.identity,
+        prompts.digest,
+        settings,
+        splits.digest,
+    )
+    return Run(
+        settings=settings,
+        splits=splits,
+        lab=lab,
+        proposer=proposer,
+        optimizer=asked,
+        store=store,
+        journal=journal,
+        system="\n\n".join(part for part in (env.system, policy.system) if part),
+        identity=_hash(parts, env),
+    )
+
+
+def initial_skill(policy: Policy) -> Skill:
+    """The skill that training starts from: the policy's, checked, or an empty one."""
+    skill = policy.skill or Skill("")
+    _ = skill.front  # raises if it has a head that is not in form
+    return skill
+
+
+def _hash(parts: object, env: Env) -> str:
+    try:
+        return hashlib.sha256(canonical(parts)).hexdigest()[:32]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"env {env.name}: its options must be plain JSON values to be recorded ({error})") from error
+
+
+def check_fit(settings: TrainSettings, splits: Splits, proposer: Proposer, has_optimizer: bool) -> None:
+    """Raises `ConfigError` if these cannot be in one run."""
+    if settings.update_mode not in proposer.modes:
+        raise ConfigError(
+            f"train.update_mode: the proposer '{proposer.name}' cannot do {settings.update_mode}; it can do "
+            f"{', '.join(proposer.modes)}"
+        )
+    if settings.test and not len(splits.test):
+        raise ConfigError("train.test: the test split is empty; give it tasks, or set train.test to false")
+    if has_optimizer:
+        return
+    needs = {
+        f"the proposer '{proposer.name}'": proposer.needs_optimizer,
+        "train.update_mode rewrite_from_suggestions": settings.update_mode == "rewrite_from_suggestions",
+        "train.control autonomous": settings.control == "autonomous",
+        "train.slow.enabled": settings.slow.enabled,
+        "train.memory": settings.memory,
+        "train.appendix.consolidate_above": settings.appendix.enabled and settings.appendix.consolidate_above > 0,
+    }
+    wanting = [name for name, needed in needs.items() if needed]
+    if wanting:
+        raise ConfigError(f"optimizer: the run has no optimizer's model, which is needed for {', '.join(wanting)}")
+
+
+class _Reader(Protocol):
+    def records(self, kind: str) -> Iterable[tuple[str, bytes]]: ...
+
+
+def read_records(store: _Reader) -> Iterator[Record]:
+    """The finished parts of a run, in order, from its store."""
+    return (_KEPT.decode(body).record for _, body in store.records(RECORDS))

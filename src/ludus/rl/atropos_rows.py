@@ -1,0 +1,91 @@
+"""Groups of rollouts as Atropos' JSON has them: the one place that writes its conventions.
+
+A row is one linear sequence: `tokens`, `masks` (the id where it was sampled, -100 elsewhere), `inference_logprobs` (1.0
+where there is none) and the score of its rollout. A rollout whose history branched gives several rows with one score.
+Only rollouts with a score give rows; rows with a fatal finding (`check`) are left out and told.
+
+`columns` is for rollouts in token mode, whose ids are exact, and refuses others. `retokenized_columns` is for
+supervised fine-tuning on rollouts in chat mode: the ids are made from text, there are no logprobs, and the rows say so.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ludus.rl.row_checks import NO_LOGPROB, NOT_TRAINED, Report, Vocabulary, check_rollout, check_rows
+from ludus.tokens.sequences import TokenSequence
+from ludus.types import Group, Rollout
+
+
+class Columns(Struct, frozen=True, kw_only=True):
+    """A group's rows, one entry for each in every field."""
+
+    tokens: list[list[int]]
+    masks: list[list[int]]
+    scores: list[float]
+    inference_logprobs: list[list[float]] | None
+    """None where the ids were made from text."""
+    replicates: list[int]
+    """Which rollout of the group each row belongs to."""
+    retokenized: bool = False
+    """The ids were made from text: not for RL."""
+
+
+Rows = Callable[[Rollout], tuple[list[TokenSequence], Report]]
+
+
+def columns(group: Group, vocabulary: Vocabulary = Vocabulary()) -> tuple[Columns | None, Report]:
+    """The exact rows of a group, without those that must not be trained on; None if nothing has a score.
+
+    Raises:
+        NotExact: a rollout was run in chat mode.
+    """
+    return _columns(group, lambda rollout: check_rollout(rollout, vocabulary), retokenized=False)
+
+
+def retokenized_columns(
+    group: Group, encode: Callable[[Rollout], list[TokenSequence]], vocabulary: Vocabulary = Vocabulary()
+) -> tuple[Columns | None, Report]:
+    """Rows made from text, for supervised fine-tuning."""
+    return _columns(group, lambda rollout: check_rows(encode(rollout), vocabulary, exact=False), retokenized=True)
+
+
+def _columns(group: Group, rows: Rows, *, retokenized: bool) -> tuple[Columns | None, Report]:
+    report = Report(groups=1)
+    found: list[tuple[Rollout, TokenSequence]] = []
+    for rollout in group.scored:
+        good, said = rows(rollout)
+        report.take(said)
+        found += [(rollout, row) for row in good]
+    if not found:
+        return None, report
+    made = [row.tokens for _, row in found]
+    pairs = [list(zip(tokens.ids, tokens.sampled, strict=True)) for tokens in made]
+    return (
+        Columns(
+            tokens=[list(tokens.ids) for tokens in made],
+            masks=[[number if sampled else NOT_TRAINED for number, sampled in row] for row in pairs],
+            scores=[_value(rollout) for rollout, _ in found],
+            inference_logprobs=None if retokenized else [_logprobs(tokens.logprobs) for tokens in made],
+            replicates=[rollout.provenance.replicate for rollout, _ in found],
+            retokenized=retokenized,
+        ),
+        report,
+    )
+
+
+def as_fields(made: Columns) -> dict[str, Any]:
+    """The columns as fields of a JSON object; `retokenized` only where it is so."""
+    fields = msgspec.structs.asdict(made)
+    return fields if made.retokenized else {name: value for name, value in fields.items() if name != "retokenized"}
+
+
+def _value(rollout: Rollout) -> float:
+    assert rollout.score is not None
+    return rollout.score.value
+
+
+def _logprobs(values: Sequence[float | None]) -> list[float]:
+    return [NO_LOGPROB if value is None else value for value in values]

@@ -1,0 +1,399 @@
+"""What is wrong with rows, said before a trainer learns from them.
+
+Every row is looked at by itself and every group as a whole; what is found is graded. *Fatal*: training on it would be
+wrong, and Ludus never exports it. *Warning*: somebody should look. *Info*: good to know. `check_rows` is for our own
+sequences, `check_groups` and `check_lines` for groups in Atropos' JSON (`ludus check FILE`), whoever wrote them: there
+-100 in the masks means "not trained" and 1.0 among the logprobs means "none". Lines that `ludus process` wrote are such
+groups with more fields; one whose rollouts were run in chat mode has no ids and is refused as RL data.
+
+| level | code | what it says |
+|---|---|---|
+| fatal | `shape` | it is not a group, or a field is missing or of another type |
+| fatal | `chat` | the rollouts were run in chat mode: nobody knows which ids were sampled |
+| fatal | `lengths` | columns of one row differ in length |
+| fatal | `count` | a group has not one score, mask, … for every row |
+| fatal | `empty` | a row has no ids, a group no rows, a file no groups |
+| fatal | `vocabulary` | an id is negative or beyond the vocabulary |
+| fatal | `mask` | a mask holds another id than the row does |
+| fatal | `logprob_missing` | a trained id has no logprob |
+| fatal | `logprob_infinite` | a logprob is not a finite number |
+| fatal | `logprob_positive` | a logprob is above 0: a probability above 1 |
+| fatal | `dummy` | the ids are 0, 1, 2, …: a placeholder, not tokens |
+| fatal | `score` | a score is not a finite number |
+| fatal | `echo` | the engine counted another prompt than the record has |
+| warning | `left_out` | all rows of the group were left out when it was written: they had fatal findings |
+| warning | `no_logprobs` | the row was made without logprobs: no importance weights can be computed |
+| warning | `untrained` | nothing in the row is trained |
+| warning | `no_prompt` | the very first id is trained: was the prompt masked? |
+| warning | `constant` | all logprobs are the same: were they made up? |
+| warning | `doubled_end` | an end-of-turn token twice in a row |
+| warning | `doubled_start` | the first id twice in a row: a second begin-of-text token? |
+| info | `prompt_logprob` | an id that is not trained has a logprob |
+| info | `drift` | the ids are not those that encoding the row's text would give: good that they were captured |
+| info | `unscored` | none of the group's rollouts has a score, so it has no rows |
+| info | `equal_scores` | all scores of a group are equal: no gradient comes of it |
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from msgspec import Struct
+
+from ludus.rl.rows import rows as rows_of
+from ludus.tokens.sequences import TokenSequence
+from ludus.types import Rollout
+
+Level = Literal["fatal", "warning", "info"]
+
+NOT_TRAINED = -100
+NO_LOGPROB = 1.0
+ROUNDING = 1e-4
+"""A logprob above 0 by no more than this is rounding, and taken for 0."""
+LARGEST = 2**31
+"""Ids are below this in every vocabulary: trainers keep them in 32 bits."""
+ENOUGH = 16
+"""So many equal logprobs are no coincidence."""
+
+
+class Finding(Struct, frozen=True, omit_defaults=True):
+    """Something that is to be said about a row or a group."""
+
+    level: Level
+    code: str
+    message: str
+    group: int | None = None
+    """Counted from 1, as lines of a file are."""
+    row: int | None = None
+    """Counted from 1 within its group."""
+
+    def __str__(self) -> str:
+        places = [f"{name} {value}" for name, value in (("group", self.group), ("row", self.row)) if value is not None]
+        return f"{self.level}: {', '.join(places)}{': ' if places else ''}{self.message} [{self.code}]"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What is known about the ids, where it is known."""
+
+    size: int | None = None
+    ends: frozenset[int] = frozenset()
+    """Ids that end a turn."""
+    again: Callable[[Sequence[int]], Sequence[int]] | None = None
+    """The ids of the text of ids: decoded and encoded again."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence, in nobody's format."""
+
+    ids: Sequence[int]
+    trained: Sequence[bool]
+    logprobs: Sequence[float | None] | None
+    """None: the row was made without."""
+
+
+@dataclass
+class Report:
+    """What was found in how much."""
+
+    groups: int = 0
+    rows: int = 0
+    tokens: int = 0
+    trained: int = 0
+    drifted: int = 0
+    """Rows whose text encodes to other ids; meaningful if a tokenizer was given."""
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+    @property
+    def fatal(self) -> bool:
+        return any(finding.level == "fatal" for finding in self.findings)
+
+    @property
+    def drift_rate(self) -> float:
+        return self.drifted / self.rows if self.rows else 0.0
+
+    def counts(self) -> Counter[tuple[Level, str]]:
+        return Counter((finding.level, finding.code) for finding in self.findings)
+
+    def summary(self) -> str:
+        """One line."""
+        levels = Counter(finding.level for finding in self.findings)
+        told = ", ".join(f"{levels[level]} {level}" for level in ("fatal", "warning", "info"))
+        return f"{self.groups} groups, {self.rows} rows, {self.tokens} tokens, {self.trained} trained: {told}"
+
+    def take(self, other: "Report") -> None:
+        """Add what was found in other rows."""
+        self.rows += other.rows
+        self.tokens += other.tokens
+        self.trained += other.trained
+        self.drifted += other.drifted
+        self.findings += other.findings
+
+    def _look(self, row: Row, vocabulary: Vocabulary, group: int | None, number: int) -> bool:
+        """Check a row and count it; whether it may be used."""
+        found = list(row_findings(row, vocabulary))
+        self.rows += 1
+        self.tokens += len(row.ids)
+        self.trained += sum(row.trained)
+        self.drifted += any(code == "drift" for _, code, _ in found)
+        self.findings += [Finding(level, code, message, group, number) for level, code, message in found]
+        return all(level != "fatal" for level, _, _ in found)
+
+
+# ---- our own rows -------------------------------------------------------------------------------------------------
+
+
+def check_rows(
+    rows: Iterable[TokenSequence], vocabulary: Vocabulary = Vocabulary(), *, exact: bool = True
+) -> tuple[list[TokenSequence], Report]:
+    """The rows that may be trained on, and what there is to say about all of them. Rows that are not `exact` were made
+    from text and have no logprobs."""
+    report = Report(groups=1)
+    good: list[TokenSequence] = []
+    for number, row in enumerate(rows, 1):
+        tokens = row.tokens
+        if report._look(Row(tokens.ids, tokens.sampled, tokens.logprobs if exact else None), vocabulary, None, number):  # pyright: ignore[reportPrivateUsage]
+            good.append(row)
+    return good, report
+
+
+def check_rollout(rollout: Rollout, vocabulary: Vocabulary = Vocabulary()) -> tuple[list[TokenSequence], Report]:
+    """The rows of a rollout that may be trained on, and what there is to say about it.
+
+    Raises:
+        NotExact: it was run in chat mode.
+    """
+    rows = rows_of(rollout)
+    good, report = check_rows(rows, vocabulary)
+    wrong = list(_echo_findings(rollout))
+    report.findings += wrong
+    return ([] if wrong else good), report
+
+
+def _echo_findings(rollout: Rollout) -> Iterator[Finding]:
+    """The prompt that the record says each completion had must be as long as the engine counted."""
+    ends: list[int] = []
+    for index, turn in enumerate(rollout.turns):
+        completion = turn.completion
+        tokens, joint = completion.tokens, completion.joint
+        if tokens is None:
+            continue
+        start = joint.kept if joint is not None else (ends[-1] if ends else 0)
+        ends.append(start + len(tokens))
+        recorded = start + len(tokens) - sum(tokens.sampled)
+        counted = completion.usage.prompt_tokens
+        if counted and counted != recorded:
+            said = f"turn {index + 1}: the engine counted a prompt of {counted} ids, the record has {recorded}"
+            yield Finding("fatal", "echo", said)
+
+
+# ---- Atropos groups -----------------------------------------------------------------------------------------------
+
+_PER_ROW = ("masks", "inference_logprobs", "advantages", "ref_logprobs", "distill_token_ids", "distill_logprobs")
+"""Columns that are aligned with `tokens`, where they are given."""
+
+
+def check_groups(groups: Iterable[Any], vocabulary: Vocabulary = Vocabulary()) -> Report:
+    """What there is to say about groups as Atropos writes them, one JSON object each."""
+    return _checked(enumerate(groups, 1), vocabulary)
+
+
+def check_lines(lines: Iterable[bytes], vocabulary: Vocabulary = Vocabulary()) -> Report:
+    """The same for the lines of a file; groups are numbered as their lines are, and blank lines passed over."""
+    report = _checked(((number, line) for number, line in enumerate(lines, 1) if line.strip()), vocabulary)
+    if not report.groups:
+        report.findings.append(Finding("fatal", "empty", "there is no group in it"))
+    return report
+
+
+def _checked(groups: Iterable[tuple[int, Any]], vocabulary: Vocabulary) -> Report:
+    report = Report()
+    for number, group in groups:
+        report.groups += 1
+        try:
+            _check_group(_decoded(group) if isinstance(group, bytes) else group, number, vocabulary, report)
+        except _Shape as error:
+            report.findings.append(Finding("fatal", "shape", str(error), number))
+    return report
+
+
+def _decoded(line: bytes) -> Any:
+    try:
+        return json.loads(line)  # which takes NaN too: what is wrong with it is said of its row
+    except (ValueError, RecursionError) as error:
+        raise _Shape(f"the line is not JSON: {error}") from None
+
+
+class _Shape(Exception):
+    """A group is not what it should be."""
+
+
+def _check_group(group: Any, number: int, vocabulary: Vocabulary, report: Report) -> None:
+    if not isinstance(group, dict):
+        raise _Shape(f"a group is a JSON object, not {type(group).__name__}")
+    fields = cast(dict[str, Any], group)
+    if "rollouts" in fields and fields.get("tokens") is None:
+        report.findings.append(_without_rows(fields, number))
+        return
+    tokens = _lists(fields, "tokens")
+    masks = _lists(fields, "masks")
+    logprobs = _lists(fields, "inference_logprobs") if fields.get("inference_logprobs") else None
+    report.findings += [
+        Finding(level, code, said, number) for level, code, said in _group_findings(fields, len(tokens))
+    ]
+    for index, ids in enumerate(tokens):
+        mask = masks[index] if index < len(masks) else []
+        values = logprobs[index] if logprobs is not None and index < len(logprobs) else None
+        for level, code, said in _column_findings(fields, index, len(ids)):
+            report.findings.append(Finding(level, code, said, number, index + 1))
+        _check_types(ids, mask, index)
+        wrong = [p for p, (m, t) in enumerate(zip(mask, ids, strict=False)) if m not in (NOT_TRAINED, t)]
+        if wrong:
+            said = f"{len(wrong)} masks hold another id than the row, the first at position {wrong[0]}"
+            report.findings.append(Finding("fatal", "mask", said, number, index + 1))
+        row = Row(ids, [value != NOT_TRAINED for value in mask], _without_sentinels(values))
+        report._look(row, vocabulary, number, index + 1)  # pyright: ignore[reportPrivateUsage]
+
+
+def _without_rows(fields: dict[str, Any], number: int) -> Finding:
+    """Why a line of `groups.jsonl` has no ids."""
+    rollouts: Any = fields["rollouts"]
+    listed = cast(list[Any], rollouts) if isinstance(rollouts, list) else []
+    scored = [cast(dict[str, Any], r) for r in listed if isinstance(r, dict) and cast(Any, r).get("score") is not None]
+    if not scored:
+        return Finding("info", "unscored", "none of its rollouts has a score", number)
+    if all(rollout.get("mode") in ("tokens", "empty") for rollout in scored):
+        return Finding("warning", "left_out", "all of its rows were left out when it was written", number)
+    said = (
+        "its rollouts were run in chat mode: which ids were sampled is not known. Run them in token mode, or make rows "
+        "for supervised fine-tuning: ludus export RUN --retokenize TOKENIZER"
+    )
+    return Finding("fatal", "chat", said, number)
+
+
+def _lists(fields: dict[str, Any], name: str) -> list[list[Any]]:
+    value = fields.get(name)
+    if not isinstance(value, list) or not all(isinstance(each, list) for each in cast(list[Any], value)):
+        raise _Shape(f"'{name}' is {'missing' if value is None else 'not a list of lists'}")
+    return cast(list[list[Any]], value)
+
+
+def _check_types(ids: list[Any], mask: list[Any], index: int) -> None:
+    for name, values in (("tokens", ids), ("masks", mask)):
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise _Shape(f"row {index + 1}: '{name}' holds {_shown(value)}, which is no id")
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON writes it; of lists and objects, which may be of any depth, only that they are some."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return json.dumps(value)[:80]
+
+
+def _without_sentinels(values: list[Any] | None) -> list[float | None] | None:
+    if values is None:
+        return None
+    return [None if value is None or value == NO_LOGPROB else _number(value) for value in values]
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+Raw = tuple[Level, str, str]
+
+
+def _group_findings(fields: dict[str, Any], count: int) -> Iterator[Raw]:
+    scores = fields.get("scores")
+    if not isinstance(scores, list):
+        raise _Shape(f"'scores' is {'missing' if scores is None else 'not a list'}")
+    numbers = cast(list[Any], scores)
+    if len(numbers) != count:
+        yield "fatal", "count", f"{len(numbers)} scores for {count} rows"
+    if count == 0:
+        yield "fatal", "empty", "the group has no rows"
+    if odd := [value for value in numbers if not math.isfinite(_number(value))]:
+        yield "fatal", "score", f"a score is {_shown(odd[0])}"
+    elif len(numbers) > 1 and len(set(numbers)) == 1:
+        yield "info", "equal_scores", f"all {len(numbers)} scores are {numbers[0]}"
+    for name in (*_PER_ROW, "messages", "overrides"):
+        value = fields.get(name)  # Atropos writes [] for what it does not have
+        if value not in (None, []) and (not isinstance(value, list) or len(cast(list[Any], value)) != count):
+            yield "fatal", "count", f"'{name}' has not one entry for each of {count} rows"
+
+
+def _column_findings(fields: dict[str, Any], index: int, length: int) -> Iterator[Raw]:
+    for name in _PER_ROW:
+        column = fields.get(name)
+        if not isinstance(column, list) or index >= len(cast(list[Any], column)):
+            continue
+        values: Any = cast(list[Any], column)[index]
+        if not isinstance(values, list) or len(cast(list[Any], values)) != length:
+            yield "fatal", "lengths", f"'{name}' is not as long as the {length} ids"
+
+
+# ---- one row ------------------------------------------------------------------------------------------------------
+
+
+def row_findings(row: Row, vocabulary: Vocabulary) -> Iterator[Raw]:
+    """What there is to say about a row."""
+    if not row.ids:
+        yield "fatal", "empty", "the row has no ids"
+        return
+    if len(row.trained) != len(row.ids) or (row.logprobs is not None and len(row.logprobs) != len(row.ids)):
+        yield "fatal", "lengths", "ids, mask and logprobs differ in length"
+        return
+    yield from _id_findings(row, vocabulary)
+    yield from _mask_findings(row)
+    yield from _logprob_findings(row)
+
+
+def _id_findings(row: Row, vocabulary: Vocabulary) -> Iterator[Raw]:
+    ids = row.ids
+    size = LARGEST if vocabulary.size is None else vocabulary.size
+    outside = [n for n in ids if not 0 <= n < size]
+    if outside:
+        beyond = "any vocabulary" if vocabulary.size is None else f"the vocabulary of {size}"
+        yield "fatal", "vocabulary", f"{len(outside)} ids are outside {beyond}, such as {outside[0]}"
+    if len(ids) >= ENOUGH and all(number == place for place, number in enumerate(ids)):
+        yield "fatal", "dummy", "the ids are 0, 1, 2, …: a placeholder"
+    doubled = next((p for p in range(1, len(ids)) if ids[p] == ids[p - 1] and ids[p] in vocabulary.ends), None)
+    if doubled is not None:
+        yield "warning", "doubled_end", f"the end-of-turn token {ids[doubled]} stands twice in a row at {doubled}"
+    if len(ids) > 1 and ids[0] == ids[1] and not row.trained[0]:
+        yield "warning", "doubled_start", f"the row begins with {ids[0]} twice"
+    if vocabulary.again is not None and not outside and list(vocabulary.again(ids)) != list(ids):
+        yield "info", "drift", "encoding the text again would give other ids"
+
+
+def _mask_findings(row: Row) -> Iterator[Raw]:
+    if not any(row.trained):
+        yield "warning", "untrained", "nothing in the row is trained"
+    elif row.trained[0]:
+        yield "warning", "no_prompt", "the very first id is trained; was the prompt masked?"
+
+
+def _logprob_findings(row: Row) -> Iterator[Raw]:
+    if row.logprobs is None:
+        yield "warning", "no_logprobs", "the row was made without logprobs"
+        return
+    pairs = list(zip(row.trained, row.logprobs, strict=True))
+    drawn = [value for trained, value in pairs if trained]
+    missing = sum(value is None for value in drawn)
+    known = [value for value in drawn if value is not None]
+    if missing:
+        yield "fatal", "logprob_missing", f"{missing} trained ids have no logprob"
+    if infinite := [value for _, value in pairs if value is not None and not math.isfinite(value)]:
+        yield "fatal", "logprob_infinite", f"{len(infinite)} logprobs are not finite, such as {infinite[0]}"
+    if positive := [value for _, value in pairs if value is not None and value > ROUNDING]:
+        yield "fatal", "logprob_positive", f"{len(positive)} logprobs are above 0, such as {positive[0]}"
+    if len(known) >= ENOUGH and len(set(known)) == 1:
+        yield "warning", "constant", f"all {len(known)} logprobs are {known[0]}"
+    if given := sum(value is not None for trained, value in pairs if not trained):
+        yield "info", "prompt_logprob", f"{given} ids that are not trained have a logprob"

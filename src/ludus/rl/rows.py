@@ -1,0 +1,72 @@
+"""From a rollout to rows to train on.
+
+A rollout that was run in token mode carries, on each completion, the ids that it added; `rows` puts them together into
+the maximal linear sequences that the engine really saw (`ludus.tokens.sequences` has the rules). Nothing is
+encoded here, so nothing can drift.
+
+A rollout that was run in chat mode has no ids, and `rows` refuses it: ids made from its text are not what was sampled,
+and there are no logprobs. Whoever wants to imitate the text all the same (supervised fine-tuning) asks for
+`retokenized`, by that name.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ludus.errors import ConfigError
+from ludus.tokens import Generated
+from ludus.tokens.sequences import Step, TokenSequence, mode, sequences
+from ludus.types import Completion, Finish, Message, Rollout, ToolSpec
+
+if TYPE_CHECKING:
+    from ludus.tokens.codec import Codec
+
+
+class NotExact(ConfigError):
+    """The rollout does not hold what RL needs."""
+
+
+def rows(rollout: Rollout) -> list[TokenSequence]:
+    """The sequences of a rollout, exactly as they were sampled.
+
+    Raises:
+        NotExact: it was run in chat mode, in part or as a whole, or its record is not whole.
+    """
+    found = mode(rollout)
+    if found in ("chat", "mixed"):
+        raise NotExact(
+            f"the rollout of task '{rollout.task.id}' was run in chat mode{' in part' if found == 'mixed' else ''}: "
+            "the server did not tell which ids it sampled, so there is nothing to train on with RL. Run it with a "
+            "model in token mode, or ask for re-tokenized rows for supervised fine-tuning."
+        )
+    try:
+        return sequences([_step(turn.completion) for turn in rollout.turns])
+    except ValueError as error:
+        raise NotExact(f"the record of task '{rollout.task.id}' is not whole: {error}") from error
+
+
+def _step(completion: Completion) -> Step:
+    assert completion.tokens is not None
+    return Step(completion.tokens, completion.joint)
+
+
+def retokenized(messages: Sequence[Message], tools: Sequence[ToolSpec], codec: "Codec") -> list[TokenSequence]:
+    """Rows for supervised fine-tuning, from text: the replies as the tokenizer would write them, without logprobs.
+
+    Not exact, and never to be used for RL: `sampled` marks what the model is to imitate.
+    """
+    from ludus.tokens.token_session import Session
+    from ludus.tokens.views import thinking_text
+
+    session = Session(codec)
+    end = next(iter(codec.tokenizer.ends), None)
+    for index, message in enumerate(messages):
+        if message.role != "assistant":
+            continue
+        prompt = session.prompt(messages[:index], tools)
+        text = thinking_text(message) + message.content
+        if message.calls:
+            text = codec.parser.render(message.calls, text)
+        ids = (*codec.tokenizer.encode_after(text), *(() if end is None else (end,)))
+        drawn = Generated(ids=ids, logprobs=(None,) * len(ids), finish=Finish.STOP)
+        session.reply(prompt.node, message, drawn, ended=end is not None)
+    return session.sequences()

@@ -1,0 +1,1 @@
+"""Slots in containers and on other hosts, served there by `slotd`."""

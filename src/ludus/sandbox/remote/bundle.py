@@ -1,0 +1,93 @@
+"""`slotd` as one file, and the line of Python that starts it on the other side.
+
+The file is a zip that Python runs. Beside `slotd/` it holds the modules that slotd shares with the local backends, word
+for word, under their own names. What those import of Ludus (an error, a result) is replaced by `slotd/bundle_stubs.py`.
+"""
+
+import io
+import zipfile
+from functools import cache
+from pathlib import Path
+
+from ludus.sandbox.local.host_dir import SCRIPTS, one_line
+
+SHARED = ("shell.py", "processes.py", "teardown.py", "seccomp.py")
+"""These import only the standard library, one another, `SandboxError` and `ExecResult`."""
+_SANDBOX = Path(__file__).parent.parent
+_LATER_ANNOTATIONS = "from __future__ import annotations\n"
+"""Newer notations in annotations do no harm in older Pythons that do not evaluate them."""
+_MAIN = """\
+from ludus.sandbox.slotd.py38 import fill_gaps
+from ludus.sandbox.slotd.main import main
+fill_gaps()
+raise SystemExit(main())
+"""
+_FIND = """\
+import base64, os, runpy, sys
+fd = os.memfd_create("slotd")
+with open(sys.argv[1], "rb") as file:
+    data = base64.b64decode(file.read())
+while data:
+    data = data[os.write(fd, data):]
+sys.argv = ["slotd", "http", *sys.argv[2:]]
+runpy.run_path("/proc/self/fd/%d" % fd, run_name="__main__")
+"""
+_RECEIVE = """\
+import os, runpy, sys
+def take(size):
+    data = b""
+    while len(data) < size:
+        piece = os.read(0, min(size - len(data), 65536))
+        if not piece:
+            sys.exit("slotd: the program did not arrive")
+        data += piece
+    return data
+fd = os.memfd_create("slotd")
+data = take(int.from_bytes(take(4), "big"))
+while data:
+    data = data[os.write(fd, data):]
+sys.argv = ["slotd", "stdio"]
+runpy.run_path("/proc/self/fd/%d" % fd, run_name="__main__")
+"""
+
+
+@cache
+def bundle() -> bytes:
+    """The zip file. Equal on every call, and from equal sources."""
+    plain = (_SANDBOX / "slotd" / "bundle_stubs.py").read_text()
+    files = {
+        "__main__.py": _MAIN,
+        "ludus/__init__.py": "",
+        "ludus/errors.py": plain,
+        "ludus/sandbox/__init__.py": plain,
+        "ludus/sandbox/slot_scripts/inner.line": one_line((SCRIPTS / "inner.sh").read_text()),
+    }
+    for name in SHARED:
+        files[f"ludus/sandbox/{name}"] = _LATER_ANNOTATIONS + (_SANDBOX / name).read_text()
+    for path in sorted((_SANDBOX / "slotd").glob("*.py")):
+        files[f"ludus/sandbox/slotd/{path.name}"] = path.read_text()
+    for name in ("supervisor.sh", "ops.sh"):
+        files[f"ludus/sandbox/slot_scripts/{name}"] = (SCRIPTS / name).read_text()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(zipfile.ZipInfo(name), text.encode(), zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def receiver(python: str) -> list[str]:
+    """A command that takes the bundle from its stdin and becomes slotd. It is the same text always, without a line
+    break, and holds nothing secret."""
+    return [python, "-I", "-c", f"exec({_RECEIVE!r})"]
+
+
+def shipment() -> bytes:
+    """What to write first to the stdin of a `receiver`."""
+    program = bundle()
+    return len(program).to_bytes(4, "big") + program
+
+
+def finder(python: str, program: str, config: str, port: str) -> list[str]:
+    """A command that becomes a slotd which listens on `port`. `program` is a file with the bundle in base64, `config`
+    one with the settings and the token."""
+    return [python, "-I", "-c", f"exec({_FIND!r})", program, config, port]

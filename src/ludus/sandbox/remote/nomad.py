@@ -1,0 +1,394 @@
+"""Slots in containers, or in bare processes, that a Nomad cluster runs.
+
+Each server is a job of its own (type `batch`, one allocation, never restarted), so that exactly the one that is meant
+is ended. slotd comes to it as a template of the job and listens on a port that Nomad gives it; requests carry a token
+that is made for each job and lies in the task's secrets folder. Whoever may read the job in Nomad can read that token,
+and the requests are not encrypted: keep Nomad and its network to yourselves.
+
+Nothing polls Nomad: waiting for an allocation is a blocking query. When the driver dies, slotd ends after a silence and
+the job is over; its record in Nomad is purged by the next driver on the same host.
+"""
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Hashable
+from contextlib import suppress
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+from msgspec import Struct, field
+
+from ludus.errors import SandboxError
+from ludus.http_client import Client, HttpError, Timeouts
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.local.limits import SHM_MB
+from ludus.sandbox.owner import Holding, own_mark
+from ludus.sandbox.port.remote_port import STREAMS
+from ludus.sandbox.remote.bundle import bundle, finder
+from ludus.sandbox.remote.fleet import Once
+from ludus.sandbox.remote.link import HttpLink
+from ludus.sandbox.remote.remote_sandbox import Server, welcomed
+from ludus.sandbox.settings import NomadSettings
+from ludus.sandbox.slotd.frames import Message
+from ludus.sandbox.teardown import to_the_end
+
+T = TypeVar("T")
+
+_TASK, _PORT = "slotd", "slotd"
+_SLOTD_MB = 96
+_WAIT_SECONDS = 30
+_RIGHTS = ("setuid", "setgid", "chown", "kill", "dac_override", "fowner")
+_NAMESPACE_RIGHTS = ("sys_admin", "sys_chroot", "net_admin", "setpcap")
+_FAILED = ("failed", "lost", "complete")
+
+
+class NomadError(SandboxError):
+    """Nomad refused, or did not answer."""
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message, retryable=status not in (400, 403))
+        self.status = status
+
+
+class Nomad:
+    """Starts jobs, each with a slotd in it."""
+
+    def __init__(self, settings: NomadSettings, *, token: str = "") -> None:
+        self._settings = settings
+        self._api = _Api(settings, token)
+        # Each connection through a slot's door has two requests under way; others must not wait for them.
+        self._client = Client(connections=settings.slots * (2 * STREAMS + 4) + 8, response_bytes=2**30)
+        """For slotds, not for Nomad."""
+        self._owner = own_mark()
+        self._swept = Once(self._sweep)
+
+    def kind(self, spec: SandboxSpec) -> Hashable:
+        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
+
+    async def launch(self, spec: SandboxSpec) -> Server:
+        await self._swept.done()
+        name = f"{self._settings.job_prefix}-{self._owner}-{secrets.token_hex(4)}"
+        try:
+            return await self._start(name, spec)
+        except BaseException:
+            await to_the_end(self._purge(name))
+            raise
+
+    async def close(self) -> None:
+        await self._swept.stop()
+        await self._client.close()
+        await self._api.close()
+
+    # ---- one job --------------------------------------------------------------------------------------------------
+
+    async def _start(self, name: str, spec: SandboxSpec) -> Server:
+        settings, token = self._settings, secrets.token_urlsafe(32)
+        try:
+            async with asyncio.timeout(settings.start_seconds):
+                body = {"Job": job(settings, spec, name, token)}
+                # Nomad does not stop when we hang up, so we hear it out even when cancelled.
+                submitted = await to_the_end(self._api.request("POST", "/v1/jobs", _Submitted, body=body))
+                address = await self._address(name, submitted.evaluation)
+        except TimeoutError:
+            raise SandboxError(f"Nomad did not run job {name} within {settings.start_seconds:g} s") from None
+        link = HttpLink(self._client, f"http://{address}", token)
+        greeting = self._greet(link, name)
+        about = await welcomed(link, greeting, slots=settings.slots, trusted=settings.trusted, container=spec.network)
+        bare = settings.driver == "raw_exec"
+        return Server(
+            link,
+            about,
+            places=settings.slots,
+            end=lambda: self._purge(name),
+            env=settings.env if bare else {},
+            mounts=settings.mounts if bare else None,
+        )
+
+    async def _greet(self, link: HttpLink, name: str) -> Message:
+        """Wait until slotd answers, or Nomad tells that its task has ended."""
+        settings = self._settings
+        starting = asyncio.create_task(link.start(seconds=settings.start_seconds, lapse=settings.lapse_seconds))
+        watching = asyncio.create_task(self._watch(name))
+        try:
+            await asyncio.wait((starting, watching), return_when=asyncio.FIRST_COMPLETED)
+            return starting.result() if starting.done() else watching.result()
+        finally:
+            starting.cancel()
+            watching.cancel()
+            await to_the_end(_ended(starting, watching))
+
+    async def _watch(self, name: str) -> NoReturn:
+        """Until the job ends, which it should not."""
+        index = 0
+        while True:
+            path = f"/v1/job/{quote(name, safe='')}/allocations"
+            stubs, index = await self._api.blocking(path, list[_Allocation], index)
+            _check(name, stubs)
+
+    async def _address(self, name: str, evaluation: str) -> str:
+        """Where the job's slotd listens, once it runs."""
+        index = 0
+        while True:
+            path = f"/v1/job/{quote(name, safe='')}/allocations"
+            stubs, index = await self._api.blocking(path, list[_Allocation], index)
+            _check(name, stubs)
+            for stub in stubs:
+                if stub.client_status == "running":
+                    return _port(await self._api.request("GET", f"/v1/allocation/{stub.id}", _Allocation))
+            if not stubs and evaluation:
+                await self._check_placement(evaluation)
+
+    async def _check_placement(self, evaluation: str) -> None:
+        found = await self._api.request("GET", f"/v1/evaluation/{evaluation}", _Evaluation)
+        for failed in (found.failed or {}).values():
+            why = [*(failed.dimension_exhausted or {}), *(failed.constraint_filtered or {})]
+            raise SandboxError(f"Nomad has no room for a job: {', '.join(why) or 'no node fits'}")
+
+    async def _purge(self, name: str) -> None:
+        with suppress(NomadError):  # the next driver's sweep is the last resort
+            await self._api.request("DELETE", f"/v1/job/{quote(name, safe='')}", _Submitted, {"purge": "true"})
+
+    async def holdings(self) -> list[Holding]:
+        prefix = f"{self._settings.job_prefix}-"
+        jobs = await self._api.request("GET", "/v1/jobs", list[_Job], {"prefix": prefix})
+        return [Holding("nomad", "job", job.id, job.id.removeprefix(prefix).rpartition("-")[0]) for job in jobs]
+
+    async def drop(self, holding: Holding) -> None:
+        await self._purge(holding.name)
+
+    async def _sweep(self) -> None:
+        """Purge what drivers of this host have left that are not alive any more; with `purge_on_start`, all others'."""
+        for holding in await self.holdings():
+            if self._settings.purge_on_start or holding.orphaned:
+                await self.drop(holding)
+
+
+# ---- Nomad's API --------------------------------------------------------------------------------------------------
+
+
+class _Job(Struct):
+    id: str = field(name="ID")
+
+
+class _Submitted(Struct):
+    evaluation: str = field(name="EvalID", default="")
+
+
+class _NoRoom(Struct, rename="pascal"):
+    dimension_exhausted: dict[str, Any] | None = None
+    constraint_filtered: dict[str, Any] | None = None
+
+
+class _Evaluation(Struct):
+    failed: dict[str, _NoRoom] | None = field(name="FailedTGAllocs", default=None)
+
+
+class _Event(Struct, rename="pascal"):
+    type: str = ""
+    display_message: str = ""
+
+
+class _TaskState(Struct, rename="pascal"):
+    events: list[_Event] | None = None
+
+
+class _PortGiven(Struct, rename="pascal"):
+    label: str
+    value: int
+    host: str = field(name="HostIP")
+
+
+class _Shared(Struct, rename="pascal"):
+    ports: list[_PortGiven] | None = None
+
+
+class _Allocated(Struct, rename="pascal"):
+    shared: _Shared
+
+
+class _Allocation(Struct, rename="pascal"):
+    id: str = field(name="ID")
+    client_status: str
+    task_states: dict[str, _TaskState] | None = None
+    allocated_resources: _Allocated | None = None
+
+
+class _Api:
+    """Nomad's HTTP API. A request that cannot do harm twice is repeated when Nomad fails."""
+
+    def __init__(self, settings: NomadSettings, token: str) -> None:
+        self._settings = settings
+        self._headers = (("X-Nomad-Token", token),) if token else ()
+        self._client = Client()
+
+    async def request(
+        self, method: str, path: str, kind: type[T], query: dict[str, str] | None = None, body: object = None
+    ) -> T:
+        answer, _ = await self._send(method, path, kind, query or {}, body, self._settings.api_seconds)
+        return answer
+
+    async def blocking(self, path: str, kind: type[T], index: int) -> tuple[T, int]:
+        """A blocking query: an answer when something changed since `index`, and the index to ask with next."""
+        query = {"index": str(index), "wait": f"{_WAIT_SECONDS}s"}
+        return await self._send("GET", path, kind, query, None, self._settings.api_seconds + _WAIT_SECONDS)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _send(
+        self, method: str, path: str, kind: type[T], query: dict[str, str], body: object, seconds: float
+    ) -> tuple[T, int]:
+        for name in ("region", "namespace"):
+            if value := getattr(self._settings, name):
+                query = {**query, name: value}
+        url = self._settings.address.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
+        data = b"" if body is None else msgspec.json.encode(body)
+        limits = Timeouts(connect=10.0, silence=seconds, total=seconds)
+        problem = NomadError("unreachable")
+        for pause in (0.2, 1.0, 0.0):
+            try:
+                response = await self._client.request(method, url, self._headers, data, timeouts=limits)
+            except HttpError as error:
+                problem = NomadError(f"Nomad cannot be reached: {error}")
+            else:
+                if response.status < 300:
+                    index = response.header("X-Nomad-Index")
+                    return _decoded(response.body, kind), int(index) if index.isdigit() else 0
+                words = response.body[:300].decode(errors="replace").strip()
+                problem = NomadError(f"Nomad answered {response.status}: {words}", status=response.status)
+                if response.status < 500:
+                    break
+            await asyncio.sleep(pause)
+        raise problem
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise NomadError(f"Nomad's answer is not understood: {error}") from error
+
+
+def _check(name: str, allocations: list[_Allocation]) -> None:
+    for allocation in allocations:
+        if allocation.client_status in _FAILED:
+            raise SandboxError(f"job {name} {allocation.client_status}: {_events(allocation)}")
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
+
+
+def _events(allocation: _Allocation) -> str:
+    """What Nomad tells of a task that failed."""
+    states = (allocation.task_states or {}).values()
+    words = [event.display_message or event.type for state in states for event in state.events or []]
+    return "; ".join(words[-4:]) or "no reason was given"
+
+
+def _port(allocation: _Allocation) -> str:
+    given = allocation.allocated_resources
+    for port in (given.shared.ports if given else None) or []:
+        if port.label == _PORT:
+            return f"{f'[{port.host}]' if ':' in port.host else port.host}:{port.value}"
+    raise SandboxError("Nomad gave the job no port")
+
+
+# ---- what a job looks like ----------------------------------------------------------------------------------------
+
+
+def job(settings: NomadSettings, spec: SandboxSpec, name: str, token: str) -> dict[str, Any]:
+    """The job that runs one slotd."""
+    task = {
+        "Name": _TASK,
+        "Driver": "docker" if settings.driver == "docker" else "raw_exec",
+        "Config": _config(settings, spec),
+        "Env": settings.env,
+        "Resources": _resources(settings, spec),
+        "Templates": _templates(settings, token),
+        "KillTimeout": 10_000_000_000,
+        "KillSignal": "SIGTERM",
+    }
+    group = {
+        "Name": "slots",
+        "Count": 1,
+        "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
+        "ReschedulePolicy": {"Attempts": 0, "Unlimited": False},
+        "Networks": [{"DynamicPorts": [{"Label": _PORT}]}],
+        "Tasks": [task],
+    }
+    return {
+        "ID": name,
+        "Name": name,
+        "Type": "batch",
+        "Datacenters": list(settings.datacenters),
+        "TaskGroups": [group],
+        **({"Namespace": settings.namespace} if settings.namespace else {}),
+        **({"Region": settings.region} if settings.region else {}),
+    }
+
+
+def _config(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
+    tasks, hidden, port = "${NOMAD_TASK_DIR}", "${NOMAD_SECRETS_DIR}", f"${{NOMAD_PORT_{_PORT}}}"
+    if settings.driver == "raw_exec":
+        command, *arguments = finder(settings.python, f"{tasks}/slotd", f"{hidden}/slotd.json", port)
+        return {"command": command, "args": arguments}
+    if settings.driver == "singularity":
+        binds = [f"{tasks}:/local:ro", f"{hidden}:/secrets:ro", *_shown(settings, spec)]
+        options = ["--containall", "--no-home", "--writable-tmpfs", "--cleanenv"]
+        options += [part for bind in binds for part in ("--bind", bind)]
+        return {
+            "command": "apptainer",
+            "args": [
+                "exec",
+                *options,
+                settings.image,
+                *finder(settings.python, "/local/slotd", "/secrets/slotd.json", port),
+            ],
+        }
+    command, *arguments = finder(settings.python, f"{tasks}/slotd", f"{hidden}/slotd.json", port)
+    config: dict[str, Any] = {
+        "image": settings.image,
+        "entrypoint": [],
+        "command": command,
+        "args": arguments,
+        "ports": [_PORT],
+        "pids_limit": spec.processes * settings.slots + 32,
+        "volumes": _shown(settings, spec),
+    }
+    if settings.privileged:
+        return {**config, "privileged": True}
+    config |= {"cap_drop": ["all"], "cap_add": [*_RIGHTS, *_NAMESPACE_RIGHTS]}
+    return {**config, "security_opt": ["no-new-privileges", "apparmor=unconfined"]}
+
+
+def _shown(settings: NomadSettings, spec: SandboxSpec) -> list[str]:
+    """Folders of the node that the container may read."""
+    return [
+        f"{source}:{target}:ro" for source, target in (*((m.source, m.target) for m in settings.mounts), *spec.caches)
+    ]
+
+
+def _resources(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
+    memory = settings.memory_mb or settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
+    gpus = {"Devices": [{"Name": "nvidia/gpu", "Count": settings.gpus}]} if settings.gpus else {}
+    return {"CPU": settings.cpu_mhz, "MemoryMB": memory, **gpus}
+
+
+def _templates(settings: NomadSettings, token: str) -> list[dict[str, Any]]:
+    config = {
+        "token": token,
+        "host": "0.0.0.0",
+        "view": "system" if settings.driver == "raw_exec" else "image",
+        "lapse": settings.lapse_seconds,
+        "exclusive": settings.slots == 1 and settings.driver != "raw_exec",
+    }
+    plain = {"LeftDelim": "<%ludus", "RightDelim": "ludus%>", "ChangeMode": "noop"}
+    program = {"EmbeddedTmpl": base64.b64encode(bundle()).decode(), "DestPath": "local/slotd", "Perms": "0644"}
+    told = {"EmbeddedTmpl": msgspec.json.encode(config).decode(), "DestPath": "secrets/slotd.json", "Perms": "0600"}
+    return [{**program, **plain}, {**told, **plain}]

@@ -1,0 +1,397 @@
+"""`ShellSandbox`: the whole `Sandbox` contract on top of one persistent shell.
+
+A backend makes the place (namespaces, folders, limits), starts the supervisor in it and hands its `Shell` over; what a
+slot can do is written here once. Files and background processes go through commands in the slot as well, so that a path
+means what it means to the agent, symlinks and permissions included, and nothing is ever opened on the host's side.
+Those commands run in a bash of their own (`slot_scripts/ops.sh`), so that a `PATH`, a function or a `set -e` that the agent has
+in its shell does not spoil them by accident. On purpose it can: it is the agent's shell that starts that bash, so what
+is told of files is as true as the agent lets it be, until `settle`. After it nothing of the agent is in between. A
+background process does inherit the shell's folder and exported variables.
+"""
+
+import asyncio
+import errno
+import posixpath
+import re
+import secrets
+from asyncio import to_thread
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+import msgspec
+
+from ludus.errors import SandboxError
+from ludus.sandbox import TRANSFER_BYTES, WORKSPACE, ExecResult, SandboxSpec
+from ludus.sandbox.archive import TooLarge, archive, entries, extract, gather
+from ludus.sandbox.shell import Shell, lay_down
+from ludus.sandbox.teardown import to_the_end
+
+_OPERATION_SECONDS = 60.0
+_SEND_SECONDS = 2.0
+_PACK_BYTES = 32 * 2**20
+"""An archive comes out in parts: a command that writes more than a flood's worth is killed."""
+_PADDING = 32_768
+"""What an archive is longer by than its content, at least: the size limit is meant for the content."""
+_REMEMBERED = 64
+"""Results kept for executions that may be asked for again."""
+_BLOCKING_BYTES = 2**20
+"""Larger input is written to the host's disk in a thread."""
+_EXIT_CODE = re.compile(rb"[0-9]{1,3}")
+_ERRORS = {
+    "No such file or directory": errno.ENOENT,
+    "Permission denied": errno.EACCES,
+    "Operation not permitted": errno.EPERM,
+    "Is a directory": errno.EISDIR,
+    "Not a directory": errno.ENOTDIR,
+    "File exists": errno.ENOTDIR,  # mkdir -p, when a parent is a file
+    "No space left on device": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "File too large": errno.EFBIG,
+    "Read-only file system": errno.EROFS,
+    "File name too long": errno.ENAMETOOLONG,
+    "Too many levels of symbolic links": errno.ELOOP,
+    "Operation not supported": errno.ENOTSUP,
+    "Cannot allocate memory": errno.ENOMEM,
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where things lie, as the slot sees them."""
+
+    workspace: str
+    tmp: str
+    io: str
+    """The folder through which long commands and standard input come in."""
+    lib: str
+    """The slot's scripts."""
+    jobs: str
+    """Where background processes keep their logs."""
+    bash: str
+    changes: str = WORKSPACE
+    """Where the files lie that differ from what the slot started with."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a backend makes for one life of a slot."""
+
+    shell: Shell
+    io: Path
+    """The host's name of `layout.io`."""
+    layout: Layout
+
+
+Make = Callable[[AsyncExitStack], Awaitable[Place]]
+"""Makes a place, and puts whatever it takes on the host on the stack."""
+
+
+async def open_sandbox(spec: SandboxSpec, make: Make) -> "ShellSandbox":
+    """A slot in a place of its own. If it cannot be made, nothing of it is left."""
+    resources = AsyncExitStack()
+    try:
+        place = await make(resources)
+    except BaseException:
+        await to_the_end(resources.aclose())
+        raise
+    return ShellSandbox(spec, place.shell, place.io, place.layout, resources, make)
+
+
+class ShellSandbox:
+    """A slot made of a shell, and of whatever it takes on the host: closing `resources` gives all of it back.
+
+    `io` is the host's name of `layout.io`; `make` makes the place anew, for `reset`.
+    """
+
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        shell: Shell,
+        io: Path,
+        layout: Layout,
+        resources: AsyncExitStack,
+        make: Make | None = None,
+    ) -> None:
+        self._spec = spec
+        self._make = make
+        self._closed = False
+        self._series = secrets.token_hex(4)
+        self._executions = 0
+        self._results: dict[str, asyncio.Future[ExecResult]] = {}
+        """Executions that were given an id, oldest first."""
+        self._shell = shell
+        self._io = io
+        self._layout = layout
+        self._resources = resources
+        self._inputs = 0
+        self._jobs: dict[str, bool] = {}
+        """Background processes by id: whether they may still run."""
+
+    @property
+    def spec(self) -> SandboxSpec:
+        return self._spec
+
+    @property
+    def alive(self) -> bool:
+        return self._shell.alive
+
+    @property
+    def first_process(self) -> int:
+        """The slot's first process, as the host numbers it: the way into its namespaces, for `sandbox.doorway`."""
+        return self._shell.pid if self._shell.alive else 0
+
+    # ---- commands -------------------------------------------------------------------------------------------------
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        stdin: bytes | None = None,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        execution: str | None = None,
+    ) -> ExecResult:
+        if execution is not None:
+            return await self._once(
+                execution, lambda: self.exec(command, timeout=timeout, stdin=stdin, env=env, cwd=cwd)
+            )
+        if env or cwd is not None:
+            command = _in_subshell(command, env or {}, None if cwd is None else self.resolve(cwd))
+        seconds = self._spec.command_seconds if timeout is None else timeout
+        result = await self._run(command, seconds=seconds, keep=self._spec.output_bytes, stdin=stdin)
+        self._executions += 1
+        return msgspec.structs.replace(result, id=f"{self._series}-{self._executions}")
+
+    async def _once(self, execution: str, run: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
+        """The result of the execution of that name, which is run if there is none yet. One that failed is forgotten."""
+        results = self._results  # `settle` and `reset` put another in its place
+        if known := results.get(execution):
+            return await asyncio.shield(known)
+        result = results[execution] = asyncio.get_running_loop().create_future()
+        try:
+            result.set_result(msgspec.structs.replace(await run(), id=execution))
+        except BaseException as error:
+            del results[execution]
+            result.set_exception(SandboxError(f"execution '{execution}' did not end: {type(error).__name__}: {error}"))
+            result.exception()  # whoever waits for it hears of it; it is no bug if nobody does
+            raise
+        finally:
+            ended = [name for name, each in results.items() if each.done()]
+            for name in ended[: max(0, len(results) - _REMEMBERED)]:
+                del results[name]
+        return result.result()
+
+    async def _run(self, command: str, *, seconds: float, keep: int, stdin: bytes | None = None) -> ExecResult:
+        if "\0" in command:
+            raise ValueError("a command cannot contain a NUL character")
+        if stdin is None:
+            return await self._shell.run(command.encode(), seconds=seconds, keep=keep)
+        self._inputs += 1
+        name = f"in-{self._inputs}"
+        path = self._io / name
+        try:
+            if len(stdin) > _BLOCKING_BYTES:
+                await to_thread(lay_down, path, stdin)
+            else:
+                lay_down(path, stdin)
+            text = f"( eval {quote(command)} ) <{quote(f'{self._layout.io}/{name}')}"
+            return await self._shell.run(text.encode(), seconds=seconds, keep=keep)
+        finally:
+            path.unlink(missing_ok=True)
+
+    async def _operate(
+        self,
+        operation: str,
+        *arguments: str,
+        seconds: float = _OPERATION_SECONDS,
+        keep: int = 65_536,
+        stdin: bytes | None = None,
+    ) -> ExecResult:
+        result = await self._run(self._operation(operation, *arguments), seconds=seconds, keep=keep, stdin=stdin)
+        if result.timed_out and operation != "send":
+            raise SandboxError(f"the slot did not {operation} within {seconds:g} s")
+        return result
+
+    def _operation(self, *words: str) -> str:
+        script = (self._layout.bash, "-p", f"{self._layout.lib}/ops.sh", self._layout.jobs)
+        return " ".join(map(quote, (*script, *words)))
+
+    # ---- files ----------------------------------------------------------------------------------------------------
+
+    async def read(self, path: str, *, max_bytes: int = 10_000_000) -> bytes:
+        inside = self.resolve(path)
+        result = await self._operate("read", inside, str(max_bytes + 1), keep=max_bytes + 1)
+        if result.exit_code != 0:
+            raise _os_error(result, path)
+        if len(result.stdout) > max_bytes:
+            raise ValueError(f"{path} is larger than {max_bytes} bytes")
+        return result.stdout
+
+    async def write(self, path: str, data: bytes) -> None:
+        result = await self._operate("write", self.resolve(path), stdin=data)
+        if result.exit_code != 0:
+            raise _os_error(result, path)
+
+    async def upload(self, source: Path, target: str, *, max_bytes: int = TRANSFER_BYTES) -> None:
+        inside = self.resolve(target)
+        if await to_thread(source.is_dir):
+            packed = await to_thread(lambda: archive(gather(source, max_bytes=max_bytes)))
+            return await self._unpack(packed, inside, target)
+        folder, name = posixpath.split(inside)
+        packed = await to_thread(lambda: archive(gather(source, name=name, max_bytes=max_bytes)))
+        return await self._unpack(packed, folder, target)
+
+    async def download(self, source: str, target: Path, *, max_bytes: int = TRANSFER_BYTES) -> None:
+        is_folder = (await self._operate("folder", self.resolve(source))).exit_code == 0
+        packed = await self.pack(source, max_bytes=max_bytes)
+        try:
+            items = await to_thread(lambda: list(entries(packed, max_bytes=max_bytes)))
+        except ValueError as error:
+            raise OSError(errno.EIO, str(error), source) from error
+        if is_folder:
+            await to_thread(extract, items, target)
+            return
+        if len(items) != 1 or items[0].data is None:
+            raise OSError(errno.ENOTSUP, "neither a file nor a folder", source)
+        await to_thread(extract, [msgspec.structs.replace(items[0], path=target.name)], target.parent)
+
+    async def pack(self, path: str, *, max_bytes: int = TRANSFER_BYTES) -> bytes:
+        return await self._pack("pack", path, max_bytes)
+
+    @property
+    def layers_at(self) -> str:
+        """Where the slot sees what it has changed of its base; empty if it has no layers."""
+        return self._layout.changes if self._layout.changes != WORKSPACE else ""
+
+    async def changes(self, *, max_bytes: int = TRANSFER_BYTES) -> bytes:
+        """What differs from the layers that the slot started from, as an archive that says what was removed too."""
+        return await self._pack("layer", self._layout.changes, max_bytes)
+
+    async def _pack(self, operation: str, path: str, max_bytes: int) -> bytes:
+        inside, parts, size = self.resolve(path), list[bytes](), 0
+        while True:
+            part = await self._operate(operation, inside, str(size + 1), str(_PACK_BYTES), keep=_PACK_BYTES)
+            if part.exit_code != 0:
+                raise _os_error(part, path)
+            parts.append(part.stdout)
+            size += len(part.stdout)
+            if size > max_bytes + _PADDING:
+                raise TooLarge(path, max_bytes)
+            if len(part.stdout) < _PACK_BYTES:
+                return b"".join(parts)
+
+    async def unpack(self, archive: bytes, path: str, *, replace: bool = False) -> None:
+        await self._unpack(archive, self.resolve(path), path, replace=replace)
+
+    async def _unpack(self, packed: bytes, inside: str, path: str, *, replace: bool = False) -> None:
+        result = await self._operate("replace" if replace else "unpack", inside, stdin=packed)
+        if result.exit_code != 0:
+            raise _os_error(result, path)
+
+    def resolve(self, path: str) -> str:
+        """The path as commands in the slot write it. Paths below /workspace and /tmp are where this backend has them."""
+        if "\0" in path or not path:
+            raise ValueError(f"{path!r} is not a path")
+        absolute = posixpath.join(WORKSPACE, path)
+        folders = ((WORKSPACE, self._layout.workspace), ("/tmp", self._layout.tmp))
+        if any(_is_below(absolute, place) for _, place in folders):
+            return absolute  # resolved already
+        for name, place in folders:
+            if _is_below(absolute, name):
+                return place + absolute[len(name) :]
+        return absolute
+
+    # ---- background processes -------------------------------------------------------------------------------------
+
+    async def start(self, command: str, *, cwd: str | None = None) -> str:
+        process = f"bg-{len(self._jobs) + 1}"
+        self._jobs[process] = True
+        operation = self._operation("start", process, command)
+        if cwd is not None:
+            operation = _in_subshell(operation, {}, self.resolve(cwd))
+        result = await self._run(operation, seconds=_OPERATION_SECONDS, keep=65_536)
+        if result.exit_code != 0:
+            raise _os_error(result, cwd or command)
+        return process
+
+    async def poll(self, process: str) -> int | None:
+        runs = self._jobs[process]
+        result = await self._operate("poll" if runs else "code", process)
+        if result.exit_code == 0 and not result.stdout:
+            return None
+        self._jobs[process] = False
+        return int(result.stdout) if _EXIT_CODE.fullmatch(result.stdout) else 137
+
+    async def log(self, process: str, *, max_bytes: int = 100_000) -> bytes:
+        self._jobs[process]
+        return (await self._operate("log", process, str(max_bytes), keep=max_bytes)).stdout
+
+    async def send(self, process: str, data: bytes) -> None:
+        if await self.poll(process) is not None:
+            raise ProcessLookupError(errno.ESRCH, "the process has ended", process)
+        if (await self._operate("send", process, seconds=_SEND_SECONDS, stdin=data)).timed_out:
+            raise BlockingIOError(errno.EAGAIN, "the process does not read its input", process)
+
+    async def kill(self, process: str) -> None:
+        if self._jobs[process]:
+            await self._operate("kill", process)
+
+    # ---- the slot -------------------------------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        await self._shell.fresh()
+        self._jobs = dict.fromkeys(self._jobs, False)
+        self._results = {}
+
+    async def reset(self) -> None:
+        if self._make is None:
+            raise SandboxError("a slot of this kind cannot be reset", retryable=False)
+        if self._closed:
+            raise SandboxError("the slot is closed")
+        old, self._resources = self._resources, AsyncExitStack()
+        ending = asyncio.create_task(old.aclose())
+        try:
+            place = await self._make(self._resources)
+        except BaseException:
+            self._closed = True  # neither the old place nor a new one
+            await to_the_end(self._resources.aclose())
+            raise
+        finally:
+            await to_the_end(_finished(ending))
+        self._shell, self._io, self._layout = place.shell, place.io, place.layout
+        self._jobs, self._results = {}, {}
+
+    async def close(self) -> None:
+        self._closed = True
+        await to_the_end(self._resources.aclose())
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
+async def _finished(task: asyncio.Task[None]) -> None:
+    await task
+
+
+def _in_subshell(command: str, env: Mapping[str, str], cwd: str | None) -> str:
+    steps = [] if cwd is None else [f"cd -- {quote(cwd)} || exit 126"]
+    for name, value in env.items():
+        if not name.isidentifier() or not name.isascii():
+            raise ValueError(f"{name!r} is not the name of a variable")
+        steps.append(f"export {name}={quote(value)}")
+    return "( " + "\n".join([*steps, f"eval {quote(command)}"]) + " )"
+
+
+def _os_error(result: ExecResult, path: str) -> OSError:
+    """The error that a failed operation tells of, as the exception that Python has for it."""
+    message = result.stderr.decode(errors="replace").strip().splitlines()
+    last = message[-1] if message else f"exit code {result.exit_code}"
+    for words, number in _ERRORS.items():
+        if last.endswith(words):
+            return OSError(number, words, path)
+    return OSError(errno.EIO, last, path)

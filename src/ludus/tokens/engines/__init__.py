@@ -1,0 +1,216 @@
+"""Engines behind HTTP: what they have in common.
+
+An engine's file is its wire format, as pure functions: the path, the request for a prompt of ids, and how to read the
+reply. The rest is here: one or several equal servers with the retries, health and limits of chat models (`Servers`),
+and the two questions that are asked once at the start.
+
+Sampling is made explicit. Engines have defaults of their own that cut the distribution (llama.cpp: `top_k` 40, `min_p`
+0.05; vLLM and SGLang: what the model's authors put into `generation_config.json`), and whoever trains on logprobs under
+such a cut trains on a fiction. What a user does not set is therefore sent as neutral.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from ludus.errors import ModelError
+from ludus.http_client import Client, HttpError
+from ludus.models.server import BadReply, Price, Server, ServerFault, ServerSettings, merge_headers, shown_url
+from ludus.models.server_pool import OnRetry, Retry, Servers, Waits
+from ludus.tokens import EngineFacts, Generated
+from ludus.types import Finish, JsonObject, Sampling, to_json
+
+T = TypeVar("T")
+
+DEFAULT_REPLY = 2048
+"""How long a reply may be when neither the user nor the engine says."""
+
+NO_PROBABILITY = -9999.0
+"""At or below this a logprob stands for "none": engines write it where the value is minus infinity."""
+
+
+class HttpEngine(ABC):
+    """An engine that is one or several servers. Subclasses know the wire format."""
+
+    path: str
+    """Where prompts go, behind the root of the server."""
+
+    def __init__(self, *settings: ServerSettings, retry: Retry = Retry(), waits: Waits = Waits()) -> None:
+        self._settings = settings
+        self._servers = Servers([self._server(each) for each in settings], retry, waits)
+        self._facts: EngineFacts | None = None
+
+    # ---- the wire format ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
+        """The body that asks for `n` replies. `sampling.max_tokens` is set; `sampling.extra` has the last word."""
+
+    @abstractmethod
+    def replies(self, data: bytes) -> list[Generated]:
+        """Read what came back.
+
+        Raises:
+            ValueError: it is nothing of the kind; a `ServerFault` where asking again cannot help.
+        """
+
+    @abstractmethod
+    async def ask_facts(self, ask: "Asker") -> EngineFacts: ...
+
+    @abstractmethod
+    async def ask_tokens(self, ask: "Asker", text: str) -> Sequence[int] | None: ...
+
+    # ---- the protocol ---------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._servers.name
+
+    @property
+    def price(self) -> Price:
+        return self._servers.price
+
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, n: int = 1, *, on_retry: OnRetry | None = None
+    ) -> list[Generated]:
+        if sampling.max_tokens is None:
+            sampling = msgspec.structs.replace(sampling, max_tokens=await self._room(len(ids)))
+        settings = self._settings[0]
+        body = self.request(ids, sampling, n, settings.model)
+        for part in (body, body.get("sampling_params", {})):
+            for name in settings.omit:
+                part.pop(name, None)
+        data = to_json(body)
+
+        def read(reply: bytes) -> list[Generated]:
+            found = self.replies(reply)
+            if len(found) != n:
+                raise BadReply(f"{len(found)} replies instead of {n}")
+            return found
+
+        return await self._servers.retrying(lambda lane: lane.server.exchange(data, read), on_retry=on_retry)
+
+    async def facts(self) -> EngineFacts:
+        if self._facts is None:
+            async with Asker(self._settings[0]) as ask:
+                self._facts = await self.ask_facts(ask)
+        return self._facts
+
+    async def tokenize(self, text: str) -> Sequence[int] | None:
+        async with Asker(self._settings[0]) as ask:
+            return await self.ask_tokens(ask, text)
+
+    async def close(self) -> None:
+        await self._servers.close()
+
+    async def _room(self, prompt: int) -> int:
+        context = (await self.facts()).context
+        return DEFAULT_REPLY if context is None else max(1, context - prompt)
+
+    def _server(self, settings: ServerSettings) -> Server:
+        return Server(
+            settings, url=root_url(settings) + self.path, headers=_headers(settings), encode=_no_chat, parse=_no_chat
+        )
+
+
+class Asker:
+    """Asks a server the things that are asked once. A server that does not know a path answers None."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._root = root_url(settings)
+        self._headers = merge_headers(_headers(settings), settings.headers)
+        self._client = Client(timeouts=settings.timeouts, connections=1, proxy=settings.proxy)
+        self.model = settings.model
+
+    async def __aenter__(self) -> "Asker":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+    async def get(self, path: str) -> Any:
+        return await self._ask("GET", path, b"")
+
+    async def post(self, path: str, body: JsonObject) -> Any:
+        return await self._ask("POST", path, to_json(body))
+
+    async def _ask(self, method: str, path: str, body: bytes) -> Any:
+        url = self._root + path
+        try:
+            response = await self._client.request(method, url, self._headers, body)
+        except HttpError as error:
+            raise ModelError(f"{error}. Is the engine running, and is base_url right?") from error
+        if response.status in (404, 405, 501):
+            return None
+        if response.status in (401, 403):
+            raise ModelError(f"{shown_url(url)}: status {response.status}: the key is not accepted", retryable=False)
+        try:
+            return msgspec.json.decode(response.body) if response.status == 200 else None
+        except ValueError:
+            return None
+
+
+def root_url(settings: ServerSettings) -> str:
+    """The server's address without the `/v1` that chat clients are given."""
+    return settings.base_url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _headers(settings: ServerSettings) -> dict[str, str]:
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    return headers | ({"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {})
+
+
+def _no_chat(*_: object) -> NoReturn:
+    raise AssertionError("an engine is not asked for chat")
+
+
+# ---- reading ------------------------------------------------------------------------------------------------------
+
+
+def told(value: Any, kind: type[T]) -> T | None:
+    """What an engine answered to a question of the start; None if it is nothing of the kind."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return None
+
+
+def finish_reason(value: Any) -> Finish:
+    """Why an engine stopped, in any of their spellings: a word, or an object with a `type`."""
+    if isinstance(value, dict):
+        value = value.get("type")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    known = {
+        "stop": Finish.STOP,
+        "eos": Finish.STOP,
+        "word": Finish.STOP,
+        "length": Finish.LENGTH,
+        "limit": Finish.LENGTH,
+    }
+    return known.get(value, Finish.OTHER) if isinstance(value, str) else Finish.OTHER
+
+
+def logprob(value: Any) -> float | None:
+    """A logprob, or None where an engine has none to tell."""
+    if type(value) is float and NO_PROBABILITY < value < math.inf:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and value > NO_PROBABILITY else None
+
+
+def logprobs(values: list[Any]) -> tuple[float | None, ...]:
+    """Each of the values as a logprob; at once where all are ordinary numbers, as they are in nearly every reply."""
+    if set(map(type, values)) == {float} and min(values) > NO_PROBABILITY and math.isfinite(sum(values)):
+        return tuple(values)
+    return tuple([logprob(value) for value in values])
+
+
+def no_ids(engine: str, fix: str) -> ServerFault:
+    return ServerFault(f"{engine} gave no token ids. {fix}", retryable=False)
+
+
+def no_logprobs(engine: str, fix: str) -> ServerFault:
+    return ServerFault(f"{engine} gave no logprobs of the sampled tokens. {fix}", retryable=False)

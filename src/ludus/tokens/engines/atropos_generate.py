@@ -1,0 +1,88 @@
+"""The `/generate` contract of Atropos: a small server around vLLM that its trainer brings, and that others copy.
+
+The request holds vLLM's sampling parameters by name, and nothing that is none of them, or the server fails. Ids are
+read from `token_ids`, and each logprob under its own id: the order in the dictionaries is not to be trusted. The server
+drops a doubled begin-of-text token; its echo of the prompt shows that, and a session refuses the reply.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ludus.models.server import BadReply
+from ludus.tokens import EngineFacts, Generated
+from ludus.tokens.engines import Asker, HttpEngine, finish_reason, logprob, no_ids, no_logprobs, told
+from ludus.tokens.engines.vllm import context_of, sampling_fields
+from ludus.types import JsonObject, Sampling
+
+
+class AtroposEngine(HttpEngine):
+    path = "/generate"
+
+    def request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
+        return {
+            "prompt": {"prompt_token_ids": ids},
+            "logprobs": 0,
+            "n": n,
+            "skip_special_tokens": False,
+            **sampling_fields(sampling),
+        }
+
+    def replies(self, data: bytes) -> list[Generated]:
+        reply = _REPLY.decode(data)
+        if reply.text is None and reply.token_ids is None:
+            raise BadReply("it holds neither text nor token_ids")
+        if reply.token_ids is None:
+            raise no_ids("the /generate server", "Its reply has no `token_ids`; update it, or use the engine 'vllm'.")
+        if not reply.logprobs or len(reply.logprobs) != len(reply.token_ids):
+            raise no_logprobs(
+                "the /generate server", "It was asked for `logprobs: 0`, which are those of the sampled tokens."
+            )
+        return [_generated(reply, index) for index in range(len(reply.token_ids))]
+
+    async def ask_facts(self, ask: Asker) -> EngineFacts:
+        return EngineFacts(context=context_of(await ask.get("/v1/models"), ask.model))
+
+    async def ask_tokens(self, ask: Asker, text: str) -> Sequence[int] | None:
+        reply = told(await ask.post("/generate", {"prompt": text, "logprobs": 0, "max_tokens": 1, "n": 1}), _Echo)
+        return reply.prompt_token_ids if reply else None
+
+
+class _Echo(Struct, gc=False):
+    prompt_token_ids: list[int]
+
+
+class _Reply(Struct, gc=False):
+    text: list[str] | None = None
+    token_ids: list[list[int]] | None = None
+    logprobs: list[list[Any]] | None = None
+    finish_reasons: list[Any] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+_REPLY = msgspec.json.Decoder(_Reply)
+
+
+def _generated(reply: _Reply, index: int) -> Generated:
+    ids = (reply.token_ids or [])[index]
+    places = (reply.logprobs or [])[index]
+    if len(places) != len(ids):
+        raise BadReply(f"{len(places)} logprobs for {len(ids)} ids")
+    return Generated(
+        ids=tuple(ids),
+        logprobs=tuple(_of(number, place) for number, place in zip(ids, places, strict=True)),
+        finish=finish_reason(reply.finish_reasons[index] if reply.finish_reasons else None),
+        text=reply.text[index] if reply.text else None,
+        prompt=tuple(reply.prompt_token_ids) if reply.prompt_token_ids is not None else None,
+    )
+
+
+def _of(number: int, place: Any) -> float | None:
+    """The logprob of an id at its place: a dictionary by id, or a list with such dictionaries."""
+    found: list[Any] = place if isinstance(place, list) else [place]  # pyright: ignore[reportUnknownVariableType]
+    for entry in found:
+        if isinstance(entry, Mapping) and str(number) in entry:
+            return logprob(entry[str(number)])  # pyright: ignore[reportUnknownArgumentType]
+    return None

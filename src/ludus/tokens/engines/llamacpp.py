@@ -1,0 +1,140 @@
+"""llama.cpp's server: `/completion` with a prompt of ids. The embedded model is the same server in this process.
+
+Ids come as `tokens` (`return_tokens`), logprobs as `completion_probabilities` (`n_probs`), each under its id. When a
+stop string ended the reply, the server cuts the probabilities back by as many places as the string has tokens, but not
+the ids; ids without a logprob are then left out, which leaves exactly the beginning of what was sampled. A probability
+of nought comes as the lowest float there is, and is read as "none".
+
+The server draws one reply per request; several are asked for side by side.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ludus.models.server import BadReply
+from ludus.models.server_pool import OnRetry
+from ludus.tokens import EngineFacts, Generated
+from ludus.tokens.engines import Asker, HttpEngine, finish_reason, logprobs, no_ids, no_logprobs, told
+from ludus.tokens.engines.vllm import tokens_of
+from ludus.types import JsonObject, Sampling
+
+
+class LlamaCppEngine(HttpEngine):
+    path = "/completion"
+
+    def request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
+        body: JsonObject = {
+            "prompt": ids,
+            "n_predict": sampling.max_tokens,
+            "n_probs": 1,
+            "return_tokens": True,
+            "post_sampling_probs": False,
+            "cache_prompt": True,
+            "temperature": 1.0 if sampling.temperature is None else sampling.temperature,
+            "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repeat_penalty": 1.0,
+        }
+        if sampling.stop:
+            body["stop"] = sampling.stop
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        return body | dict(sampling.extra)
+
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, n: int = 1, *, on_retry: OnRetry | None = None
+    ) -> list[Generated]:
+        if n == 1:
+            return await super().generate(ids, sampling, on_retry=on_retry)
+        try:
+            async with asyncio.TaskGroup() as group:
+                draws = (self.generate(ids, _own_seed(sampling, i), on_retry=on_retry) for i in range(n))
+                tasks = [group.create_task(draw) for draw in draws]
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None  # one reason is enough
+        return [task.result()[0] for task in tasks]
+
+    def replies(self, data: bytes) -> list[Generated]:
+        reply = _REPLY.decode(data)
+        if reply.content is None:
+            raise BadReply("it holds no content")
+        if reply.tokens is None:
+            raise no_ids("llama.cpp", "`return_tokens` needs a server of 2025 or later.")
+        if reply.tokens and reply.completion_probabilities is None:
+            raise no_logprobs(
+                "llama.cpp", "Its reply has no `completion_probabilities`, although `n_probs` was asked for."
+            )
+        return [_generated(reply, reply.tokens, reply.completion_probabilities or [])]
+
+    async def ask_facts(self, ask: Asker) -> EngineFacts:
+        props, models = told(await ask.get("/props"), _Props), told(await ask.get("/v1/models"), _Models)
+        return EngineFacts(
+            vocabulary=models.data[0].meta.n_vocab if models and models.data else None,
+            context=props.default_generation_settings.n_ctx if props else None,
+        )
+
+    async def ask_tokens(self, ask: Asker, text: str) -> Sequence[int] | None:
+        return tokens_of(await ask.post("/tokenize", {"content": text, "add_special": False, "parse_special": True}))
+
+
+def _own_seed(sampling: Sampling, index: int) -> Sampling:
+    """The same seed twice would give the same reply twice."""
+    if sampling.seed is None or not index:
+        return sampling
+    return msgspec.structs.replace(sampling, seed=(sampling.seed + index * 7_919) % 2**31)
+
+
+class _Probability(Struct, gc=False):
+    id: int
+    logprob: Any = None
+
+
+class _Reply(Struct, gc=False):
+    content: str | None = None
+    tokens: list[int] | None = None
+    completion_probabilities: list[_Probability] | None = None
+    stop_type: Any = None
+    tokens_evaluated: int | None = None
+    truncated: bool = False
+
+
+class _Settings(Struct, gc=False):
+    n_ctx: int | None = None
+
+
+class _Props(Struct, gc=False):
+    default_generation_settings: _Settings = msgspec.field(default_factory=_Settings)
+
+
+class _Meta(Struct, gc=False):
+    n_vocab: int | None = None
+
+
+class _Model(Struct, gc=False):
+    meta: _Meta = msgspec.field(default_factory=_Meta)
+
+
+class _Models(Struct, gc=False):
+    data: list[_Model] = msgspec.field(default_factory=list[_Model])
+
+
+_REPLY = msgspec.json.Decoder(_Reply)
+
+
+def _generated(reply: _Reply, tokens: list[int], places: list[_Probability]) -> Generated:
+    if len(places) > len(tokens) or (len(places) < len(tokens) and reply.stop_type != "word"):
+        raise BadReply(f"{len(places)} probabilities for {len(tokens)} ids")
+    if any(place.id != number for place, number in zip(places, tokens, strict=False)):
+        raise BadReply("ids and probabilities are of different tokens")
+    return Generated(
+        ids=tuple(tokens[: len(places)]),
+        logprobs=logprobs([place.logprob for place in places]),
+        finish=finish_reason(reply.stop_type),
+        text=reply.content if len(places) == len(tokens) else None,
+        prompt_tokens=reply.tokens_evaluated,
+    )

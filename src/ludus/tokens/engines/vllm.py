@@ -1,0 +1,143 @@
+"""vLLM's own `/v1/completions`, with a prompt of ids and `return_token_ids` (vLLM 0.10.2 and later).
+
+The ids include the one that ended the turn; the text is asked for with special tokens in it, so that it can be compared
+with the ids. `logprobs` are those of the model itself unless the server was started with another `--logprobs-mode`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ludus.models.server import BadReply
+from ludus.tokens import EngineFacts, Generated
+from ludus.tokens.engines import Asker, HttpEngine, finish_reason, logprob, no_ids, no_logprobs, told
+from ludus.types import JsonObject, Sampling
+
+
+class VllmEngine(HttpEngine):
+    path = "/v1/completions"
+
+    def request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
+        return {
+            "model": model,
+            "prompt": ids,
+            "n": n,
+            "logprobs": 1,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
+            **sampling_fields(sampling),
+        }
+
+    def replies(self, data: bytes) -> list[Generated]:
+        reply = _REPLY.decode(data)
+        if not reply.choices:
+            raise BadReply("it holds no choices")
+        prompt = reply.prompt_token_ids or next((c.prompt_token_ids for c in reply.choices if c.prompt_token_ids), None)
+        counted = reply.usage.prompt_tokens if reply.usage else None
+        details = reply.usage.prompt_tokens_details if reply.usage else None
+        cached = (details.cached_tokens or 0) if details else 0
+        return [_generated(choice, prompt, counted, cached) for choice in sorted(reply.choices, key=lambda c: c.index)]
+
+    async def ask_facts(self, ask: Asker) -> EngineFacts:
+        return EngineFacts(context=context_of(await ask.get("/v1/models"), ask.model))
+
+    async def ask_tokens(self, ask: Asker, text: str) -> Sequence[int] | None:
+        body = {"model": ask.model, "prompt": text, "add_special_tokens": False}
+        return tokens_of(await ask.post("/tokenize", body))
+
+
+def sampling_fields(sampling: Sampling) -> JsonObject:
+    """How to sample, with nothing left to the server's defaults that would cut the distribution."""
+    fields: JsonObject = {
+        "max_tokens": sampling.max_tokens,
+        "temperature": 1.0 if sampling.temperature is None else sampling.temperature,
+        "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+        "top_k": -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    }
+    if sampling.stop:
+        fields["stop"] = sampling.stop
+    if sampling.seed is not None:
+        fields["seed"] = sampling.seed
+    return fields | dict(sampling.extra)
+
+
+def context_of(models: Any, name: str) -> int | None:
+    """The context length in a list of models."""
+    listed = told(models, _Models)
+    found = listed.data if listed else []
+    own = [model for model in found if model.id == name] or found
+    return own[0].max_model_len if own else None
+
+
+def tokens_of(reply: Any) -> list[int] | None:
+    """The ids in an answer of `/tokenize`."""
+    answer = told(reply, _Tokens)
+    return answer.tokens if answer else None
+
+
+class _Model(Struct, gc=False):
+    id: str = ""
+    max_model_len: int | None = None
+
+
+class _Models(Struct, gc=False):
+    data: list[_Model]
+
+
+class _Tokens(Struct, gc=False):
+    tokens: list[int]
+
+
+class _Logprobs(Struct, gc=False):
+    token_logprobs: list[Any] | None = None
+
+
+class _Choice(Struct, gc=False):
+    index: int = 0
+    text: str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: Any = None
+
+
+class _Details(Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class _Usage(Struct, gc=False):
+    prompt_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Reply(Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+_REPLY = msgspec.json.Decoder(_Reply)
+
+
+def _generated(choice: _Choice, prompt: list[int] | None, counted: int | None, cached: int) -> Generated:
+    if choice.token_ids is None:
+        raise no_ids("vLLM", "`return_token_ids` needs vLLM 0.10.2 or later; or use the engine 'atropos'.")
+    if choice.token_ids and (choice.logprobs is None or not choice.logprobs.token_logprobs):
+        raise no_logprobs("vLLM", "Was it started with --max-logprobs 0?")
+    values = choice.logprobs.token_logprobs or [] if choice.logprobs else []
+    if len(values) != len(choice.token_ids):
+        raise BadReply(f"{len(values)} logprobs for {len(choice.token_ids)} ids")
+    return Generated(
+        ids=tuple(choice.token_ids),
+        logprobs=tuple(map(logprob, values)),
+        finish=finish_reason(choice.finish_reason),
+        text=choice.text,
+        prompt=tuple(prompt) if prompt is not None else None,
+        prompt_tokens=counted,
+        cached_tokens=cached,
+    )

@@ -1,0 +1,88 @@
+"""`TokenModel`: an engine and a codec as a `Model`.
+
+The loop calls it as it calls any other model. Which conversation a call belongs to is found by the replies in it: the
+message objects that this model gave out lead back to their session, for as long as somebody holds them, so sessions end
+when a rollout's messages do and nothing has to be closed. Messages that were copied or sent through JSON in between
+lead nowhere; callers that do that hold a `Session` themselves and use `ask`, as the gateway does.
+
+Before the first call the engine is compared with the tokenizer, once: a probe text must give the same ids on both
+sides, and the template must be able to show what it is asked to. What is wrong is a `ConfigError`, not a bad rollout.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from ludus.errors import ConfigError
+from ludus.models.server import Price
+from ludus.tokens import Engine
+from ludus.tokens.codec import Codec
+from ludus.tokens.probe import Finding, check_engine, probe, refuse
+from ludus.tokens.session_index import ByMessage
+from ludus.tokens.token_session import Session
+from ludus.types import Completion, Message, Sampling, ToolSpec
+
+
+class TokenModel:
+    """A model in token mode.
+
+    >>> engine = VllmEngine(ServerSettings(base_url="http://127.0.0.1:8000/v1", model="qwen"))
+    >>> model = TokenModel(engine, Codec.open("Qwen/Qwen3-8B", parser="hermes"))
+    """
+
+    def __init__(self, engine: Engine, codec: Codec, *, name: str = "", price: Price = Price()) -> None:
+        self.engine = engine
+        self.codec = codec
+        self.price = price
+        self.findings: tuple[Finding, ...] = probe(codec)
+        """What is to be said about the template and, after the start, about the engine."""
+        self._name = name or engine.name
+        self._sessions = ByMessage[Session]()
+        self._started = False
+        self._starting = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
+        known, own = self._sessions.find(messages)
+        session = known or Session(self.codec)
+        (completion,) = await self.ask(session, own, tools, sampling)
+        twin = self._sessions.give_out(completion.message, session)
+        return msgspec.structs.replace(completion, message=twin)
+
+    async def ask(
+        self, session: Session, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, n: int = 1
+    ) -> list[Completion]:
+        """Draw `n` replies within a session."""
+        await self.start()
+        refuse(self.findings, tools=bool(tools))
+        if sampling.tool_choice == "required":
+            raise ConfigError(
+                "sampling.tool_choice: 'required' cannot be had in token mode, where nothing forces the model's hand. "
+                "Leave it out, or say it in the system text."
+            )
+        prompt = session.prompt(messages, tools)
+        generated = await self.engine.generate(prompt.ids, sampling, n)
+        if sampling.tool_choice == "none":
+            prompt = prompt._replace(tools=())
+        return [session.add(prompt, g, stop=sampling.stop, model=self._name, price=self.price) for g in generated]
+
+    async def start(self) -> None:
+        """Compare engine and tokenizer, unless that was done.
+
+        Raises:
+            ConfigError: they are not of the same model.
+            ModelError: the engine does not answer.
+        """
+        if self._started:
+            return
+        async with self._starting:
+            if not self._started:
+                self.findings += await check_engine(self.engine, self.codec)
+                self._started = True
+
+    async def close(self) -> None:
+        await self.engine.close()

@@ -1,0 +1,250 @@
+"""Text to ids and back, as the model's own tokenizer does it, from whatever file the model ships it in.
+
+A `Tokenizer` is a thin coat around the Rust `tokenizers` library: no ids are ever added that the text does not hold,
+and special tokens written in the text are recognised, as every chat server does with a rendered template. `load` finds
+a tokenizer and the chat templates that come with it in a `tokenizer.json`, a folder, a GGUF file or a repository on the
+hub; settings that say which tokens end a turn are gathered from all files that name them.
+
+Long texts are encoded in parts, cut behind end-of-turn tokens, and long parts are remembered: the block of tool
+descriptions that begins every conversation of a run is encoded once. That this gives the same ids as encoding the whole
+is tried out when the tokenizer is made; where it does not, it is not done.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ludus.errors import ConfigError
+
+try:
+    from tokenizers import Tokenizer as Rust
+
+    from ludus.tokens.gguf import Metadata, build_tokenizer, read_metadata
+except ModuleNotFoundError as missing:
+    raise ConfigError("exact tokens need the extra 'tokens': pip install 'ludus[tokens]'") from missing
+
+LONG = 2_000
+"""Characters from which on a text is encoded in parts, and a part is remembered."""
+
+_USUAL_ENDS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<end_of_turn>",
+    "<eos>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<｜end▁of▁sentence｜>",
+    "<|eot|>",
+    "<|eom|>",
+    "[EOS]",
+    "<|user|>",
+    "<|observation|>",
+)
+"""Special tokens that end a model's turn in the families we know. A vocabulary has few of them."""
+
+
+class Tokenizer:
+    """Encodes and decodes with one vocabulary."""
+
+    def __init__(self, rust: Rust, *, bos: str = "", eos: str = "", ends: Iterable[str] = ()) -> None:
+        self._rust = rust
+        self.bos = bos
+        self.eos = eos
+        added = rust.get_added_tokens_decoder()
+        numbers = {token.content: number for number, token in added.items()}
+        self.size = max(rust.get_vocab_size(with_added_tokens=True), max(added, default=-1) + 1)
+        """Ids are below this."""
+        usual = (text for text in _USUAL_ENDS if text in numbers and added[numbers[text]].special)
+        self.ends: dict[int, str] = {numbers[text]: text for text in (*ends, eos, *usual) if text in numbers}
+        """Tokens that end a turn, by id."""
+        self._anchor = next(iter(self.ends), None)
+        self._cut = re.compile("(?<=" + ")|(?<=".join(map(re.escape, self.ends.values())) + ")") if self.ends else None
+        self._remembered = lru_cache(maxsize=64)(self._encode_tuple)
+        if not self._parts_agree():
+            self._cut = None
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text. Nothing is put before or after it; half a surrogate pair counts as U+FFFD."""
+        if len(text) < LONG or self._cut is None:
+            return self._encode(text)
+        ids: list[int] = []
+        for part in self._cut.split(text):
+            ids += self._remembered(part) if len(part) >= LONG else self._encode(part)
+        return ids
+
+    def encode_after(self, text: str) -> list[int]:
+        """The ids of a text that follows other tokens: what some vocabularies put before a first word is not put
+        there."""
+        if self._anchor is None:
+            return self.encode(text)
+        ids = self.encode(self.ends[self._anchor] + text)
+        if not ids or ids[0] != self._anchor:
+            return self.encode(text)
+        return ids[1:]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included; bytes that are no text become U+FFFD."""
+        return self._rust.decode(ids, skip_special_tokens=False) if ids else ""
+
+    def id_of(self, token: str) -> int | None:
+        return self._rust.token_to_id(token)
+
+    def save(self, path: Path) -> None:
+        """Write it as a `tokenizer.json`."""
+        self._rust.save(str(path))
+
+    def _encode(self, text: str) -> list[int]:
+        try:
+            return self._rust.encode(text, add_special_tokens=False).ids
+        except TypeError:  # half a surrogate pair, which no UTF-8 can hold
+            whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return self._rust.encode(whole, add_special_tokens=False).ids
+
+    def _encode_tuple(self, text: str) -> tuple[int, ...]:
+        return tuple(self._encode(text))
+
+    def _parts_agree(self) -> bool:
+        """Whether text may be cut behind end-of-turn tokens without changing its ids."""
+        if self._cut is None:
+            return False
+        for end in self.ends.values():
+            text = f"Some words.{end}\nuser  more{end}{end} text 12{end}"
+            parts = [number for part in self._cut.split(text) for number in self._encode(part)]
+            if parts != self._encode(text):
+                return False
+        return True
+
+
+# ---- files --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What a model brings to turn conversations into ids."""
+
+    tokenizer: Tokenizer
+    templates: Mapping[str, str]
+    """Chat templates by name: `default`, and for some models `tool_use`. Empty if none came along."""
+    tokens: Mapping[str, str]
+    """Special tokens by the names that templates know them by: `bos_token`, `eos_token`, …"""
+
+
+def load(source: str | Path) -> Shipped:
+    """Read a tokenizer and its templates from a `tokenizer.json`, a folder, a `.gguf` file, or `owner/name` on the hub.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+    """
+    path = Path(source)
+    if path.suffix == ".gguf":
+        return _from_gguf(read_metadata(path))
+    if path.is_dir():
+        return _from_folder(path)
+    if path.is_file():
+        return _from_folder(path.parent, path.name)
+    if path.suffix or str(source).count("/") != 1 or str(source).startswith((".", "/", "~")):
+        raise ConfigError(f"tokenizer: there is no file or folder '{source}'")
+    return _from_hub(str(source))
+
+
+def _from_gguf(metadata: Metadata) -> Shipped:
+    texts: list[str] = metadata.get("tokenizer.ggml.tokens", [])
+
+    def token(name: str) -> str:
+        number = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        return texts[number] if isinstance(number, int) and 0 <= number < len(texts) else ""
+
+    rust = build_tokenizer(metadata)
+    tokenizer = Tokenizer(rust, bos=token("bos"), eos=token("eos"), ends=(token("eot"), token("eom")))
+    template = metadata.get("tokenizer.chat_template") or ""
+    if not isinstance(template, str):
+        raise ConfigError("tokenizer: the chat template in the GGUF file is no text")
+    tokens = {f"{name}_token": token(name) for name in ("bos", "eos", "unk", "pad") if token(name)}
+    return Shipped(tokenizer, {"default": template} if template else {}, tokens)
+
+
+def _from_folder(folder: Path, name: str = "tokenizer.json") -> Shipped:
+    try:
+        rust = Rust.from_file(str(folder / name))
+    except Exception as error:  # the library raises bare Exceptions
+        raise ConfigError(f"tokenizer: '{folder / name}' cannot be read as a tokenizer.json: {error}") from error
+    settings = _json(folder / "tokenizer_config.json")
+    tokens = {key: _token_text(value) for key, value in settings.items() if key.endswith("_token")}
+    tokens = {key: text for key, text in tokens.items() if text}
+    named = (_json(folder / name) for name in ("generation_config.json", "config.json"))
+    ends = [text for found in named for text in _end_texts(rust, found)]
+    tokenizer = Tokenizer(rust, bos=tokens.get("bos_token", ""), eos=tokens.get("eos_token", ""), ends=ends)
+    return Shipped(tokenizer, _templates(folder, settings), tokens)
+
+
+def _from_hub(repository: str) -> Shipped:
+    from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
+
+    wanted = ["tokenizer*", "chat_template*", "generation_config.json", "config.json"]
+    try:
+        folder = snapshot_download(repository, allow_patterns=wanted)
+    except Exception as error:  # the network, the hub and its client: many kinds of exceptions
+        raise ConfigError(
+            f"tokenizer: '{repository}' is no file here and could not be had from the hub ({error}). "
+            "Give a tokenizer.json, a folder or a .gguf file."
+        ) from error
+    return _from_folder(Path(folder))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        value = msgspec.json.decode(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"tokenizer: '{path}' cannot be read as JSON: {error}") from error
+    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+
+
+def _token_text(value: Any) -> str:
+    """A special token as settings write it: a text, or an object with its text as `content`."""
+    if isinstance(value, dict):
+        value = value.get("content")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return value if isinstance(value, str) else ""
+
+
+def _end_texts(rust: Rust, settings: Mapping[str, Any]) -> list[str]:
+    value = settings.get("eos_token_id")
+    numbers: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
+    texts = (rust.id_to_token(n) for n in numbers if isinstance(n, int) and 0 <= n < 2**31)
+    return [text for text in texts if text]
+
+
+def _templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The templates, from the newest of the three places where models have been shipping them."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        try:
+            return {"default": path.read_text("utf-8")}
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"tokenizer: '{path}' cannot be read: {error}") from error
+    value: Any = _json(folder / "chat_template.json").get("chat_template") or settings.get("chat_template") or []
+    try:
+        named = [_Named("default", value)] if isinstance(value, str) else msgspec.convert(value, list[_Named])
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"tokenizer: 'chat_template' in '{folder}' is neither a text nor a list of named ones: {error}"
+        ) from None
+    return {each.name: each.template for each in named}
+
+
+class _Named(msgspec.Struct):
+    """A template as settings list it."""
+
+    name: str
+    template: str

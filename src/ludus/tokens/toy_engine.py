@@ -1,0 +1,146 @@
+"""A toy engine over a real vocabulary: it says what it is told to say, in ids that no tokenizer would choose.
+
+Real models sample text in pieces that encoding the text again does not give back: a word in two halves, a character in
+single bytes, a tag letter by letter. The toy does that on purpose and at random, so it is the hardest engine there is
+for whoever encodes again. Everything it was asked and answered is kept in `log`: the truth to compare with.
+
+It is deterministic: the same replies, prompts and seed give the same ids and logprobs. `standin` serves it over HTTP in
+the wire formats of the real engines.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ludus.errors import ModelError
+from ludus.tokens import EngineFacts, Generated
+from ludus.tokens.tokenizer import Tokenizer
+from ludus.types import Finish, Sampling
+
+Replies = Callable[[str], str]
+"""The text of a prompt in, the text of the reply out."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One thing that was asked for, and what was drawn."""
+
+    prompt: tuple[int, ...]
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: Finish
+    text: str
+
+
+class ToyEngine:
+    """Plays replies. A list is played once, in order; a function is given the prompt's text."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        replies: Replies | Sequence[str],
+        *,
+        seed: int = 0,
+        scatter: float = 0.3,
+        end: str = "",
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.log: list[Draw] = []
+        self.scatter = scatter
+        """How often a text is cut where no tokenizer would cut it: the share of places."""
+        self.replies = replies if callable(replies) else _player(list(replies))
+        named = [number for number, text in tokenizer.ends.items() if text == end]
+        self._end = (named or list(tokenizer.ends) or [None])[0]
+        self._bytes = _byte_ids(tokenizer)
+        self._random = random.Random(seed)
+
+    @property
+    def name(self) -> str:
+        return "toy"
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> list[Generated]:
+        drawn = [self.draw(ids, sampling) for _ in range(n)]
+        return [Generated(ids=d.ids, logprobs=d.logprobs, finish=d.finish, text=d.text, prompt=d.prompt) for d in drawn]
+
+    async def tokenize(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text)
+
+    async def facts(self) -> EngineFacts:
+        return EngineFacts(vocabulary=self.tokenizer.size)
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+    def draw(self, prompt: Sequence[int], sampling: Sampling) -> Draw:
+        """Sample one reply."""
+        text = self.replies(self.tokenizer.decode(prompt))
+        ids = self.scattered(text)
+        finish, limit = Finish.STOP, sampling.max_tokens
+        stopped = self._stopped(ids, sampling.stop)
+        if stopped is not None:
+            ids = ids[:stopped]
+        elif limit is not None and len(ids) >= limit:
+            ids, finish = ids[:limit], Finish.LENGTH
+        elif self._end is not None:
+            ids = [*ids, self._end]
+        logprobs = tuple(-((number * 31 + place * 17) % 997 + 1) / 100 for place, number in enumerate(ids))
+        told = self.tokenizer.decode(ids[:-1] if ids and ids[-1] in self.tokenizer.ends else ids)
+        for word in sampling.stop:
+            told = told.partition(word)[0]
+        drawn = Draw(tuple(prompt), tuple(ids), logprobs, finish, told)
+        self.log.append(drawn)
+        return drawn
+
+    def _stopped(self, ids: Sequence[int], stop: Sequence[str]) -> int | None:
+        """How many ids it took until a stop string had been said."""
+        if stop and any(word in self.tokenizer.decode(ids) for word in stop):
+            return next(
+                k for k in range(1, len(ids) + 1) if any(word in self.tokenizer.decode(ids[:k]) for word in stop)
+            )
+        return None
+
+    def scattered(self, text: str) -> list[int]:
+        """The ids of a text, cut at random places, also inside of characters."""
+        data = text.encode()
+        ids: list[int] = []
+        start = 0
+        while start < len(data):
+            end = start + 1
+            while end < len(data) and self._random.random() >= self.scatter:
+                end += 1
+            ids += self._piece(data[start:end])
+            start = end
+        return ids
+
+    def _piece(self, data: bytes) -> list[int]:
+        try:
+            ids = self.tokenizer.encode(data.decode())
+        except UnicodeDecodeError:
+            return [self._bytes[byte] for byte in data]
+        return ids if self.tokenizer.decode(ids).encode() == data else [self._bytes[byte] for byte in data]
+
+
+def _player(replies: list[str]) -> Replies:
+    def play(_: str) -> str:
+        if not replies:
+            raise ModelError("the toy engine has no reply left", retryable=False)
+        return replies.pop(0)
+
+    return play
+
+
+def _byte_ids(tokenizer: Tokenizer) -> list[int]:
+    """The id of every single byte, in either of the ways that vocabularies spell bytes."""
+    found: list[int] = []
+    for byte, letter in enumerate(_letters()):
+        number = tokenizer.id_of(f"<0x{byte:02X}>")
+        number = tokenizer.id_of(letter) if number is None else number
+        found.append(0 if number is None else number)
+    return found
+
+
+def _letters() -> list[str]:
+    """The letters that byte-level vocabularies write bytes with: printable ones as they are, others shifted up."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    shifted = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(shifted)) for byte in range(256)]

@@ -1,0 +1,42 @@
+"""The demo's benchmark: its intervals and its verdict. What it measures is for running it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))  # the benchmarks are scripts, not a package
+
+import demo
+
+
+def run(initial: int, best: int, seconds: float = 100.0, tasks: int = 64) -> demo.Run:
+    return demo.Run(0, demo.Share(initial, tasks), demo.Share(best, tasks), demo.Share(best, tasks), 2, 4, seconds)
+
+
+def test_intervals_are_wilsons_and_newcombes():
+    assert demo.Share(0, 10).interval == (pytest.approx(0.0, abs=1e-9), pytest.approx(0.2775, abs=1e-4))
+    assert demo.Share(56, 70).interval == (pytest.approx(0.6918, abs=1e-3), pytest.approx(0.8770, abs=1e-3))
+    two = demo.Run(0, demo.Share(48, 80), demo.Share(56, 70), demo.Share(56, 70), 0, 0, 0.0)
+    assert two.gain_interval == (pytest.approx(0.0524, abs=1e-4), pytest.approx(0.3339, abs=1e-4))
+
+
+@pytest.mark.parametrize(
+    ("runs", "missed"),
+    [
+        ([run(0, 50), run(0, 30)], []),
+        ([run(0, 50), run(30, 32)], ["lowest end of a gain's interval"]),
+        ([run(0, 0)], ["lowest end of a gain's interval"]),
+        ([run(0, 50), run(0, 50, 301.0)], ["slowest seed"]),
+    ],
+)
+def test_each_target_is_held(runs: list[demo.Run], missed: list[str]):
+    assert [check.name for check in demo.checks(runs, short=False) if not check.passed] == missed
+    assert all(check.passed for check in demo.checks(runs, short=True))
+
+
+def test_the_report_has_a_line_for_each_seed():
+    assert len(demo.report([run(0, 50), run(0, 30)]).splitlines()) == 4
+    test = {"overall": {"hard": 0.75, "scored": 64}}
+    summary = {name: {"test": test} for name in ("initial", "best", "final")}
+    assert demo.read(1, {**summary, "accepted": 1, "rejected": 2}, 9.0).best == demo.Share(48, 64)

@@ -1,0 +1,117 @@
+"""`ludus gateway`, as a user runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ludus.cli.gateway import check_host, model_of
+from ludus.compat.atropos import Setup, SetupServer
+from ludus.errors import ConfigError
+
+LUDUS = Path(sys.executable).with_name("ludus")
+SCRIPT = """
+import asyncio, pathlib
+
+async def reply(messages, tools, sampling):
+    if messages[-1].content == "slow":
+        pathlib.Path("begun").touch()
+        while not pathlib.Path("go on").exists():
+            await asyncio.sleep(0.01)
+    return f"{messages[-1].content}, {sampling.temperature}"
+"""
+
+
+@contextmanager
+def serving(folder: Path, *flags: str, environment: dict[str, str] | None = None):
+    """The command, up; ended with Ctrl-C."""
+    (folder / "play.py").write_text(SCRIPT)
+    command = [LUDUS, "gateway", "--json", "--out", "run", "--gateway.port", "0", "--model.type", "scripted"]
+    with subprocess.Popen(
+        [*command, "--model.script", "play.py:reply", *flags],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    ) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            if line:
+                yield process, json.loads(line)["url"]
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+
+
+def ask(url: str, words: str, key: str = "") -> dict:
+    body = json.dumps({"messages": [{"role": "user", "content": words}], "temperature": 0}).encode()
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    with urllib.request.urlopen(urllib.request.Request(url + "/chat/completions", body, headers), timeout=60) as reply:
+        return json.loads(reply.read())
+
+
+def written(folder: Path) -> dict[str, dict]:
+    lines = (folder / "run" / "sessions.jsonl").read_text().splitlines()
+    return {record["name"]: record for record in map(json.loads, lines)}
+
+
+def test_sessions_are_recorded_and_ctrl_c_drains(tmp_path):
+    with serving(tmp_path, "--sampling.temperature", "0.5", "--gateway.session.calls", "2") as (process, url):
+        assert ask(url + "/v1", "hi", "anna")["choices"][0]["message"]["content"] == "hi, 0.5"
+        replies = []
+        slow = threading.Thread(target=lambda: replies.append(ask(url + "/s/bob/v1", "slow")))
+        slow.start()
+        while slow.is_alive() and not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        ask(url + "/v1", "hi", "anna")
+        with pytest.raises(urllib.error.HTTPError, match="429") as refused:
+            ask(url + "/v1", "hi", "anna")
+        refused.value.close()
+        process.send_signal(signal.SIGINT)
+        (tmp_path / "go on").touch()
+        slow.join()
+        process.wait(60)
+    assert process.returncode == 0
+    assert replies[0]["choices"][0]["message"]["content"] == "slow, 0.5"
+    records = written(tmp_path)
+    assert {name: len(record["exchanges"]) for name, record in records.items()} == {"anna": 2, "bob": 1}
+    assert records["anna"]["stop"] == "budget"
+
+
+def test_agents_may_have_their_own_sampling_and_atropos_its_routes(tmp_path):
+    flags = ["--gateway.enforce", "false", "--gateway.atropos", "true", "--gateway.token_var", "TEST_GATEWAY_TOKEN"]
+    with serving(tmp_path, *flags, environment={"TEST_GATEWAY_TOKEN": "hush"}) as (_, url):
+        assert ask(url + "/v1", "hi", "hush.anna")["choices"][0]["message"]["content"] == "hi, 0.0"
+        request = urllib.request.Request(url + "/sessions/create", b"{}", {"Authorization": "Bearer hush"})
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            made = json.loads(reply.read())
+        assert ask(f"{url}/{made['uuid']}/v1", "hi")["choices"]
+    assert set(written(tmp_path)) == {"anna", made["uuid"]}
+    assert "hush" not in (tmp_path / "run" / "sessions.jsonl").read_text()
+
+
+def test_other_machines_need_a_token():
+    for host in ("127.0.0.1", "localhost", "::1", "127.3.4.5"):
+        check_host(host, "")
+    for host in ("0.0.0.0", "::", "example.org", "10.0.0.1"):
+        with pytest.raises(ConfigError, match="token_var"):
+            check_host(host, "")
+        check_host(host, "hush")
+
+
+def test_a_setup_names_what_is_wrong_with_it():
+    with pytest.raises(ConfigError, match="server_type"):
+        model_of(Setup("m", (SetupServer("http://127.0.0.1:1/v1", server_type="trl"),)))
+    with pytest.raises(ConfigError, match="setup"):
+        model_of(Setup("m", (SetupServer("http://127.0.0.1:1/v1"),), tokenizer_name="/nowhere/at/all"))

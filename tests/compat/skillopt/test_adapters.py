@@ -1,0 +1,416 @@
+"""SkillOpt's adapters inside our trainer. Those of the package itself are run where it is installed."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.agent import Policy
+from ludus.cli import main
+from ludus.compat.skillopt.adapters import (
+    AdapterEnv,
+    AdapterModel,
+    AdapterReflection,
+    _conversation,
+    in_words,
+    kept_row,
+    not_measured,
+    proposer_of,
+)
+from ludus.errors import ConfigError
+from ludus.models.scripted import ScriptedModel
+from ludus.reflact.journal import InMemory
+from ludus.reflact.records import Record, Step, Summary
+from ludus.reflact.splits import Splits, load
+from ludus.reflact.train_settings import DataSettings, SlowUpdate, TrainSettings
+from ludus.reflact.trainer import train
+from ludus.reflact.training_run import RECORDS, Engine
+from ludus.rollout import Job, run
+from ludus.skill import Skill
+from ludus.store import RunDir
+from ludus.types import Message, Rollout, Task
+
+ADAPTER = '''
+"""An adapter as SkillOpt's documentation shapes it, without the package."""
+import json
+from pathlib import Path
+
+
+class Loader:
+    def __init__(self, split_dir):
+        self.split_dir = split_dir
+
+    def setup(self, cfg):
+        self.items = {
+            split: json.loads(Path(self.split_dir, split, "items.json").read_text())
+            for split in ("train", "val", "test")
+        }
+
+    def get_split_items(self, split):
+        return self.items[split]
+
+    def get_train_size(self):
+        return len(self.items["train"])
+
+
+class Rules:
+    """A task is solved when the skill has its rule."""
+
+    def __init__(self, split_dir="", workers=4, mood="fair"):
+        self.loader, self.mood = Loader(split_dir), mood
+        self.seen = []
+
+    def setup(self, cfg):
+        print("setting up")
+        self.loader.setup(cfg)
+        self.cfg = dict(cfg)
+
+    def get_dataloader(self):
+        return self.loader
+
+    def requires_ray(self):
+        return self.mood == "distributed"
+
+    def build_env_from_batch(self, batch, **more):
+        return list(batch.payload)
+
+    def rollout(self, env_manager, skill_content, out_dir, **more):
+        print("rolling")
+        self.seen.append((more, Path(out_dir).exists(), list(Path(out_dir).iterdir())))
+        rows = []
+        for item in env_manager:
+            if self.mood == "broken":
+                raise ConnectionError("no server")
+            if self.mood == "forgetful":
+                continue
+            right = item["rule"] in skill_content
+            reason = "" if right else f"rule missing: {item['rule']}"
+            if self.mood == "late":
+                right, reason = False, "task-timeout-180s"
+            place = Path(out_dir, "predictions", str(item["id"]))
+            place.mkdir(parents=True)
+            talk = [{"role": "user", "content": item["question"]}, {"role": "assistant", "content": str(right)}]
+            (place / "conversation.json").write_text(json.dumps(talk))
+            rows.append({"id": item["id"], "hard": int(right), "soft": 1.0 if right else 0.25, "fail_reason": reason})
+        return rows
+
+    def get_task_types(self):
+        return ["rule"]
+
+
+class Reflecting(Rules):
+    """Has ideas of its own."""
+
+    def reflect(self, results, skill_content, out_dir, *, prediction_dir, patches_dir, random_seed, **more):
+        self.seeds = [*getattr(self, "seeds", []), random_seed]
+        failed = [row for row in results if not row["hard"]]
+        talks = [json.loads(Path(prediction_dir, str(row["id"]), "conversation.json").read_text()) for row in failed]
+        assert all(talks) and "step_buffer_context" in more and "meta_skill_context" in more
+        rules = sorted({row["fail_reason"].split(": ")[1] for row in failed})
+        edits = [{"op": "append", "content": f"Obey {rule}.", "target": ""} for rule in rules]
+        return [None, {"patch": {"reasoning": "r", "edits": [*edits, "not an edit"]}, "source_type": "failure"}]
+
+
+class Escaping(Rules):
+    """Has ids that would be paths to somewhere else."""
+
+    def rollout(self, env_manager, skill_content, out_dir, **more):
+        return [{"id": item["id"], "hard": 0, "soft": 0.0, "fail_reason": "no"} for item in env_manager]
+
+    def reflect(self, results, skill_content, out_dir, *, prediction_dir, **more):
+        self.escaped = [row["id"] for row in results if Path(prediction_dir, row["id"]).exists()]
+        return []
+
+
+class Simulator(Rules):
+    """Has seeds instead of items."""
+
+    def get_dataloader(self):
+        return None
+
+    def setup(self, cfg):
+        pass
+
+    def build_env_from_batch(self, batch, **more):
+        return [{"id": f"episode-{batch.seed}", "rule": f"RULE-{batch.seed % 3}", "question": str(batch.seed)}]
+'''
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "rules_adapter.py"
+    path.write_text(ADAPTER)
+    for split, count in (("train", 6), ("val", 3), ("test", 3)):
+        items = [{"id": f"{split}:{n}", "question": f"{split} {n}?", "rule": f"RULE-{n % 3}"} for n in range(count)]
+        (tmp_path / "data" / split).mkdir(parents=True)
+        (tmp_path / "data" / split / "items.json").write_text(json.dumps(items))
+    return path
+
+
+def made(file: Path, kind: str = "Rules", **settings: Any) -> AdapterEnv:
+    return AdapterEnv(adapter=f"{file}:{kind}", settings={"split_dir": str(file.parent / "data"), **settings})
+
+
+DATA = DataSettings(mode="splits", train="train", selection="val", test="test")
+SETTINGS = TrainSettings(
+    epochs=2, batch_size=3, minibatch_size=2, slow=SlowUpdate(enabled=False), memory=False, edit_budget=2
+)
+
+
+def optimizer(messages: Sequence[Message], *_: Any) -> str:
+    """Proposes the rules that failures name, and merges nothing away."""
+    asked = messages[1].content
+    if "# Proposals" in asked:
+        count = asked.count("content: ")
+        return json.dumps({"selected": list(range(1, count + 1)), "items": []})
+    rules = re.findall(r"rule missing: (RULE-\d)", asked.partition("# Failed rollouts")[2])
+    return json.dumps({"items": [{"op": "append", "content": f"Obey {rule}."} for rule in dict.fromkeys(rules)]})
+
+
+async def collect(records: AsyncGenerator[Record, None]) -> list[Record]:
+    return [record async for record in records]
+
+
+def trained(env: AdapterEnv, **engine: Any) -> list[Record]:
+    async def go() -> list[Record]:
+        model = AdapterModel(env)
+        try:
+            return await collect(
+                train(
+                    env,
+                    Policy(model, Skill("# Rules\n")),
+                    load(env, DATA),
+                    SETTINGS,
+                    optimizer=ScriptedModel(optimizer, name="optimizer"),
+                    proposer=proposer_of(env),
+                    engine=Engine(**engine),
+                )
+            )
+        finally:
+            await model.close()
+
+    return asyncio.run(go())
+
+
+def rolled(env: AdapterEnv, task: Task, skill: str = "RULE-0") -> Rollout:
+    async def go() -> Rollout:
+        model = AdapterModel(env)
+        try:
+            return await run(Job(task, Policy(model, Skill(skill)), seed=5), env, None)
+        finally:
+            await model.close()
+
+    return asyncio.run(go())
+
+
+def test_an_adapter_trains(file: Path, tmp_path: Path):
+    env = made(file)
+    with RunDir.open(tmp_path / "run", {}) as store:
+        records = trained(env, store=store)
+    summary = records[-1]
+    assert isinstance(summary, Summary)
+    assert summary.best.test is not None and summary.best.test.overall.hard == 1.0
+    assert summary.initial.test is not None and summary.initial.test.overall.hard == 0.0
+    assert all(rule in summary.best.skill.text for rule in ("RULE-0", "RULE-1", "RULE-2"))
+    with RunDir.open(tmp_path / "run", {}, resume=True) as store:
+        again = made(file)
+        assert trained(again, store=store) == records
+        assert again.live.seen == []  # everything was found
+
+
+def test_its_own_reflection_is_used(file: Path):
+    env = made(file, "Reflecting")
+    assert isinstance(proposer_of(env), AdapterReflection)
+    assert proposer_of(made(file)) is None
+    steps = [record for record in trained(env) if isinstance(record, Step)]
+    first = steps[0].reflections[0]
+    assert first.source == "failure" and first.items and first.reasoning == "r"
+    assert first.cut == 1  # what was not in form is counted
+    assert all(item.support == len(first.tasks) for item in first.items)
+    assert steps[0].action == "accept_new_best"
+    assert env.live.seeds == [batch.seed for step in steps for batch in step.batches] == [1043, 1044, 2043, 2044]
+
+
+def test_what_its_own_reflection_said_is_found_when_an_unfinished_step_is_resumed(file: Path):
+    store = InMemory()
+    records = trained(made(file, "Reflecting"), store=store)
+    for key in [key for key, (kind, _) in store.bodies.items() if kind == RECORDS]:
+        del store.bodies[key]  # as if no step had been finished
+    again = made(file, "Reflecting")
+    assert [record.state for record in trained(again, store=store)] == [record.state for record in records]
+    assert again.live.seen == [] and not hasattr(again.live, "seeds")
+
+
+def test_a_simulator_has_seeds_for_tasks(file: Path):
+    env = made(file, "Simulator", train_size=4, sel_env_num=2, test_env_num=1)
+    splits = load(env, DATA)
+    assert [task.id for task in splits.train] == ["train-0", "train-1", "train-2", "train-3"]
+    rollout = rolled(env, splits.train[0])
+    assert rollout.score is not None and rollout.score.passed
+    assert (kept_row(rollout) or {})["id"] == "episode-0"
+
+
+def test_the_record_has_what_the_adapter_said(file: Path):
+    env = made(file)
+    tasks = list(env.tasks("train"))
+    assert (tasks[0].id, tasks[0].prompt, tasks[0].answer["rule"]) == ("train:0", "train 0?", "RULE-0")
+    good, bad = rolled(env, tasks[0]), rolled(env, tasks[1])
+    assert good.score is not None and (good.score.value, good.score.passed, good.score.soft) == (1.0, True, 1.0)
+    assert bad.score is not None and (bad.score.passed, bad.score.feedback) == (False, "rule missing: RULE-1")
+    assert bad.answer == "[user] train 1?\n[assistant] False"
+    assert env.live.seen == [({"use_eval_feedback": True}, True, [])] * 2  # each in an empty folder of its own
+    assert rolled(env, next(iter(env.tasks("val")))).score is not None
+    assert env.live.seen[-1][0] == {}
+
+
+@pytest.mark.parametrize(
+    ("mood", "words"),
+    [("broken", "ConnectionError: no server"), ("forgetful", "no row"), ("late", "task-timeout-180s")],
+)
+def test_what_could_not_be_measured_is_a_failure_and_not_a_zero(file: Path, mood: str, words: str):
+    env = made(file, mood=mood)
+    rollout = rolled(env, next(iter(env.tasks("train"))))
+    assert rollout.score is None
+    assert rollout.failure is not None and rollout.failure.boundary == "model" and words in rollout.failure.message
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (None, "no row"),
+        ({"hard": None}, "no usable 'hard'"),
+        ({"hard": float("nan"), "soft": 0.0}, "no usable 'hard'"),
+        ({"hard": 0, "soft": "x"}, "no usable 'soft'"),
+        ({"hard": 0, "soft": 0.0, "fail_reason": "error: 429"}, "error: 429"),
+        ({"hard": 0, "soft": 0.0, "fail_reason": "unexpected: KeyError: 'x'"}, "unexpected"),
+        ({"hard": 0, "soft": 0.0, "fail_reason": "EM=0: errors are made"}, ""),
+        ({"hard": 0, "fail_reason": None}, ""),
+        ({"hard": 0.5, "soft": 0.5, "fail_reason": "error in 1 of 2"}, ""),
+    ],
+)
+def test_which_rows_say_nothing(row: Any, words: str):
+    assert (words in not_measured(row)) if words else not_measured(row) == ""
+
+
+def test_a_conversation_is_found_whatever_the_adapter_made_of_the_id(tmp_path: Path):
+    (tmp_path / "a_b").mkdir()
+    (tmp_path / "a_b" / "conversation.json").write_text('["said"]')
+    assert _conversation(tmp_path, "a/b") == ["said"] == _conversation(tmp_path, "../../a_b")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "conversation.json").write_text('["other"]')
+    assert _conversation(tmp_path, "a/b") == []  # it could be either
+    assert _conversation(tmp_path, "c") == ["other"]
+
+
+def test_an_id_is_no_path_to_somewhere_else(file: Path, tmp_path: Path):
+    for split in ("train", "val", "test"):
+        items = [{"id": f"../../{split}{n}", "question": "?", "rule": f"RULE-{n}"} for n in range(2)]
+        (tmp_path / "data" / split / "items.json").write_text(json.dumps(items))
+    env = made(file, "Escaping")
+    assert isinstance(trained(env)[-1], Summary)
+    assert env.live.escaped == []
+
+
+def test_conversations_in_words():
+    talk = [
+        {"role": "user", "content": "go"},
+        {"type": "tool_call", "cmd": "ls", "obs": "a.txt"},
+        {"step": 1, "reasoning": "hm", "action": "look", "env_feedback": "a door"},
+        {"role": "system", "content": "EM=0"},
+        "bare",
+    ]
+    assert in_words(talk).splitlines() == [
+        "[user] go",
+        "[does] ls",
+        "[sees] a.txt",
+        "[thinks] hm",
+        "[does] look",
+        "[sees] a door",
+        "[judge] EM=0",
+        "[agent] bare",
+    ]
+    assert "no conversation" in in_words([])
+
+
+def test_what_cannot_be_run_is_refused(file: Path):
+    with pytest.raises(ConfigError, match="wants Ray"):
+        _ = made(file, mood="distributed").live
+    with pytest.raises(ConfigError, match="FileNotFoundError"):
+        _ = AdapterEnv(adapter=f"{file}:Rules", settings={"split_dir": "nowhere"}).live
+    with pytest.raises(ConfigError, match="is no EnvAdapter: it has no get_dataloader, build_env_from_batch, rollout"):
+        _ = AdapterEnv(adapter=f"{file}:Loader").live
+    with pytest.raises(ConfigError, match="the adapter has 6 train items"):
+        list(made(file, train_size=400).tasks("train"))
+
+
+# ---- the package itself -------------------------------------------------------------------------------------------
+
+SEARCHQA = [
+    {"id": f"q{n}", "question": f"Question {n}?", "context": "[DOC] nothing", "answers": [f"answer {n % 2}"]}
+    for n in range(8)
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_adapter_of_the_package_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("skillopt", reason="runs an original adapter, if it is installed", exc_type=ImportError)
+    from skillopt.envs.searchqa import rollout as theirs
+
+    def chat(system: str, user: str, **_: Any) -> tuple[str, dict[str, int]]:
+        if "Question 7?" in user:
+            raise RuntimeError("the server is down")
+        return ("<answer>answer 0</answer>" if "ZERO" in system else "<answer>no idea</answer>"), {}
+
+    monkeypatch.setattr(theirs, "chat_target", chat)
+    monkeypatch.setattr(theirs, "load_prompt", lambda *_, **__: "{skill_section}")  # the package comes without them
+    for split in ("train", "val", "test"):
+        (tmp_path / split).mkdir()
+        items = [item | {"id": f"{split}-{item['id']}"} for item in SEARCHQA]
+        (tmp_path / split / "items.json").write_text(json.dumps(items))
+    env = AdapterEnv(
+        adapter="skillopt.envs.searchqa.adapter:SearchQAAdapter",
+        settings={"split_dir": str(tmp_path), "split_mode": "split_dir", "workers": 2},
+    )
+    splits: Splits = load(env, DataSettings(mode="splits", selection="val", overlap="refuse"))
+    assert len(splits.train) == len(splits.selection) == 8
+    right, wrong, broken = (rolled(env, splits.train[n], "ZERO") for n in (0, 1, 7))
+    assert right.score is not None and right.score.passed
+    assert wrong.score is not None and not wrong.score.passed and "[judge]" in wrong.answer
+    assert broken.score is None and broken.failure is not None and "the server is down" in broken.failure.message
+
+
+# ---- from the command line ----------------------------------------------------------------------------------------
+
+OPTIMIZER = """
+import json, re
+
+def optimizer(messages, tools, sampling):
+    asked = messages[1].content
+    if "# Proposals" in asked:
+        return json.dumps({"selected": [1, 2], "items": []})
+    rules = dict.fromkeys(re.findall(r"rule missing: (RULE-\\d)", asked.partition("# Failed rollouts")[2]))
+    return json.dumps({"items": [{"op": "append", "content": f"Obey {rule}."} for rule in rules]})
+"""
+
+
+def test_a_file_of_theirs_trains_from_the_command_line(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "optimizer.py").write_text(OPTIMIZER)
+    config = tmp_path / "theirs.yaml"
+    config.write_text(
+        f"env: {{name: '{file}:Rules', split_dir: '{tmp_path / 'data'}', workers: 4}}\n"
+        "train: {num_epochs: 2, batch_size: 3, steps_per_epoch: 9}\ngradient: {minibatch_size: 2}\n"
+        "optimizer: {use_slow_update: false, use_meta_skill: false}\n"
+    )
+    told = ["--skillopt", str(config), "--out", str(tmp_path / "out"), "--json"]
+    script = ["--optimizer.type", "scripted", "--optimizer.script", f"{tmp_path / 'optimizer.py'}:optimizer"]
+    assert main(["train", *told, *script]) == 0
+    said = capsys.readouterr()
+    summary = json.loads(said.out)["summary"]
+    assert summary["best"]["test"]["overall"]["hard"] == 1.0
+    assert "steps_per_epoch does nothing" in said.err
+    assert "setting up" in said.err and "rolling" in said.err  # and stdout was one JSON
+    assert main(["train", "--resume", "--out", str(tmp_path / "out"), "--json"]) == 0

@@ -1,0 +1,22 @@
+"""Every numbered example runs as its own docstring says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
+def test_example_runs(path: Path, tmp_path: Path):
+    done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip(), "an example shows something"
+
+
+def test_the_examples_are_numbered_without_gaps():
+    assert [p.name[:2] for p in EXAMPLES] == [f"{n:02}" for n in range(1, len(EXAMPLES) + 1)]
+    assert EXAMPLES

@@ -1,0 +1,142 @@
+"""A gateway with a client beside it, and a small model in token mode."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ludus.gateway import Gateway
+from ludus.http_client import Client, Response
+from ludus.models import Model
+
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+    },
+}
+
+
+@dataclass
+class Guest:
+    """An agent's side: plain HTTP, and what came back."""
+
+    gateway: Gateway
+    client: Client
+
+    async def post(self, url: str, body: Any, headers: Sequence[tuple[str, str]] = ()) -> Response:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.client.request("POST", url, (("Content-Type", "application/json"), *headers), data)
+
+    async def get(self, url: str, headers: Sequence[tuple[str, str]] = ()) -> Response:
+        return await self.client.request("GET", url, headers)
+
+    async def chat(self, session: Any, messages: Sequence[Any], **fields: Any) -> Any:
+        """One chat request that has to work: the reply's JSON."""
+        response = await self.post(session.url + "/chat/completions", {"model": "m", "messages": messages, **fields})
+        assert response.status == 200, response.body
+        return json.loads(response.body)
+
+
+@asynccontextmanager
+async def visiting(model: Model, **options: Any) -> AsyncGenerator[Guest, None]:
+    async with Gateway(model, **options) as gateway, Client() as client:
+        yield Guest(gateway, client)
+    await model.close()
+
+
+def events(body: bytes) -> list[tuple[str, Any]]:
+    """Server-sent events, as names and values; the end mark of OpenAI's streams is a value too."""
+    found: list[tuple[str, Any]] = []
+    for block in body.decode().split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if "data" in lines:
+            data = lines["data"]
+            found.append((lines.get("event", ""), data if data == "[DONE]" else json.loads(data)))
+    return found
+
+
+class Kit:
+    """What the tests of this folder share."""
+
+    ADD = ADD
+    visiting = staticmethod(visiting)
+    events = staticmethod(events)
+
+    @staticmethod
+    def run(test: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(seconds):
+                await test()
+
+        asyncio.run(limited())
+
+    @staticmethod
+    async def until(met: Callable[[], object]) -> None:
+        """Let the others run until something is so."""
+        while not met():  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(0)
+
+    @staticmethod
+    def token_model(replies: Any, **options: Any) -> Any:
+        """A model in token mode over a toy engine: `replies` are texts, or a function of the prompt's text."""
+        pytest.importorskip("tokenizers")
+        pytest.importorskip("jinja2")
+        from ludus.tokens.token_model import TokenModel
+        from ludus.tokens.toy_engine import ToyEngine
+
+        codec = _codec()
+        return TokenModel(ToyEngine(codec.tokenizer, replies, end="<|im_end|>", **options), codec)
+
+    @staticmethod
+    def proven(rows: Sequence[Any], log: Sequence[Any]) -> bool:
+        """Whether every draw of the engine is in one row, marked, behind its own prompt, and nothing else is marked."""
+        for draw in log:
+            start, end = len(draw.prompt), len(draw.prompt) + len(draw.ids)
+            whole = [row for row in rows if row.tokens.ids[:end] == (*draw.prompt, *draw.ids)]
+            if not any(all(row.tokens.sampled[start:end]) for row in whole):
+                return False
+        return sum(sum(row.tokens.sampled) for row in rows) == sum(len(draw.ids) for draw in log)
+
+
+TEMPLATE = """{%- if tools %}{{ '<|im_start|>system\\n' }}{% for t in tools %}{{ t | tojson + '\\n' }}{% endfor %}
+{{- '<|im_end|>\\n' }}{% endif %}
+{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}
+{%- for c in m.tool_calls or [] %}{{ '\\n<tool_call>\\n' + c.function | tojson + '\\n</tool_call>' }}{% endfor %}
+{{- '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+
+def _codec() -> Any:
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer as Rust
+
+    from ludus.parsers import Parser
+    from ludus.tokens.codec import Codec
+    from ludus.tokens.render import Renderer
+    from ludus.tokens.template import Template
+    from ludus.tokens.tokenizer import Tokenizer
+
+    rust = Rust(models.BPE())
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    rust.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    words = ["system user assistant tool name arguments the sum is what"]
+    rust.train_from_iterator(words, trainers.BpeTrainer(vocab_size=350, initial_alphabet=alphabet, show_progress=False))
+    special = ["<|im_start|>", "<|im_end|>"]
+    rust.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    tokenizer = Tokenizer(rust, bos="", eos="<|im_end|>")
+    parser = Parser("hermes")
+    template = Template(TEMPLATE, tokens={"eos_token": "<|im_end|>"})
+    return Codec(tokenizer, Renderer(template, tokenizer, lambda text, calls: parser.render(calls, text)), parser)
+
+
+@pytest.fixture
+def kit() -> Kit:
+    return Kit()

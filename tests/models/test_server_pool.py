@@ -1,0 +1,510 @@
+import asyncio
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ludus.errors import ModelError
+from ludus.http_client import Timeouts
+from ludus.models.openai import ChatModel, ChatSettings, chat_server
+from ludus.models.server import Price, ServerFault
+from ludus.models.server_pool import Bucket, Lane, Retry, Waits, backoff, choose
+from ludus.types import Message, Sampling
+
+USER = [Message("user", "hi")]
+PLAIN = Sampling()
+DOWN = ServerFault("down", retryable=True, down=True)
+BUSY = ServerFault("busy", retryable=True)
+
+
+def ask(kit, *handlers, times: int = 1, retry=Retry(), **settings):
+    """One model over a server per handler, asked so many times in a row. Returns replies or errors, servers, clock."""
+
+    async def main():
+        time = kit.FakeTime()
+        servers = [kit.Loopback(handler) for handler in handlers]
+        for server in servers:
+            await server.__aenter__()
+        model = ChatModel(
+            *(ChatSettings(base_url=server.url, model="m", **settings) for server in servers),
+            retry=retry,
+            waits=time.waits,
+        )
+        got = []
+        try:
+            for _ in range(times):
+                try:
+                    got.append((await model.complete(USER, [], PLAIN)).message.content)
+                except ModelError as error:
+                    got.append(error)
+        finally:
+            await model.close()
+            for server in servers:
+                await server.__aexit__()
+        return got, servers, time
+
+    return asyncio.run(main())
+
+
+# ---- trying again -------------------------------------------------------------------------------------------------
+
+
+def test_an_error_then_a_reply(kit):
+    got, (server,), time = ask(kit, kit.sequence(kit.response(b"", 500), None, b"junk", kit.chat_reply("ok")))
+    assert got == ["ok"]
+    assert len(server.requests) == 4
+    assert time.slept[:2] == [0.25, 0.5]
+
+
+def test_other_statuses_are_not_retried(kit):
+    (error,), (server,), time = ask(kit, kit.sequence(kit.response({"error": "bad"}, 400), kit.chat_reply("ok")))
+    assert isinstance(error, ModelError)
+    assert not error.retryable
+    assert "status 400: bad" in str(error)
+    assert (len(server.requests), time.slept) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", "a web page"),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"choices": ', "not a completion"),
+        (None, "closed before any response"),
+    ],
+)
+def test_what_stays_broken_is_told_after_the_last_attempt(kit, answer, words):
+    (error,), (server,), _ = ask(kit, kit.sequence(answer), retry=Retry(retries=3))
+    assert isinstance(error, ModelError)
+    assert error.retryable
+    assert "no usable reply after 4 attempts; the last: http://127.0.0.1:" in str(error)
+    assert words in str(error)
+    assert len(server.requests) == 4
+
+
+def test_an_unreachable_server_is_tried_and_told(kit):
+    async def main():
+        with socket.socket() as holder:
+            holder.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{holder.getsockname()[1]}/v1"
+            time = kit.FakeTime()
+            model = ChatModel(ChatSettings(base_url=url, model="m"), waits=time.waits)
+            with pytest.raises(ModelError, match=r"after 7 attempts; the last: .* connection refused"):
+                await model.complete(USER, [], PLAIN)
+            await model.close()
+            return time.slept
+
+    assert len(asyncio.run(main())) >= 6
+
+
+def test_a_429_storm_is_weathered_at_the_servers_pace(kit):
+    storm = [kit.response({"error": "slow down"}, 429, Retry_After="20")] * 5
+    got, (server,), time = ask(kit, kit.sequence(*storm, kit.chat_reply("ok")))
+    assert got == ["ok"]
+    assert len(server.requests) == 6
+    assert all(wait >= 20 for wait in time.slept)
+    assert len(time.slept) == 5
+
+
+def test_one_429_slows_everyone_down(kit):
+    """Requests that were not refused themselves also leave the server alone until it is ready."""
+
+    async def main():
+        time = kit.FakeTime()
+        times: list[float] = []
+
+        async def handler(request, writer):
+            times.append(time.now)
+            return kit.response(b"", 429, Retry_After="30") if len(times) == 1 else kit.response(kit.chat_reply())
+
+        async with kit.Loopback(handler) as server:
+            model = ChatModel(ChatSettings(base_url=server.url, model="m", concurrency=1), waits=time.waits)
+            await asyncio.gather(*(model.complete(USER, [], PLAIN) for _ in range(5)))
+            await model.close()
+        return times
+
+    first, *rest = asyncio.run(main())
+    assert len(rest) == 5
+    assert all(at >= first + 30 for at in rest)
+
+
+def test_a_slow_server_against_the_time_limit(kit):
+    async def handler(request, writer):
+        await asyncio.Event().wait()
+
+    (error,), _, _ = ask(kit, handler, timeouts=Timeouts(total=0.02), retry=Retry(retries=1))
+    assert "after 2 attempts" in str(error) and "no whole response in time" in str(error)
+
+
+def test_the_observer_is_told_of_each_retry(kit):
+    async def main():
+        seen: list[ServerFault] = []
+        time = kit.FakeTime()
+        handler = kit.sequence(kit.response(b"", 503), kit.response(b"", 429), kit.chat_reply())
+        async with kit.Loopback(handler) as server:
+            model = ChatModel(ChatSettings(base_url=server.url, model="m"), waits=time.waits)
+            await model.complete(USER, [], PLAIN, on_retry=seen.append)
+            await model.close()
+        return seen
+
+    assert [fault.down for fault in asyncio.run(main())] == [True, False]
+
+
+@given(st.integers(1, 50), st.none() | st.floats(0, 1e6), st.floats(0, 1, exclude_max=True))
+def test_backoff_is_bounded_jittered_and_honours_the_server(attempt, asked, draw):
+    retry = Retry()
+    wait = backoff(attempt, asked, retry, draw)
+    if asked is None:
+        assert 0 <= wait <= min(retry.longest, retry.first * 2.0 ** (attempt - 1))
+    else:
+        assert min(asked, retry.longest_asked) <= wait <= retry.longest_asked + retry.first
+
+
+# ---- several servers ----------------------------------------------------------------------------------------------
+
+
+def test_work_is_spread_evenly(kit):
+    _, servers, _ = ask(kit, *[kit.sequence(kit.chat_reply())] * 3, times=9)
+    assert [len(s.requests) for s in servers] == [3, 3, 3]
+
+
+def test_of_two_servers_one_is_dead(kit):
+    got, (dead, alive), time = ask(kit, kit.sequence(None), kit.sequence(kit.chat_reply("ok")), times=20)
+    assert got == ["ok"] * 20
+    assert len(alive.requests) == 20
+    assert len(dead.requests) == 3  # then it is set aside, and the clock does not move
+    assert time.slept == []
+
+
+def test_a_server_that_comes_back_is_used_again(kit):
+    async def main():
+        time = kit.FakeTime()
+        dead = True
+
+        async def flaky(request, writer):
+            return None if dead else kit.response(kit.chat_reply("back"))
+
+        async with kit.Loopback(flaky) as first, kit.Loopback(kit.sequence(kit.chat_reply("ok"))) as second:
+            urls = (first.url, second.url)
+            model = ChatModel(*(ChatSettings(base_url=url, model="m") for url in urls), waits=time.waits)
+
+            async def some(count):
+                return [(await model.complete(USER, [], PLAIN)).message.content for _ in range(count)]
+
+            assert await some(10) == ["ok"] * 10
+            tried = len(first.requests)
+            time.now += 1
+            assert await some(10) == ["ok"] * 10
+            assert len(first.requests) == tried + 1  # one probe, and it is set aside for longer
+            dead = False
+            time.now += 1
+            assert set(await some(10)) == {"ok", "back"}
+            await model.close()
+
+    asyncio.run(main())
+
+
+def test_a_doubtful_server_is_probed_by_one_request_alone(kit):
+    async def main():
+        time = kit.FakeTime()
+        broken = True
+        all_there = asyncio.Event()
+
+        async def handler(request, writer):
+            if server.active == 9:
+                all_there.set()
+            if len(server.requests) > 4:  # three that broke it, and the probe
+                await all_there.wait()
+            return kit.response(b"", 500) if broken else kit.response(kit.chat_reply())
+
+        async with kit.Loopback(handler) as server:
+            model = ChatModel(ChatSettings(base_url=server.url, model="m"), retry=Retry(retries=0), waits=time.waits)
+            for _ in range(3):
+                with pytest.raises(ModelError):
+                    await model.complete(USER, [], PLAIN)
+            server.peak, broken = 0, False
+            tasks = [asyncio.ensure_future(model.complete(USER, [], PLAIN)) for _ in range(10)]
+            await tasks[0]
+            assert server.peak == 1
+            await asyncio.gather(*tasks)
+            assert server.peak == 9
+            await model.close()
+
+    asyncio.run(main())
+
+
+def test_servers_that_never_answered_are_given_up_soon_and_for_good(kit):
+    """A wrong address must not keep a whole run waiting."""
+
+    async def main():
+        time = kit.FakeTime()
+        async with kit.Loopback(kit.sequence(None)) as server:
+            model = ChatModel(
+                ChatSettings(base_url=server.url, model="m", concurrency=10), retry=Retry(), waits=time.waits
+            )
+            many = (model.complete(USER, [], PLAIN) for _ in range(1000))
+            results = await asyncio.gather(*many, return_exceptions=True)
+            before = len(server.requests)
+            with pytest.raises(ModelError, match="no server has answered for") as late:
+                await model.complete(USER, [], PLAIN)
+            assert len(server.requests) == before, "nobody knocks again"
+            assert not late.value.retryable
+            await model.close()
+        return results, before
+
+    results, requests = asyncio.run(main())
+    assert all(isinstance(r, ModelError) for r in results)
+    assert requests < 100
+
+
+def test_when_nothing_answers_for_long_the_waiting_are_told(kit):
+    """1000 requests do not take their seven attempts one after the other."""
+    retry = Retry(patience=60)
+
+    async def main():
+        time = kit.FakeTime()
+        async with kit.Loopback(kit.sequence(kit.chat_reply("ok"), None)) as server:
+            model = ChatModel(
+                ChatSettings(base_url=server.url, model="m", concurrency=10), retry=retry, waits=time.waits
+            )
+            await model.complete(USER, [], PLAIN)
+            results = await asyncio.gather(
+                *(model.complete(USER, [], PLAIN) for _ in range(1000)), return_exceptions=True
+            )
+            await model.close()
+        return results, len(server.requests)
+
+    results, requests = asyncio.run(main())
+    assert all(isinstance(r, ModelError) for r in results)
+    told = [r for r in results if "no server has answered for" in str(r)]
+    assert len(told) > 900
+    assert requests < 200
+
+
+def lane(active=0, turn=0, failures=0, closed_until=0.0, concurrency=4) -> Lane:
+    made = Lane(chat_server(ChatSettings(base_url="http://h", model="m", concurrency=concurrency)), now=0.0)
+    made.active, made.turn, made.failures, made.closed_until = active, turn, failures, closed_until
+    return made
+
+
+def test_the_choice_of_a_server():
+    retry = Retry(failures=3)
+    idle, busy, full = lane(), lane(active=3), lane(active=4)
+    big = lane(active=3, concurrency=100)
+    aside, probing, due = lane(failures=3, closed_until=9), lane(failures=3, active=1), lane(failures=3)
+    assert choose([busy, idle], 5, retry) is idle
+    assert choose([busy, big], 5, retry) is big
+    assert choose([full, busy], 5, retry) is busy
+    assert choose([full], 5, retry) is None
+    assert choose([aside, busy], 5, retry) is busy
+    assert choose([aside, busy], 9, retry) is aside
+    assert choose([probing, full], 5, retry) is None
+    assert choose([probing, due], 5, retry) is due
+    assert choose([aside, lane(closed_until=8)], 5, retry).closed_until == 8
+    assert choose([idle, busy], 5, retry, avoid=idle) is busy
+    assert choose([idle, full], 5, retry, avoid=idle) is idle
+    assert choose([lane(turn=2), lane(turn=1)], 5, retry).turn == 1
+
+
+def test_failures_that_come_together_set_a_server_aside_once_and_later_ones_for_longer():
+    retry = Retry(failures=3, first=1, longest=5)
+    doubtful = lane()
+    for _ in range(50):
+        doubtful.failed(DOWN, 100.0, retry)
+    assert doubtful.closed_until == 101
+    waits = []
+    for _ in range(5):
+        at = doubtful.closed_until
+        doubtful.failed(DOWN, at, retry)
+        waits.append(doubtful.closed_until - at)
+    assert waits == [2, 4, 5, 5, 5]
+    doubtful.answered()
+    assert doubtful.takes_another(at, retry)
+    doubtful.failed(DOWN, at, retry)
+    assert doubtful.takes_another(at, retry)
+
+
+def test_a_refusal_proves_that_the_server_is_up():
+    retry = Retry()
+    doubtful = lane()
+    for _ in range(3):
+        doubtful.failed(DOWN, 100.0, retry)
+    assert not doubtful.takes_another(100.0, retry)
+    doubtful.failed(BUSY, 100.0, retry)
+    doubtful.active = 2
+    assert doubtful.takes_another(100.0, retry)
+
+
+def test_being_busy_is_not_being_down():
+    retry = Retry()
+    busy = lane()
+    for _ in range(50):
+        busy.failed(BUSY, 100.0, retry)
+    assert busy.takes_another(100.0, retry)
+    busy.failed(ServerFault("busy", retryable=True, retry_after=1e9), 100.0, retry)
+    assert not busy.takes_another(100.0 + 119, retry)
+    busy.answered()  # an older request's success does not overrule what the server asked for
+    assert not busy.takes_another(100.0 + 119, retry)
+    assert busy.takes_another(100.0 + 120, retry)
+
+
+# ---- limits -------------------------------------------------------------------------------------------------------
+
+
+def test_concurrency_is_limited_per_server_and_turns_are_in_order(kit):
+    async def main():
+        all_there = asyncio.Event()
+
+        async def handler(request, writer):
+            if server.active == 4:
+                all_there.set()
+            await all_there.wait()
+            await asyncio.sleep(0.001)
+            return kit.response(kit.chat_reply(request.json["messages"][0]["content"]))
+
+        async with kit.Loopback(handler) as server:
+            model = ChatModel(ChatSettings(base_url=server.url, model="m", concurrency=4))
+            asked = [[Message("user", str(n))] for n in range(40)]
+            got = await asyncio.gather(*(model.complete(messages, [], PLAIN) for messages in asked))
+            await model.close()
+        return [c.message.content for c in got], server
+
+    got, server = asyncio.run(main())
+    assert got == [str(n) for n in range(40)]
+    assert (server.peak, server.connections) == (4, 4)
+    order = [int(r.json["messages"][0]["content"]) for r in server.requests]
+    assert all(abs(place - n) < 8 for place, n in enumerate(order))
+
+
+def test_requests_are_paced(kit):
+    got, _, time = ask(kit, kit.sequence(kit.chat_reply("ok")), times=5, requests_per_minute=30)
+    assert got == ["ok"] * 5
+    assert time.slept == pytest.approx([2, 2, 2, 2])
+
+
+def test_tokens_are_paced_by_what_they_turn_out_to_be(kit):
+    """15 tokens a reply, as the server counts, at 60 a minute: 15 s each, whatever was expected."""
+    _, _, time = ask(kit, kit.sequence(kit.chat_reply("ok")), times=5, tokens_per_minute=60)
+    assert time.slept == pytest.approx([15, 15, 15, 15])
+
+
+@given(
+    st.floats(1, 1000),
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 50)), min_size=1, max_size=30),
+)
+def test_a_bucket_lets_through_no_more_than_its_rate(per_minute, arrivals):
+    bucket, now = Bucket(per_minute, 0.0), 0.0
+    burst = max(1.0, per_minute / 60)
+    passed, last = 0.0, 0.0
+    for pause, amount in arrivals:
+        now += pause
+        at = now + bucket.take(amount, now)
+        assert at >= last - 1e-6  # in order of arrival
+        last = at
+        assert passed + min(amount, burst) <= burst + at * per_minute / 60 + 1e-6
+        passed += amount
+
+
+# ---- cancelling ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["request", "queue", "pace", "backoff"])
+def test_a_cancelled_request_gives_back_what_it_held(kit, where):
+    """Three requests on one turn are held up; the first two, or the one in the queue, are cancelled."""
+
+    async def main():
+        held_up, release = asyncio.Event(), asyncio.Event()
+
+        async def handler(request, writer):
+            if not release.is_set():
+                if where == "backoff":
+                    return kit.response(b"", 500)
+                if where != "pace":
+                    held_up.set()
+                    await release.wait()
+            return kit.response(kit.chat_reply())
+
+        async def sleep(seconds):
+            held_up.set()
+            await release.wait()
+
+        waits = Waits(clock=lambda: 1000.0, sleep=sleep)
+        async with kit.Loopback(handler) as server:
+            rate = 1 if where == "pace" else None
+            settings = ChatSettings(base_url=server.url, model="m", concurrency=1, requests_per_minute=rate)
+            model = ChatModel(settings, waits=waits)
+            tasks = [asyncio.ensure_future(model.complete(USER, [], PLAIN)) for _ in range(3)]
+            await held_up.wait()
+            victims = tasks[1:2] if where == "queue" else tasks[:2]
+            for task in victims:
+                task.cancel()
+            await asyncio.wait(victims)
+            release.set()
+            for task in set(tasks) - set(victims):
+                assert (await task).message.content == "hello"
+            assert (await model.complete(USER, [], PLAIN)).message.content == "hello"
+            await model.close()
+            await server.closed()
+
+    asyncio.run(main())
+
+
+@given(st.lists(st.integers(0, 19), max_size=12), st.integers(1, 3))
+def test_turns_are_never_lost_whatever_is_cancelled(victims, concurrency):
+    """20 requests on few turns; some are cancelled at random moments; the rest all end, and all turns come back."""
+
+    async def main():
+        settings = ChatSettings(base_url="http://h", model="m", concurrency=concurrency)
+        model = ChatModel(settings)
+
+        class Fake:
+            def __init__(self):
+                self.settings = settings
+                self.active = self.peak = 0
+
+            async def attempt(self, messages, tools, sampling):
+                self.active += 1
+                self.peak = max(self.peak, self.active)
+                try:
+                    await asyncio.sleep(0)
+                    return "done"
+                finally:
+                    self.active -= 1
+
+        fake = model._lanes[0].server = Fake()
+        tasks = [asyncio.ensure_future(model.complete(USER, [], PLAIN)) for _ in range(20)]
+        for victim in victims:
+            await asyncio.sleep(0)
+            tasks[victim].cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(r == "done" or isinstance(r, asyncio.CancelledError) for r in results)
+        assert all(r == "done" for n, r in enumerate(results) if n not in victims)
+        assert fake.peak <= concurrency
+        assert model._lanes[0].active == 0
+        assert not model._queue
+
+    asyncio.run(main())
+
+
+def test_close_twice_and_calls_after_it(kit):
+    async def main():
+        async with kit.Loopback(kit.sequence(kit.chat_reply())) as server:
+            model = ChatModel(ChatSettings(base_url=server.url, model="m"))
+            await model.complete(USER, [], PLAIN)
+            await model.close()
+            await model.close()
+            with pytest.raises(ModelError, match="was closed") as caught:
+                await model.complete(USER, [], PLAIN)
+            assert not caught.value.retryable
+
+    asyncio.run(main())
+
+
+def test_names_and_prices_of_several_servers():
+    model = ChatModel(
+        ChatSettings(base_url="http://a", model="m", price=Price(completion=1)),
+        ChatSettings(base_url="http://b", model="m", price=Price(completion=3)),
+        ChatSettings(base_url="http://c", model="org/m"),
+    )
+    assert model.name == "m|org/m"
+    assert model.price == Price(completion=3)

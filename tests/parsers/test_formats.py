@@ -1,0 +1,398 @@
+"""What each format does with what models really write: the good, the broken and the cut."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ludus.errors import ConfigError
+from ludus.parsers import Parsed, Parser, Text, names
+from ludus.parsers.formats import FORMATS, SAME
+from ludus.types import Call, ToolSpec
+
+
+def read(format: str, text: str, *tools: ToolSpec, **options: Any) -> tuple[str, list[tuple[str, Any]], list[str]]:
+    """Content, calls as (name, arguments), and the kinds of the problems."""
+    reply = Parser(format).parse(text, tools, **options)
+    return reply.content, [(c.name, json.loads(c.arguments)) for c in reply.calls], [p.kind for p in reply.problems]
+
+
+def tool(name: str, **kinds: Any) -> ToolSpec:
+    properties = {key: {"type": kind} if isinstance(kind, str) else kind for key, kind in kinds.items()}
+    return ToolSpec(name, "", {"type": "object", "properties": properties})
+
+
+F = '{"name": "f", "arguments": {"x": 1}}'
+G = '{"name": "g", "arguments": {}}'
+
+
+# ---- hermes: JSON between tags ------------------------------------------------------------------------------------
+
+HERMES = {
+    "text before": (f"hi <tool_call>{F}</tool_call>", "hi", [("f", {"x": 1})], []),
+    "text between and after": (
+        f"a <tool_call>{F}</tool_call> b <tool_call>{G}</tool_call>\nc",
+        "a b\nc",
+        [("f", {"x": 1}), ("g", {})],
+        [],
+    ),
+    "no closing tag": (f"<tool_call>\n{F}", "", [("f", {"x": 1})], []),
+    "half a closing tag": (f"<tool_call>{F}</tool_c", "", [("f", {"x": 1})], []),
+    "cut JSON": ('<tool_call>{"name": "f", "arg', '<tool_call>{"name": "f", "arg', [], ["truncated"]),
+    "a good call and a cut one": (
+        f'<tool_call>{F}</tool_call>\n<tool_call>{{"name": "g',
+        '<tool_call>{"name": "g',
+        [("f", {"x": 1})],
+        ["truncated"],
+    ),
+    "a bad call between two good ones": (
+        f"<tool_call>{F}</tool_call><tool_call>{{'name'}}</tool_call><tool_call>{G}</tool_call>",
+        "<tool_call>{'name'}</tool_call>",
+        [("f", {"x": 1}), ("g", {})],
+        ["malformed"],
+    ),
+    "a string that is not closed": (
+        f'<tool_call>{{"name": "f", "arguments": {{"x": "1}}}}</tool_call>\n<tool_call>{G}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {"x": "1}}</tool_call>',
+        [("g", {})],
+        ["malformed"],
+    ),
+    "calls in a thought": (
+        f"<think>maybe <tool_call>{F}</tool_call></think>real <tool_call>{G}</tool_call>",
+        f"<think>maybe <tool_call>{F}</tool_call></think>real",
+        [("g", {})],
+        [],
+    ),
+    "a thought without end": (f"<think>so <tool_call>{F}</tool_call>", f"<think>so <tool_call>{F}</tool_call>", [],
+                              ["truncated"]),
+    "arguments encoded twice": (
+        '<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>', "", [("f", {"x": 1})], []),
+    "arguments encoded three times": (
+        f'<tool_call>{{"name": "f", "arguments": {json.dumps(json.dumps(json.dumps({"x": 1})))}}}</tool_call>',
+        "", [("f", {"x": 1})], []),
+    "a closing tag in a string": (
+        '<tool_call>{"name": "f", "arguments": {"x": "a</tool_call>b"}}</tool_call>', "",
+        [("f", {"x": "a</tool_call>b"})], []),
+    "raw newlines in a string": (
+        '<tool_call>{"name": "f", "arguments": {"x": "a\nb\tc"}}</tool_call>', "", [("f", {"x": "a\nb\tc"})], []),
+    "no arguments": ('<tool_call>{"name": "f"}</tool_call>', "", [("f", {})], []),
+    "arguments that are null": ('<tool_call>{"name": "f", "arguments": null}</tool_call>', "", [("f", {})], []),
+    "no name": ('<tool_call>{"arguments": {}}</tool_call>', '<tool_call>{"arguments": {}}</tool_call>', [],
+                ["malformed"]),
+    "an empty tag": ("<tool_call></tool_call>", "<tool_call></tool_call>", [], ["malformed"]),
+    "a list in a tag": (f"<tool_call>[{F}, {G}]</tool_call>", "", [("f", {"x": 1}), ("g", {})], []),
+    "two objects in a tag": (f"<tool_call>{F}\n{G}</tool_call>", "", [("f", {"x": 1}), ("g", {})], []),
+    "an upper-case tag": (f"<TOOL_CALL>{F}</TOOL_CALL>", f"<TOOL_CALL>{F}</TOOL_CALL>", [], []),
+    "the API's own form": (
+        '<tool_call>{"type": "function", "function": {"name": "f", "arguments": "{}"}}</tool_call>', "",
+        [("f", {})], []),
+    "NaN": ('<tool_call>{"name": "f", "arguments": {"x": NaN}}</tool_call>',
+            '<tool_call>{"name": "f", "arguments": {"x": NaN}}</tool_call>', [], ["malformed"]),
+    "the tag in prose": ("Use the <tool_call> tag.", "Use the <tool_call> tag.", [], ["malformed"]),
+    "an end token": (f"<tool_call>{F}</tool_call><|im_end|>", "", [("f", {"x": 1})], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HERMES)
+def test_hermes(case: str) -> None:
+    text, content, calls, problems = HERMES[case]
+    assert read("hermes", text) == (content, calls, problems)
+
+
+def test_a_problem_says_where_and_what() -> None:
+    (problem,) = Parser("hermes").parse('Well: <tool_call>{"name": "f", "arguments": {"x" 1}}</tool_call>').problems
+    assert (problem.kind, problem.at) == ("malformed", 6)
+    assert problem.raw == '<tool_call>{"name": "f", "arguments": {"x" 1'
+    assert "bad JSON" in problem.why
+
+
+def test_half_a_surrogate_is_kept_as_an_escape() -> None:
+    (call,) = Parser("hermes").parse('<tool_call>{"name": "f", "arguments": {"x": "\\ud83d"}}</tool_call>').calls
+    assert call.arguments == '{"x": "\\ud83d"}'
+    assert call.arguments.encode()
+
+
+def test_a_thought_that_the_prompt_began() -> None:
+    text = f"first <tool_call>{F}</tool_call></think> then <tool_call>{G}</tool_call>"
+    assert read("hermes", text, thinking=True)[1] == [("g", {})]
+    assert read("hermes", text)[1] == [("f", {"x": 1}), ("g", {})]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("<think>a <think>b</think> {f}</think>c {g}", ["g"]),
+        ("<think>a <think>b <think>c</think> {f}</think> {f}</think> {g}", ["g"]),
+        ("<think>the tag <think> opens it</think> {f} c", ["f"]),  # it speaks of the tag
+        ("<think>the tag <think> opens it</think> {f} <think>{g}</think> {f}", ["f", "f"]),
+    ],
+    ids=["nested", "twice", "mentioned", "mentioned, and another thought"],
+)
+def test_a_thought_within_a_thought_ends_with_its_own_tag_if_there_is_one(text: str, names: list[str]) -> None:
+    text = text.format(f=f"<tool_call>{F}</tool_call>", g=f"<tool_call>{G}</tool_call>")
+    reply = Parser("hermes").parse(text)
+    assert [call.name for call in reply.calls] == names
+    assert reply.problems == ()
+    stream = Parser("hermes").stream()
+    pieces = [event for char in text for event in stream.feed(char)] + stream.finish()
+    assert Parsed.of(pieces) == reply
+
+
+def test_a_thought_that_the_prompt_began_and_the_model_begins_again_is_one() -> None:
+    text = f"\n<think>hm</think> <tool_call>{F}</tool_call>"
+    stream = Parser("hermes").stream(thinking=True)
+    assert Call("call_0", "f", '{"x": 1}') in stream.feed(text), "nothing more is waited for"
+
+
+# ---- the other shapes ---------------------------------------------------------------------------------------------
+
+WEATHER = tool(
+    "get_weather", city="string", days="integer", detailed="boolean", where="object", also=["string", "null"]
+)
+
+OTHERS: list[tuple[str, str, str, list[tuple[str, Any]], list[str]]] = [
+    # mistral: three generations
+    ("mistral", f"[TOOL_CALLS] [{F}, {G}]", "", [("f", {"x": 1}), ("g", {})], []),
+    ("mistral", f"a[TOOL_CALLS] [{F}] b", "a", [("f", {"x": 1})], ["stray"]),
+    ("mistral", f'[TOOL_CALLS] [{F}, {{"name": "g", "ar', "", [("f", {"x": 1})], ["truncated"]),
+    ("mistral", f'[TOOL_CALLS] [{{"name": "b", "arguments": {{bad}}}}, {F}]', "", [("f", {"x": 1})], ["malformed"]),
+    ("mistral", '[TOOL_CALLS]f{"x": 1}[TOOL_CALLS]g{"y": {"z": 2}}', "", [("f", {"x": 1}), ("g", {"y": {"z": 2}})], []),
+    ("mistral", '[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{"x": 1}', "", [("f", {"x": 1})], []),
+    ("mistral", '[TOOL_CALLS]f{"x": ', '[TOOL_CALLS]f{"x": ', [], ["truncated"]),
+    ("mistral", '[THINK]use [TOOL_CALLS]f{"x": 1}[/THINK]No.', '[THINK]use [TOOL_CALLS]f{"x": 1}[/THINK]No.', [], []),
+    # llama: JSON without markers
+    ("llama3_json", f"{F}{G}", "", [("f", {"x": 1}), ("g", {})], []),
+    ("llama3_json", f"<|python_tag|>{F}; {G}<|eom_id|>", "", [("f", {"x": 1}), ("g", {})], []),
+    ("llama4_json", f'Like {{"a": 1}}: {F} ok?', 'Like {"a": 1}: ok?', [("f", {"x": 1})], []),
+    ("llama3_json", f'{{"type": "list", "calls": [{F}]}}', f'{{"type": "list", "calls": [{F}]}}', [], ["malformed"]),
+    ("llama3_json", f'{{"name": "w", "parameters": {{"calls": [{F}]', f'{{"name": "w", "parameters": {{"calls": [{F}]',
+     [], ["truncated"]),
+    # deepseek
+    ("deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f \n ```json\n\n"
+     '{"x": 1} \n```\n<｜tool▁call▁end｜>\n'
+     "<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```", "",
+     [("f", {"x": 1}), ("g", {})], []),
+    ("deepseek_v3_1", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>oops<｜tool▁call▁end｜>"
+     '<｜tool▁call▁begin｜>g<｜tool▁sep｜>{"y": "<｜tool▁call▁end｜>"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+     "<｜tool▁call▁begin｜>f<｜tool▁sep｜>oops<｜tool▁call▁end｜>",
+     [("g", {"y": "<｜tool▁call▁end｜>"})], ["malformed"]),
+    ("deepseek_v3_1", '<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"x": 1}<｜tool▁call▁end｜>', "", [("f", {"x": 1})], []),
+    # kimi: calls outside their section are read too
+    ("kimi_k2", 'Ok.<|tool_call_begin|>functions.f:3<|tool_call_argument_begin|>{"x": 1}<|tool_call_end|> Done.',
+     "Ok. Done.", [("f", {"x": 1})], []),
+    ("kimi_k2", "<|tool_call_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+     "<|tool_call_end|><|tool_call_section_end|>", "", [("f", {})], []),
+    # glm
+    ("glm45", "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>True</arg_value>\n<arg_key>y</arg_key>\n"
+     "<arg_value>007</arg_value>\n</tool_call>", "", [("f", {"x": True, "y": "007"})], []),
+    ("glm47", "<tool_call>f</tool_call>", "", [("f", {})], []),
+    ("glm47", '<tool_call>{"name": "a"}</tool_call>', '<tool_call>{"name": "a"}</tool_call>', [], ["malformed"]),
+    ("glm45", "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>a </tool_call> b</arg_value>\n</tool_call>", "",
+     [("f", {"x": "a </tool_call> b"})], []),
+    ("glm45", "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>a", "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>a",
+     [], ["truncated"]),
+    # qwen3_coder
+    ("qwen3_coder", "<function=f>\n<parameter=x>\n1\n</parameter>\n</function>", "", [("f", {"x": 1})], []),
+    ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=x>\necho 'a > b'\n</function>\n</tool_call>\n"
+     "<tool_call>\n<function=g>\n<parameter=y>\n2\n</parameter>\n</function>\n</tool_call>", "",
+     [("f", {"x": "echo 'a > b'"}), ("g", {"y": 2})], []),
+    ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=x>\nif a:\n</function>\n\n</parameter>\n</function>", "",
+     [("f", {"x": "if a:\n</function>\n"})], []),
+    ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n",
+     "<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n", [], ["truncated"]),
+    # python
+    ("pythonic", "[f(x=-1.5, y=[1, (2, 3)], z={'a': None}), g()]", "",
+     [("f", {"x": -1.5, "y": [1, [2, 3]], "z": {"a": None}}), ("g", {})], []),
+    ("pythonic", "see [1] and [f(x)]", "see [1] and [f(x)]", [], ["malformed"]),
+    ("olmo3", "<function_calls>f(x=1)\ng(y=oops)\nh(z='</function_calls>')</function_calls> ok", "ok",
+     [("f", {"x": 1}), ("h", {"z": "</function_calls>"})], ["malformed"]),
+    ("lfm2", "<|tool_call_start|>[f(x='it's', y='ok'), g()]<|tool_call_end|>", "",
+     [("f", {"x": "it's", "y": "ok"}), ("g", {})], []),
+    # braces
+    ("gemma4", '<|tool_call>call:f{x:{y:[1,<|"|>a, b}<|"|>],z:null}}<tool_call|>', "",
+     [("f", {"x": {"y": [1, "a, b}"], "z": None}})], []),
+    # sections without a call are text
+    ("minimax_m2", "<minimax:tool_call>nothing</minimax:tool_call>", "<minimax:tool_call>nothing</minimax:tool_call>",
+     [], []),
+    ("kimi_k3", "<|open|>think<|sep|><|open|>tools<|sep|><|close|>think<|sep|>"
+     "<|open|>response<|sep|>Hi<|close|>response<|sep|>", "Hi", [], []),
+    ("kimi_k3", '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>json type="object"<|sep|>{"x": 1}'
+     "<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>", "", [("f", {"x": 1})], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("format", "text", "content", "calls", "problems"), OTHERS)
+def test_formats(format: str, text: str, content: str, calls: list[tuple[str, Any]], problems: list[str]) -> None:
+    assert read(format, text) == (content, calls, problems)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("city", "1", "1"),
+        ("city", "null", "null"),
+        ("city", "", ""),
+        ("city", ' {"a": 1} ', ' {"a": 1} '),
+        ("days", "1", 1),
+        ("days", " 2 ", 2),
+        ("days", "3.0", 3),
+        ("days", "soon", "soon"),
+        ("detailed", "True", True),
+        ("detailed", "FALSE", False),
+        ("where", '{"a": [1]}', {"a": [1]}),
+        ("where", "{'a': True}", {"a": True}),
+        ("where", '{\\"a\\": 1}', {"a": 1}),
+        ("where", '"{\\"a\\": 1}"', {"a": 1}),
+        ("also", "null", None),
+        ("also", "none", "none"),
+        ("other", "1", 1),
+        ("other", "1 or 2", "1 or 2"),
+        ("other", "True", True),
+        ("days", "NaN", "NaN"),  # no JSON, so it is not taken for a number
+        ("other", "NaN", "NaN"),
+        ("other", "-1e999", "-1e999"),
+        ("other", "[1, Infinity]", "[1, Infinity]"),
+    ],
+)
+def test_types_follow_the_schema(key: str, text: str, value: Any) -> None:
+    for format, spelled in {
+        "glm47": f"<tool_call>get_weather<arg_key>{key}</arg_key><arg_value>{text}</arg_value></tool_call>",
+        "qwen3_coder": f"<function=get_weather>\n<parameter={key}>\n{text}\n</parameter>\n</function>",
+        "dots": f'<dots_function_call><invoke name="get_weather"><parameter name="{key}">{text}</parameter></invoke>',
+    }.items():
+        assert read(format, spelled, WEATHER)[1] == [("get_weather", {key: value})], format
+
+
+def test_a_schema_may_refer_to_its_definitions() -> None:
+    spec = tool("f", x={"$ref": "#/$defs/Color"}, y={"anyOf": [{"type": "integer"}, {"enum": ["1", "2"]}]})
+    spec.parameters["$defs"] = {"Color": {"enum": ["1", "2"]}}
+    given = "".join(f"<arg_key>{key}</arg_key><arg_value>1</arg_value>" for key in "xy")
+    text = f"<tool_call>f{given}</tool_call>"
+    assert read("glm47", text, spec)[1] == [("f", {"x": "1", "y": 1})]
+
+
+# ---- names and ids ------------------------------------------------------------------------------------------------
+
+
+def ids(format: str, text: str, **options: Any) -> list[str]:
+    return [call.id for call in Parser(format).parse(text, **options).calls]
+
+
+def test_ids_are_counted_or_the_formats_own() -> None:
+    assert ids("hermes", f"<tool_call>{F}</tool_call>" * 2) == ["call_0", "call_1"]
+    assert ids("hermes", f"<tool_call>{F}</tool_call>", first=7) == ["call_7"]
+    assert ids("mistral", '[TOOL_CALLS]f{"x": 1}[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{}') == ["call00000", "abcdefghi"]
+    call = "<|tool_call_begin|>functions.f:5<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    assert ids("kimi_k2", call) == ["functions.f:5"]
+    assert ids("kimi_k2", call * 2) == ["functions.f:5", "call_0"], "no id twice"
+
+
+def test_a_name_is_told_from_its_arguments_where_the_format_loses_it() -> None:
+    text = '<|tool_call_begin|>0<|tool_call_argument_begin|>{"city": "Rome"}<|tool_call_end|>'
+    assert read("kimi_k2", text, WEATHER, tool("now")) == ("", [("get_weather", {"city": "Rome"})], ["repaired"])
+    assert read("kimi_k2", text)[1:] == ([], ["malformed"])
+
+
+def test_a_namespace_is_dropped_only_where_the_tool_is_known_without_it() -> None:
+    text = "[weather.get_weather(city='Rome')]"
+    assert read("pythonic", text, WEATHER)[1] == [("get_weather", {"city": "Rome"})]
+    assert read("pythonic", text)[1] == [("weather.get_weather", {"city": "Rome"})]
+
+
+def test_an_unknown_tool_is_a_call_unless_the_format_says_otherwise() -> None:
+    assert read("hermes", f"<tool_call>{F}</tool_call>", WEATHER)[1] == [("f", {"x": 1})]
+    text = f"<dots_function_call>{F}</dots_function_call>"
+    assert read("dots", text, WEATHER) == (text, [], ["unknown_tool"])
+
+
+def test_names_are_found_however_they_are_spelled() -> None:
+    assert Parser("DeepSeek-V3.1").format is Parser("deepseek_v31").format is FORMATS["deepseek_v3_1"]
+    assert Parser("granite-20b-fc").format is FORMATS["granite_20b_fc"]
+    assert {*FORMATS, *SAME, "auto"} == set(names())
+
+
+def test_an_unknown_parser_is_the_users_mistake() -> None:
+    with pytest.raises(ConfigError, match="unknown tool-call parser 'hermez': did you mean 'hermes'"):
+        Parser("hermez")
+
+
+# ---- auto ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_auto_tells_formats_apart(format: str) -> None:
+    written = Parser(format).render([Call("call_0", "get_weather", '{"city": "Rome", "days": 2}')])
+    assert read("auto", written, WEATHER) == ("", [("get_weather", {"city": "Rome", "days": 2})], [])
+
+
+def test_auto_does_not_look_for_bare_calls_in_prose() -> None:
+    said = f"The log says {F}, and [f(x=1)]."
+    assert read("auto", said) == (said, [], [])
+    assert read("auto", f" {F}; {G}")[1] == [("f", {"x": 1}), ("g", {})]
+
+
+# ---- cut short ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_cut_call_is_never_run_in_half(format: str) -> None:
+    """Of a reply that is cut anywhere, every call that is read is one that was written."""
+    spec = tool("f", path="string", text="string", n="integer")
+    calls = [
+        Call("call_0", "f", '{"path": "/tmp/a", "text": "one, two) three", "n": 12}'),
+        Call("call_1", "f", '{"path": "b", "text": "x", "n": 345}'),
+    ]
+    whole = [("f", json.loads(call.arguments)) for call in calls]
+    parser = Parser(format)
+    text = parser.render(calls)
+    assert read(format, text, spec)[1] == whole
+    for end in range(len(text)):
+        found = read(format, text[:end], spec)[1]
+        assert found == whole[: len(found)], text[:end]
+    one = parser.render(calls[:1])
+    cut = one[: len(one) * 3 // 4]
+    assert read(format, cut, spec)[1:] == ([], ["truncated"])
+
+
+# ---- in pieces ----------------------------------------------------------------------------------------------------
+
+
+def said(stream: Any, piece: str) -> str:
+    return "".join(event.text for event in stream.feed(piece) if isinstance(event, Text))
+
+
+def test_content_is_passed_on_as_soon_as_it_is_certain() -> None:
+    stream = Parser("hermes").stream()
+    assert said(stream, "Hello wor") == "Hello wor"
+    assert said(stream, "ld, 1 <") == "ld, 1"
+    assert said(stream, " 2 <tool") == " < 2"
+    assert said(stream, "box> <tool_call>") == " <toolbox>"
+    assert said(stream, "\n") == ""
+    assert said(stream, "is a tag") == " <tool_call>\nis a tag"
+    assert said(stream, f". <tool_call>{F}") == "."
+    assert stream.feed("</tool_call>") == [Call("call_0", "f", '{"x": 1}')]
+    assert said(stream, "\nDone") == "\nDone"
+    assert stream.finish() == []
+
+
+def test_a_thought_is_passed_on_while_it_is_thought() -> None:
+    stream = Parser("hermes").stream()
+    assert said(stream, "<think>hm <tool_call>x") == "<think>hm <tool_call>x"
+    assert said(stream, "y</thin") == "y"
+    assert said(stream, "k>z") == "</think>z"
+
+
+def test_calls_of_a_section_come_one_by_one() -> None:
+    stream = Parser("kimi_k2").stream()
+    call = "<|tool_call_begin|>functions.f:{}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+    assert stream.feed("Ok. <|tool_calls_section_begin|>" + call.format(0)) == [
+        Text("Ok."),
+        Call("functions.f:0", "f", "{}"),
+    ]
+    assert stream.feed(call.format(1)) == [Call("functions.f:1", "f", "{}")]
+
+
+def test_a_text_of_nothing_but_markers_is_told_of_a_hundred_times() -> None:
+    reply = Parser("hermes").parse("<tool_call>" * 1000)
+    assert reply.content == "<tool_call>" * 1000
+    assert len(reply.problems) == 100

@@ -1,0 +1,327 @@
+"""The proposer without a model: what it makes of rollouts, and a training run in which it is all there is."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from ludus.agent import Policy
+from ludus.envs.orders import SIZES, Orders
+from ludus.models.scripted import ScriptedModel, call, say
+from ludus.reflact.proposers import View
+from ludus.reflact.proposers.answer_forms import shared_form
+from ludus.reflact.proposers.exemplars import Exemplars, likeness, replaceable, spread
+from ludus.reflact.records import Record, Reflection, Step, Summary
+from ludus.reflact.splits import Splits, load
+from ludus.reflact.train_settings import DataSettings, SlowUpdate, TrainSettings
+from ludus.reflact.trainer import train
+from ludus.skill import GUIDANCE, Edit, Skill
+from ludus.skill_examples import Example, parse, render
+from ludus.types import (
+    Completion,
+    Message,
+    Provenance,
+    Rollout,
+    Sampling,
+    Score,
+    StopReason,
+    Task,
+    ToolSpec,
+    Turn,
+)
+
+SETTINGS = TrainSettings(epochs=2, batch_size=8, edit_budget=4, slow=SlowUpdate(enabled=False), memory=False)
+FORM = "Answer with one line of 3 parts with `|` between them, and nothing else."
+
+
+def view(skill: str = "", history: str = "", step: int = 1, **settings: Any) -> View:
+    told = msgspec.structs.replace(SETTINGS, **settings)
+    return View(told, Skill(skill), 1, step, history, "", "", None)
+
+
+def rollout(
+    asked: str, answer: str, *, reference: Any = None, passed: bool = False, reply: Message | None = None
+) -> Rollout:
+    return Rollout(
+        task=Task(id=re.sub(r"\W+", "-", asked), prompt=asked, answer=reference),
+        provenance=Provenance(policy="p", model="m"),
+        turns=(Turn(Completion(reply or say(answer))), *([Turn(Completion(say(answer)))] if reply else [])),
+        stop=StopReason.FINISHED,
+        score=Score.of(float(passed)),
+    )
+
+
+FAILED = [
+    rollout("Please send 83 blue lamps to the store.", "Sure, which store?", reference="lamps|blue|83"),
+    rollout("We are out of red hats, so ship 5 of them.", "I am sorry.", reference="hats|red|5"),
+    rollout("Could I get 7 cups in green?", "Of course!", reference="cups|green|7"),
+    rollout("Please send 84 blue lamps to the store.", "Sure, where is it?", reference="lamps|blue|84"),
+]
+
+
+def reflect(rollouts: Sequence[Rollout], at: View | None = None, **options: Any) -> tuple[Reflection, ...]:
+    async def arriving() -> AsyncIterator[Rollout]:
+        for each in rollouts:
+            yield each
+
+    return asyncio.run(Exemplars(**options).reflect(at or view(), 1, arriving()))
+
+
+def edits(reflections: Sequence[Reflection], at: View | None = None, **options: Any) -> list[Edit]:
+    items = asyncio.run(Exemplars(**options).aggregate(at or view(), reflections))
+    assert all(isinstance(item, Edit) for item in items)
+    return [item for item in items if isinstance(item, Edit)]
+
+
+def learned(rollouts: Sequence[Rollout], at: View | None = None, **options: Any) -> list[Edit]:
+    return edits(reflect(rollouts, at, **options), at, **options)
+
+
+def made(found: Sequence[Edit]) -> list[Example]:
+    return [example for edit in found for example in parse(edit.content)]
+
+
+# ---- what becomes of a rollout ------------------------------------------------------------------------------------
+
+
+def test_failures_with_a_reference_become_a_rule_and_examples_with_their_evidence():
+    rule, *found = learned(FAILED)
+    assert (rule.op, rule.content, rule.support) == ("append", FORM, 4)
+    assert set(rule.evidence) == {each.task.id for each in FAILED}
+    for edit in found:
+        (example,) = parse(edit.content)
+        (task,) = [each.task for each in FAILED if each.task.prompt == example.input]
+        assert (edit.op, edit.source, edit.support, edit.evidence) == ("append", "failure", 1, (task.id,))
+        assert (edit.content, example.output) == (render(example), task.answer)
+
+
+def test_near_duplicates_are_left_out():
+    found = made(learned(FAILED))
+    assert len(found) == 3  # 83 and 84 blue lamps: one of them
+    assert len({example.output.split("|")[0] for example in found}) == 3
+    skill = render(Example("Please send 85 blue lamps to the store.", "lamps|blue|85"))
+    assert {e.output for e in made(learned(FAILED, view(skill)))} == {"hats|red|5", "cups|green|7"}
+    assert len(made(learned(FAILED, alike=1.0))) == 3  # the rule takes one place of four
+    assert len(made(learned(FAILED, view(edit_budget=5), alike=1.0))) == 4
+
+
+def test_successes_become_examples_of_what_the_agent_said():
+    passed = rollout("9 white vases, please.", "vases|white|9\n", passed=True)
+    (edit,) = learned([passed])
+    assert (made([edit]), edit.source) == ([Example("9 white vases, please.", "vases|white|9")], "success")
+    assert learned([passed], view(failure_only=True)) == []
+    assert [edit.source for edit in learned([passed, *FAILED])] == [*["failure"] * 4, "success"]
+
+
+def test_without_leave_to_see_references_only_successes_are_shown():
+    passed = rollout("9 white vases, please.", "vases|white|9", passed=True)
+    found = learned([passed, *FAILED], view(show_reference=False))
+    assert [example.output for example in made(found)] == ["vases|white|9"]
+    assert not any(each.task.answer in edit.content for edit in found for each in FAILED)
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [
+        rollout("What now?", "No idea.", reference=None),
+        rollout("What now?", "No idea.", reference={"hidden": "tests"}),
+        rollout("What now?", "No idea.", reference="  "),
+        rollout("What now?", "Done.", reference="42", passed=True, reply=call("terminal", command="ls")),
+        rollout("What now? " * 200, "No idea.", reference="42"),
+        rollout(f"What is {GUIDANCE.start}?", "No idea.", reference="42"),
+        msgspec.structs.replace(rollout("What now?", "No idea.", reference="42"), score=None),
+    ],
+    ids=["no reference", "not in words", "blank", "tools were used", "too long", "a marker", "not judged"],
+)
+def test_some_rollouts_make_no_example(useless: Rollout):
+    assert learned([useless]) == []
+
+
+def test_the_same_rollouts_lead_to_the_same_edits_and_the_seed_orders_them():
+    assert reflect(FAILED) == reflect(FAILED)
+    orders = {tuple(e.output for e in made(learned(FAILED, view(seed=seed)))) for seed in range(20)}
+    assert len(orders) > 1
+    identities = [Exemplars().identity, Exemplars(most=3).identity, Exemplars(chars=9).identity]
+    assert len({*identities, Exemplars(alike=0.5).identity}) == 4
+
+
+# ---- the cap and the budget ---------------------------------------------------------------------------------------
+
+
+def test_no_reflection_has_more_items_than_the_budget():
+    (reflection,) = reflect(FAILED, view(edit_budget=2))
+    assert (len(reflection.items), reflection.cut) == (2, 2)
+    places = asyncio.run(Exemplars().select(view(), reflection.items, 1))
+    assert places == (0,)
+
+
+KNOWN = [
+    Example("10 pink kites, please.", "kites|pink|10"),
+    Example("We need 20 gray ropes by Friday.", "ropes|gray|20"),
+    Example("We need 20 gray bells by Friday.", "bells|gray|20"),
+]
+
+
+def test_what_several_batches_teach_is_put_together():
+    passed = rollout(FAILED[1].task.prompt, "hats|red|5", reference="hats|red|5", passed=True)
+    rule, *found = edits([*reflect(FAILED[:3]), *reflect([passed, *FAILED[1:]], view(seed=9))])
+    assert (rule.support, set(rule.evidence)) == (4, {each.task.id for each in FAILED})
+    assert sorted(example.output.split("|")[0] for example in made(found)) == ["cups", "hats", "lamps"]
+    assert {edit.source for edit in found} == {"failure", "mixed"}
+
+
+def test_past_the_cap_failures_take_the_place_of_what_resembles_another():
+    at = view("\n\n".join([FORM, *map(render, KNOWN)]))
+    room = learned(FAILED, at, most=4)  # three examples for one free place
+    assert [edit.op for edit in room] == ["append", "replace", "replace"]
+    assert {edit.target for edit in room[1:]} == {render(KNOWN[1]), render(KNOWN[2])}
+    passed = rollout("9 white vases, please.", "vases|white|9", passed=True)
+    assert learned([passed], at, most=3) == []
+    assert len(learned([passed], at, most=4)) == 1
+
+
+def test_only_examples_that_an_edit_can_name_are_replaced():
+    skill = Skill(render(KNOWN[0]).replace("```text", "```") + "\n\n" + render(KNOWN[1]))
+    assert (len(parse(skill.text)), replaceable(skill)) == (2, [KNOWN[1]])
+
+
+def test_spread_begins_with_the_most_different():
+    near, far = Example("a b c", "d"), Example("w x y", "z")
+    assert spread([near, far], [Example("a b c", "e")], 0.9) == [1, 0]
+    assert spread([near, near, far], [], 1.0) == [0, 2]
+    assert spread([], [near], 0.5) == []
+    assert (likeness(frozenset(), frozenset()), likeness(frozenset("ab"), frozenset("bc"))) == (
+        1.0,
+        pytest.approx(1 / 3),
+    )
+
+
+# ---- rules --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answers", "rule", "kept", "broken"),
+    [
+        (["yes", "no", "yes", "no"], "Answer with one of these and nothing else: no, yes.", "no", "No way"),
+        (["1", "2,000", "-3.5"], "Answer with a number and nothing else.", "17", "about 17"),
+        (
+            ['{"b": 1, "a": 2}', '{"a": 0, "b": 0}', '{"a": 7, "b": 8}'],
+            "Answer with one JSON object with the keys a, b, and nothing else.",
+            '{"a": 1, "b": 1}',
+            '{"a": 1}',
+        ),
+        (["a|b|1", "c|d|2", "e|f|3"], FORM, "x|y|z", "x|y"),
+        (
+            ["so\n#### 1", "then\n\n#### 2", "thus\n#### 3"],
+            "End with a line that begins with `####`.",
+            "a\n#### 4",
+            "4",
+        ),
+        (["a cat", "some dog", "the mouse"], "Answer with one short line and nothing else.", "an ox", "an\nox"),
+    ],
+)
+def test_what_right_answers_share(answers: list[str], rule: str, kept: str, broken: str):
+    form = shared_form(answers)
+    assert form is not None
+    assert form.rule == rule
+    assert form.kept_by(kept) and not form.kept_by(broken)
+
+
+@pytest.mark.parametrize("answers", [[], ["a|b", "c|d"], ["a|b", "c|d", ""], ["one\nline", "two\nrows here", "x" * 99]])
+def test_nothing_shared_is_no_rule(answers: list[str]):
+    assert shared_form(answers) is None
+
+
+def test_a_rule_is_proposed_once_and_only_if_failures_break_it():
+    assert learned(FAILED)[0].content == FORM
+    assert learned(FAILED, view(f"# Orders\n\n{FORM}\n"))[0].content != FORM
+    assert learned(FAILED, view(history=f"Tried and rejected:\n1. append: {FORM}"))[0].content != FORM
+    keeping = [rollout(each.task.prompt, "x|y|z", reference=each.task.answer) for each in FAILED]
+    assert all(parse(edit.content) for edit in learned(keeping))
+
+
+# ---- a whole run --------------------------------------------------------------------------------------------------
+
+
+def clerk(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Message:
+    """Can do a phrasing of which it was shown an order before."""
+    asked = messages[-1].content
+    shown = {_shape(message.content) for message in messages[:-1] if message.role == "user"}
+    if _shape(asked) not in shown:
+        return say("How can I help you?")
+    number = re.search(r"\d+", asked)
+    color = next(word for word in re.findall(r"\w+", asked) if word in COLORS)
+    thing = next(word for word in re.findall(r"\w+", asked) if word in THINGS)
+    return say(f"{thing}|{color}|{number[0] if number else ''}")
+
+
+COLORS = {task.answer.split("|")[1] for split in SIZES for task in Orders().tasks(split)}
+THINGS = {task.answer.split("|")[0] for split in SIZES for task in Orders().tasks(split)}
+
+
+def _shape(asked: str) -> str:
+    return " ".join(word for word in re.findall(r"[a-z]+", asked.lower()) if word not in COLORS | THINGS)
+
+
+def splits() -> Splits:
+    return load(Orders(), DataSettings(mode="splits"))
+
+
+def trained(settings: TrainSettings = SETTINGS, examples_as: Any = "turns", skill: str = "# Orders\n") -> list[Record]:
+    async def collect() -> list[Record]:
+        policy = Policy(ScriptedModel(clerk), Skill(skill), examples_as=examples_as)
+        run = train(Orders(), policy, splits(), settings, proposer=Exemplars())
+        return [record async for record in run]
+
+    return asyncio.run(collect())
+
+
+def test_training_without_an_optimizer_teaches_the_task():
+    records = trained()
+    end = records[-1]
+    assert isinstance(end, Summary)
+    assert end.initial.test and end.best.test
+    assert (end.initial.test.overall.hard, end.best.test.overall.hard) == (0.0, 1.0)
+    assert end.accepted >= 2
+    assert end.best.skill.text.startswith("# Orders\n")
+    assert {spent.role for spent in end.spent} == {"agent"}
+    steps = [record for record in records if isinstance(record, Step)]
+    assert all(step.budget is None or len(_applied(step)) <= (step.budget.value or 0) for step in steps)
+
+
+def _applied(step: Step) -> list[Edit]:
+    return [f.item for f in step.fates if isinstance(f.item, Edit) and f.status.startswith("applied")]
+
+
+def test_nothing_of_the_other_splits_is_in_a_skill_and_every_edit_has_train_tasks_as_evidence():
+    ours = {task.id for task in Orders().tasks("train")}
+    others = [task for split in ("validation", "test") for task in Orders().tasks(split)]
+    for record in trained():
+        for held in (record.state.current, record.state.best):
+            assert not any(task.prompt in held.skill.text or task.answer in held.skill.text for task in others)
+        if isinstance(record, Step):
+            for fate in record.fates:
+                assert fate.item.evidence and set(fate.item.evidence) <= ours
+
+
+def test_runs_with_the_same_seed_are_equal_and_another_seed_goes_another_way():
+    def skills(records: Sequence[Record]) -> list[str]:
+        return [record.state.current.skill.text for record in records]
+
+    assert skills(trained()) == skills(trained())
+    assert skills(trained()) != skills(trained(msgspec.structs.replace(SETTINGS, seed=7)))
+
+
+def test_where_the_examples_stand_decides_for_an_agent_that_reads_no_text():
+    end = trained(examples_as="text")[-1]
+    assert isinstance(end, Summary)
+    assert (end.accepted, end.best.skill.text) == (0, "# Orders\n")
+
+
+def test_a_budget_of_nothing_changes_nothing():
+    end = trained(msgspec.structs.replace(SETTINGS, epochs=1, edit_budget=0, min_edit_budget=0))[-1]
+    assert isinstance(end, Summary)
+    assert (end.best.skill.text, end.skipped) == ("# Orders\n", 3)

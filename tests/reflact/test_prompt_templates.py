@@ -1,0 +1,116 @@
+"""Prompts: strict fields, overrides that cannot lose any, and examples that are what the code expects."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ludus.errors import ConfigError
+from ludus.reflact.items import Document, Suggestion
+from ludus.reflact.prompt_templates import Prompts, fields
+from ludus.reflact.stages import aggregate, appendix, reflect, select, update
+from ludus.reflact.stages import optimizer_memory as meta
+from ludus.reflact.stages import slow_update as slow
+from ludus.skill import Edit
+
+OURS = Prompts.load()
+PARTS = {"item_edit", "item_suggestion", "item_document", "notes", "reask"}
+
+
+@pytest.mark.parametrize("name", OURS.names)
+def test_a_prompt_renders_with_exactly_its_fields(name: str):
+    values = {field: f"<{field}>" for field in fields(OURS.text(name))}
+    if name in PARTS:
+        rendered = OURS.part(name, **values)
+    else:
+        system, message = OURS.messages(name, values)
+        assert (system.role, message.role) == ("system", "user")
+        rendered = system.content + message.content
+    assert "{{" not in rendered
+    assert all(value in rendered for value in values.values())
+
+
+def test_a_missing_or_unused_field_is_an_error():
+    with pytest.raises(ValueError, match=r"missing \['problem'\]"):
+        OURS.part("reask")
+    with pytest.raises(ValueError, match=r"does not use \['colour'\]"):
+        OURS.part("reask", problem="x", colour="red")
+    values = dict.fromkeys(fields(OURS.text("rank")), "")
+    with pytest.raises(ValueError, match="does not use"):
+        OURS.messages("rank", {**values, "more": ""})
+    del values["skill"]
+    with pytest.raises(ValueError, match=r"missing \['skill'\]"):
+        OURS.messages("rank", values)
+
+
+def test_values_are_never_read_as_templates():
+    assert OURS.part("reask", problem="{{problem}} {{other}}").startswith("Your reply cannot be used: {{problem}} {{o")
+
+
+def test_a_folder_overrides_prompts_by_name(tmp_path: Path):
+    (tmp_path / "reask.md").write_text("No: {{problem}}")
+    changed = Prompts.load(tmp_path)
+    assert changed.part("reask", problem="x") == "No: x"
+    assert changed.text("rank") == OURS.text("rank")
+    assert changed.hash("reask") != OURS.hash("reask")
+    assert changed.digest != OURS.digest == Prompts.load().digest
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("reasc.md", "{{problem}}", "did you mean 'reask'"),
+        ("reask.md", "No.", r"exactly these fields: \{\{problem\}\}"),
+        ("reask.md", "{{problem}} {{skill}}", "exactly these fields"),
+        ("consolidate.md", "{{notes}} {{count}}", "and the line '<!-- message -->'"),
+    ],
+)
+def test_an_override_that_does_not_fit_is_refused(tmp_path: Path, name: str, text: str, says: str):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        Prompts.load(tmp_path)
+
+
+def test_a_folder_within_it_is_for_one_environment(tmp_path: Path):
+    (tmp_path / "reask.md").write_text("For all: {{problem}}")
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / "reask.md").write_text("For orders: {{problem}}")
+    said = {env: Prompts.load(tmp_path, env).part("reask", problem="no") for env in ("", "orders", "gsm8k")}
+    assert said == {"": "For all: no", "orders": "For orders: no", "gsm8k": "For all: no"}
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="is not a folder"):
+        Prompts.load(tmp_path / "no")
+
+
+REPLIES = {
+    "analyst_failure": reflect.REPLIES["patch"],
+    "analyst_success": reflect.REPLIES["patch"],
+    "merge_failure": aggregate.REPLIES["patch"],
+    "merge_success": aggregate.REPLIES["patch"],
+    "merge_final": aggregate.REPLIES["patch"],
+    "rank": select.RankReply,
+    "budget": select.BudgetReply,
+    "rewrite": update.RewriteReply,
+    "slow": slow.SlowReply,
+    "meta": meta.MemoryReply,
+    "consolidate": appendix.NotesReply,
+    "item_edit": Edit,
+    "item_suggestion": Suggestion,
+    "item_document": Document,
+}
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_the_examples_in_a_prompt_are_replies_that_the_code_accepts(name: str):
+    (example,) = re.findall(r"```json\n(.*?)```", OURS.text(name), re.DOTALL)
+    lines = example.splitlines() if name == "item_edit" else [example]
+    for line in lines:
+        value = msgspec.json.decode(line, type=REPLIES[name])
+        assert set(msgspec.json.decode(line)) <= set(value.__struct_fields__)
+
+
+def test_every_prompt_is_used_and_tested():
+    assert set(OURS.names) == set(REPLIES) | PARTS

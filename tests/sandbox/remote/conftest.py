@@ -1,0 +1,292 @@
+"""Backends for the tests, started when first asked for and stopped at the end of the session."""
+
+import asyncio
+import importlib.util
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.pool import Pool
+from ludus.sandbox.profiles import open_fleet
+from ludus.sandbox.remote.bundle import receiver
+from ludus.sandbox.remote.fleet import Fleet
+from ludus.sandbox.remote.link import StdioLink
+from ludus.sandbox.remote.program import run_program
+from ludus.sandbox.remote.remote_sandbox import About
+from ludus.sandbox.settings import ApptainerSettings, DockerSettings, ModalSettings, NomadSettings, SshSettings
+
+HERE = Path(__file__).parent
+SPEC = SandboxSpec(disk_mb=64, memory_mb=512)
+BACKENDS = ("docker", "docker_single", "podman", "ssh", "nomad", "apptainer", "modal")
+"""With `docker_single`, a slot has a container to itself, without namespaces in it; elsewhere several share one."""
+
+
+def load(path: Path) -> ModuleType:
+    """A file of tests as a module."""
+    spec = importlib.util.spec_from_file_location(f"ludus_tests_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+machinery = load(HERE / "machinery.py")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Last of all: the daemons live until the session ends, and other tests check that nothing is running.
+
+    A behaviour is tested on every backend; of its variants, which are the shell's business, one is, and all on one.
+    """
+    items.sort(key=lambda item: HERE in item.path.parents)
+    seen: Counter[tuple[str, str]] = Counter()
+    spared: list[pytest.Item] = []
+    for item in items:
+        backend = getattr(item, "callspec", None) and item.callspec.params.get("backend", "")
+        if backend and HERE in item.path.parents and backend != BACKENDS[0]:
+            seen[item.originalname, backend] += 1
+            if seen[item.originalname, backend] > 1:
+                spared.append(item)
+    items[:] = [item for item in items if item not in spared]
+    config.hook.pytest_deselected(items=spared)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Generator[None]:
+    """In place of the check for local slots: no child but the daemons outlives a test."""
+    yield
+
+
+@pytest.fixture(scope="session")
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="ludus-t-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def skipping(name: str) -> Iterator[None]:
+    try:
+        yield
+    except machinery.Missing as missing:
+        pytest.skip(f"{name}: {missing}")
+
+
+@pytest.fixture(scope="session")
+def image(folder: Path) -> Path:
+    path = folder / "image.tar"
+    with skipping("image"):
+        machinery.image_tar(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def docker_socket(folder: Path, image: Path) -> Iterator[Path]:
+    with skipping("docker"):
+        (folder / "docker").mkdir()
+        yield from machinery.docker(folder / "docker", image)
+
+
+@pytest.fixture(scope="session")
+def podman_socket(folder: Path, image: Path) -> Iterator[Path]:
+    with skipping("podman"):
+        (folder / "podman").mkdir()
+        yield from machinery.podman(folder / "podman", image)
+
+
+@pytest.fixture(scope="session")
+def sshd(folder: Path) -> Iterator[Any]:
+    with skipping("ssh"):
+        (folder / "ssh").mkdir()
+        yield from machinery.sshd(folder / "ssh")
+
+
+@pytest.fixture(scope="session")
+def nomad(folder: Path) -> Iterator[Any]:
+    with skipping("nomad"):
+        (folder / "nomad").mkdir()
+        yield from machinery.nomad(folder / "nomad")
+
+
+@pytest.fixture(scope="session")
+def apptainer(folder: Path, image: Path) -> tuple[Path, Path]:
+    """The command, and an image."""
+    with skipping("apptainer"):
+        (folder / "apptainer").mkdir()
+        folder.chmod(0o755)
+        return machinery.apptainer(folder / "apptainer", image)
+
+
+@pytest.fixture(scope="session")
+def modal_standin(folder: Path, apptainer: tuple[Path, Path]) -> Iterator[Any]:
+    with skipping("modal"):
+        (folder / "modal").mkdir()
+        yield from machinery.modal(folder / "modal", apptainer[1])
+
+
+@pytest.fixture(scope="session")
+def slurm(folder: Path) -> Iterator[dict[str, str]]:
+    """The variables of a cluster's user."""
+    with skipping("slurm"):
+        (folder / "slurm").mkdir()
+        yield from machinery.slurm(folder / "slurm")
+
+
+@asynccontextmanager
+async def started_slotd(*prefix: str, python: str = "/usr/bin/python3", lapse: float = 30.0, **settings: Any) -> Any:
+    """A slotd as a child process, and the link to it."""
+    link = StdioLink(await run_program([*prefix, *receiver(python)]))
+    try:
+        reply = await link.start({"view": "system", **settings}, seconds=30, lapse=lapse)
+        yield link, msgspec.convert(reply.head, About)
+    finally:
+        await link.close()
+
+
+@pytest.fixture
+def slotd() -> Callable[..., Any]:
+    return started_slotd
+
+
+# ---- one pool per backend ----------------------------------------------------------------------------------------
+
+
+class Ground:
+    """A pool of one backend that lives through many tests, in an event loop of its own."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.pool = Pool(fleet.create, max_slots=8, warm=1)
+        self._runner = asyncio.Runner()
+        self._runner.run(self.pool.__aenter__())
+
+    def run(self, test: Callable[[Sandbox], Awaitable[None]], spec: SandboxSpec = SPEC) -> None:
+        self._runner.run(self._in_slot(test, spec))
+
+    async def _in_slot(self, test: Callable[[Sandbox], Awaitable[None]], spec: SandboxSpec) -> None:
+        async with asyncio.timeout(300):
+            async with self.pool.lease(spec) as box:
+                await test(box)
+
+    def close(self) -> None:
+        self._runner.run(self._end())
+        self._runner.close()
+
+    async def _end(self) -> None:
+        await self.pool.__aexit__(None, None, None)
+        await self.fleet.close()
+        assert (self.pool.metrics().lost, self.pool.metrics().failed) == (0, 0)
+
+
+class Maker:
+    """Makes fleets of one backend: settings of the tests, and whatever a test changes in them."""
+
+    def __init__(self, kind: type, secrets: dict[str, str] | None = None, **common: object) -> None:
+        self._kind, self._common, self.secrets = kind, common, secrets or {}
+
+    def profile(self, **changes: object) -> Any:
+        return self._kind(**{**self._common, **changes})
+
+    def __call__(self, **changes: object) -> Fleet:
+        return open_fleet(self.profile(**changes), secret=lambda name, _: self.secrets.get(name, ""))
+
+
+@pytest.fixture(scope="session")
+def docker_fleet(docker_socket: Path) -> Maker:
+    """Four slots per container, with namespaces of their own."""
+    return Maker(DockerSettings, image=machinery.IMAGE, socket=str(docker_socket), network="host", slots=4)
+
+
+@pytest.fixture(scope="session")
+def docker_single_fleet(docker_socket: Path) -> Maker:
+    """A container per slot, without any right to make namespaces."""
+    return Maker(DockerSettings, image=machinery.IMAGE, socket=str(docker_socket), network="host", slots=1)
+
+
+@pytest.fixture(scope="session")
+def podman_fleet(podman_socket: Path) -> Maker:
+    image = f"localhost/{machinery.IMAGE}"
+    return Maker(DockerSettings, image=image, socket=str(podman_socket), network="host", slots=4)
+
+
+@pytest.fixture(scope="session")
+def ssh_fleet(sshd: Any) -> Maker:
+    return Maker(
+        SshSettings,
+        hosts=("127.0.0.1",),
+        port=sshd.port,
+        user="root",
+        config_file="none",
+        key_file=str(sshd.key),
+        known_hosts=str(sshd.known_hosts),
+        python="/usr/bin/python3",
+    )
+
+
+@pytest.fixture(scope="session")
+def nomad_fleet(nomad: Any) -> Maker:
+    return Maker(
+        NomadSettings,
+        {"TEST_NOMAD_TOKEN": nomad.token},
+        address=nomad.address,
+        token_var="TEST_NOMAD_TOKEN",
+        driver="raw_exec",
+        slots=4,
+        python="/usr/bin/python3",
+    )
+
+
+@pytest.fixture(scope="session")
+def apptainer_fleet(apptainer: tuple[Path, Path]) -> Maker:
+    command, root = apptainer
+    return Maker(ApptainerSettings, command=str(command), image=str(root), slots=2)
+
+
+@pytest.fixture(scope="session")
+def modal_fleet(modal_standin: Any) -> Iterator[Maker]:
+    secrets = {"TEST_MODAL_ID": "ak-test", "TEST_MODAL_SECRET": "as-test"}
+    names = {"token_id_var": "TEST_MODAL_ID", "token_secret_var": "TEST_MODAL_SECRET"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MODAL_SERVER_URL", modal_standin.url)
+        yield Maker(ModalSettings, secrets, slots=4, **names)
+
+
+# A ground is closed before the daemon that its fleet needs, because its fixture asks for it.
+
+
+def _ground(fleet: str) -> Any:
+    @pytest.fixture(scope="session")
+    def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
+        # The loop rests while other backends have their turn, and the heartbeat with it.
+        ground = Ground(request.getfixturevalue(fleet)(lapse_seconds=3600.0, idle_seconds=3600.0))
+        yield ground
+        ground.close()
+
+    return ground
+
+
+for _name in BACKENDS:
+    globals()[f"{_name}_ground"] = _ground(f"{_name}_fleet")
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    request.getfixturevalue(f"{request.param}_ground")
+    return request.param
+
+
+@pytest.fixture
+def in_box(request: pytest.FixtureRequest) -> Callable[..., None]:
+    return lambda backend, test, spec=SPEC: request.getfixturevalue(f"{backend}_ground").run(test, spec)

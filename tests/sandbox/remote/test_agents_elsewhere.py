@@ -1,0 +1,103 @@
+"""An agent that we did not write, in slots that are not on this machine: asked, scored and recorded id by id."""
+
+import asyncio
+import importlib.util
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pytest
+
+from ludus.agent import Policy
+from ludus.envs.terminal_test import TerminalTest
+from ludus.harness.known import KNOWN
+from ludus.models import Model
+from ludus.models.scripted import ScriptedModel, say
+from ludus.rl.rows import rows
+from ludus.rollout import Job, run
+from ludus.sandbox.pool import Pool
+from ludus.sandbox.remote.fleet import Fleet
+from ludus.types import Message, Rollout
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def agents() -> ModuleType:
+    """The tests of agents in slots of this machine, which have a tiny agent."""
+    path = Path(__file__).parents[2] / "harness" / "test_harness.py"
+    spec = importlib.util.spec_from_file_location("ludus_tests_harness", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(params=["docker", "docker_single", "ssh"])
+def fleet(request) -> Callable[[], Fleet]:
+    return request.getfixturevalue(f"{request.param}_fleet")
+
+
+def in_pool(fleet: Callable[[], Fleet], work: Callable[[Pool], Awaitable[T]]) -> T:
+    """Do something with slots of a backend, and end all of them."""
+
+    async def main() -> T:
+        slots = fleet()
+        try:
+            async with asyncio.timeout(300), Pool(slots.create, max_slots=4) as pool:
+                return await work(pool)
+        finally:
+            await slots.close()
+
+    return asyncio.run(main())
+
+
+def test_an_agent_elsewhere_is_scored_and_its_rollout_is_a_training_row(fleet, agents):
+    wanted = json.dumps({"name": "bash", "arguments": {"command": agents.MAKE}})
+    model = agents.token_model([f"<tool_call>\n{wanted}\n</tool_call>", "Done."])
+    job = Job(agents.GREETING, Policy(model, harness=agents.TINY), seed=5)
+    rollout = in_pool(fleet, lambda pool: run(job, TerminalTest(), pool))
+    assert rollout.score is not None, rollout.failure
+    assert rollout.score.passed
+    assert rollout.exit is not None
+    assert (rollout.exit.code, rollout.exit.output) == (0, "Done.\n")
+    (row,) = rows(rollout)
+    last = model.engine.log[-1]
+    assert row.tokens.ids == (*last.prompt, *last.ids)
+    drawn = [number for number, sampled in zip(row.tokens.ids, row.tokens.sampled, strict=True) if sampled]
+    assert drawn == [number for draw in model.engine.log for number in draw.ids]
+
+
+@pytest.mark.parametrize("name", list(KNOWN))
+def test_a_real_agent_does_a_task_in_a_container(docker_single_fleet, agents, name):
+    harness = agents.real(KNOWN[name])
+
+    def once(model: Model, **fields: Any) -> Rollout:
+        job = Job(agents.GREETING, Policy(model, harness=harness, **fields), seed=5)
+        return in_pool(docker_single_fleet, lambda pool: run(job, TerminalTest(), pool))
+
+    agents.check_task(KNOWN[name], once)
+
+
+def test_an_agent_elsewhere_is_cancelled_in_the_middle_of_a_question(docker_fleet, agents):
+    async def work(pool: Pool) -> None:
+        asked = asyncio.Event()
+
+        async def think(*_: object) -> Message:
+            asked.set()
+            await asyncio.Event().wait()
+            return say("Never.")
+
+        job = Job(agents.GREETING, Policy(ScriptedModel(think), harness=agents.TINY))
+        running = asyncio.create_task(run(job, TerminalTest(), pool))
+        await asked.wait()
+        running.cancel()
+        await asyncio.wait((running,))
+        assert running.cancelled()
+        done = Job(agents.GREETING, Policy(ScriptedModel([say("Nothing.")]), harness=agents.TINY))
+        assert (await run(done, TerminalTest(), pool)).answer == "Nothing."
+
+    in_pool(docker_fleet, work)

@@ -1,0 +1,71 @@
+"""Slots of Apptainer, against a stand-in of its command line that really isolates."""
+
+import asyncio
+import os
+import sys
+from itertools import pairwise
+
+import pytest
+
+from ludus.errors import SandboxError
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.processes import children
+from ludus.sandbox.remote.apptainer import apptainer_command
+from ludus.sandbox.settings import ApptainerSettings, Mount
+
+SPEC = SandboxSpec(disk_mb=32)
+
+run = sys.modules["ludus_tests_machinery"].finish
+
+
+def test_slots_of_an_ordinary_user(apptainer_fleet, tmp_path):
+    async def work() -> None:
+        (tmp_path / "f").write_text("shared")
+        for part in (tmp_path, *list(tmp_path.parents)[:2]):
+            part.chmod(0o755)
+        before = set(children(os.getpid()))
+        fleet = apptainer_fleet(env={"FROM": "profile"}, mounts=(Mount(source=str(tmp_path), target="/cache"),))
+        one, two = await asyncio.gather(*(fleet.create(SPEC) for _ in range(2)))
+        assert fleet.servers()[0].about.isolation == "namespaces"
+        seen = await one.exec("id -un; cat /cache/f; echo $FROM; env | grep -c APPTAINER; ls /proc | grep -c '^[0-9]'")
+        assert seen.stdout.splitlines()[:3] == [b"agent", b"sharedprofile", b"0"]
+        await one.exec("echo x >/tmp/f; sleep 640.5 &")
+        assert (await two.exec("ls /tmp; pgrep -f 640.5 || echo none")).stdout == b"none\n"
+        await fleet.close()
+        assert set(children(os.getpid())) == before
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"image": "/no/such/image.sif"}, "could not open image"),
+        ({"command": "/no/such/apptainer"}, "did not start"),
+        ({"python": "python9"}, "python9"),
+        ({"arguments": ("--no-such-flag",)}, "unknown flag: --no-such-flag"),
+    ],
+)
+def test_what_cannot_start_says_why(apptainer_fleet, change, words):
+    async def work() -> None:
+        fleet = apptainer_fleet(**change)
+        with pytest.raises(SandboxError, match=words):
+            await fleet.create(SPEC)
+        await fleet.close()
+
+    run(work)
+
+
+def test_the_command_line():
+    settings = ApptainerSettings(
+        image="docker://python:3.11", slots=2, cpus=1.5, gpus=True, fakeroot=True, limit_memory=True, arguments=("--x",)
+    )
+    command = apptainer_command(settings, SandboxSpec(memory_mb=100, disk_mb=10, processes=50))
+    assert command[:2] == ["apptainer", "exec"]
+    for flag in ("--containall", "--no-home", "--cleanenv", "--nv", "--fakeroot", "--x"):
+        assert flag in command
+    pairs = list(pairwise(command))
+    assert ("--memory", f"{2 * (100 + 30 + 64) + 96}M") in pairs
+    assert ("--pids-limit", "132") in pairs
+    assert ("--cpus", "1.5") in pairs
+    assert ("docker://python:3.11", "python3") in pairs

@@ -1,0 +1,504 @@
+"""Containers of a real Docker engine and of real Podman: what the contract does not say, and what goes wrong."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ludus.errors import SandboxError
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.owner import is_orphan, own_mark
+from ludus.sandbox.remote.docker import OWNER, Docker, container, split_image
+from ludus.sandbox.remote.docker_api import Engine
+from ludus.sandbox.settings import DockerSettings, Mount
+
+SPEC = SandboxSpec(disk_mb=32, memory_mb=256, processes=100)
+
+
+@pytest.fixture(params=["docker", "docker_single", "podman"])
+def engine(request):
+    """A way to make fleets, and the engine's socket."""
+    socket = request.getfixturevalue("podman_socket" if request.param == "podman" else "docker_socket")
+    return request.getfixturevalue(f"{request.param}_fleet"), str(socket)
+
+
+run = sys.modules["ludus_tests_machinery"].finish
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+async def containers(socket: str) -> list[dict]:
+    """Those of this test run, that are not of the session's pools."""
+    filters = json.dumps({"label": [OWNER, "test=yes"]})
+    return json.loads(await Engine(socket).request("GET", "/containers/json", {"all": "true", "filters": filters}))
+
+
+async def none_left(socket: str) -> None:
+    for _ in range(2000):
+        if not await containers(socket):
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(await containers(socket))
+
+
+TEST = {"labels": {"test": "yes"}}
+
+
+MANY = b"""
+import os, time
+count = 0
+try:
+    while count < 1000:
+        if os.fork() == 0:
+            time.sleep(5)
+            os._exit(0)
+        count += 1
+except OSError:
+    print(count)
+"""
+
+# ---- what a slot is -------------------------------------------------------------------------------------------------
+
+
+def test_a_slot_is_kept_from_its_container_and_the_network(engine):
+    make, socket = engine
+
+    async def work() -> None:
+        fleet = make(**TEST)
+        try:
+            box = await fleet.create(SPEC)
+            seen = await box.exec(
+                "id -u; pwd; touch /x /etc/x /usr/x; cat /root/secret; ls /var/lib/ludus*; kill -9 1; "
+                "(exec 3<>/dev/tcp/10.255.255.1/80) 2>&1 | head -1; ls /sys/class/net 2>/dev/null; id -un"
+            )
+            lines = seen.stdout.decode().splitlines()
+            assert lines[0] != "0"
+            assert lines[1] == "/workspace"
+            assert lines[-1] == "agent"
+            assert b"of the image's root" not in seen.stdout
+            assert any("unreachable" in line for line in lines)
+            assert (await box.exec("ls /x /etc/x /usr/x")).stdout == b""
+            status = (await box.exec("grep -E '^(CapEff|CapPrm|NoNewPrivs):' /proc/self/status")).stdout.decode()
+            assert re.findall(r"\t(\w+)", status) == ["0" * 16, "0" * 16, "1"]
+            await box.exec("kill -9 -1")  # whatever it hits, the slot goes on
+            assert (await box.exec("echo on")).stdout == b"on\n"
+            await box.close()
+        finally:
+            await fleet.close()
+        await none_left(socket)
+
+    run(work)
+
+
+def test_limits_hold_and_the_slot_goes_on(engine):
+    make, _ = engine
+
+    async def work() -> None:
+        fleet = make(**TEST)
+        try:
+            box = await fleet.create(SPEC)
+            hog = await box.exec("python3 -c \"x = b'x' * (600 << 20); print('has it')\"")
+            assert hog.exit_code != 0
+            assert b"has it" not in hog.stdout
+            full = await box.exec("head -c 50000000 /dev/zero >big; stat -c %s big")
+            assert int(full.stdout) < 34 << 20
+            assert b"No space left" in full.stderr
+            many = await box.exec("python3 -", stdin=MANY)
+            assert 10 < int(many.stdout) < 100
+            await box.settle()
+            assert (await box.exec("echo on; rm big")).stdout == b"on\n"
+            await box.close()
+        finally:
+            await fleet.close()
+
+    run(work)
+
+
+def test_a_dirty_slot_is_reset(engine):
+    make, _ = engine
+
+    async def work() -> None:
+        fleet = make(**TEST)
+        try:
+            box = await fleet.create(SPEC)
+            await box.exec(
+                "for d in . /tmp /var/tmp /dev/shm ~; do mkdir $d/dirt; echo x >$d/dirt/x; chmod 0 $d/dirt; done; "
+                "export X=1; cd /tmp; sleep 620.5 & setsid sleep 620.25 &"
+            )
+            await box.reset()
+            left = await box.exec(
+                "pwd; ls -A . /tmp /var/tmp /dev/shm ~ | grep dirt; echo [$X]; pgrep -f 620 || echo none"
+            )
+            assert left.stdout == b"/workspace\n[]\nnone\n"
+            await box.close()
+        finally:
+            await fleet.close()
+
+    run(work)
+
+
+def test_root_of_the_container_where_an_image_expects_it(docker_fleet, tmp_path):
+    async def work() -> None:
+        cache = tmp_path / "cache"
+        cache.mkdir()
+        (cache / "f").write_text("shared")
+        fleet = docker_fleet(slots=1, root=True, mounts=(Mount(source=str(cache), target="/cache"),), **TEST)
+        try:
+            box = await fleet.create(SPEC)
+            did = await box.exec("id -u; echo x >/etc/made && cat /etc/made /root/secret /cache/f; echo x >/cache/f")
+            assert did.stdout == b"0\nx\nof the image's root\nshared"
+            assert b"Read-only" in did.stderr
+            await box.close()
+        finally:
+            await fleet.close()
+
+    run(work)
+
+
+def test_read_only_image_environment_and_caches(docker_fleet, tmp_path):
+    async def work() -> None:
+        (tmp_path / "f").write_text("shared")
+        tmp_path.chmod(0o755)
+        for slots in (1, 2):
+            fleet = docker_fleet(slots=slots, read_only=True, env={"FROM": "profile", "BOTH": "p"}, **TEST)
+            try:
+                spec = SandboxSpec(disk_mb=32, env=(("BOTH", "s"),), caches=((str(tmp_path), "/opt/cache"),))
+                box = await fleet.create(spec)
+                assert (await box.exec("cat /opt/cache/f; echo $FROM $BOTH")).stdout == b"sharedprofile s\n"
+                assert (await box.exec("touch /opt/cache/g")).exit_code != 0
+                await box.close()
+            finally:
+                await fleet.close()
+
+    run(work)
+
+
+def test_a_snapshot_starts_other_slots(docker_fleet):
+    async def work() -> None:
+        fleet = docker_fleet(**TEST)
+        try:
+            box = await fleet.create(SPEC)
+            await box.exec("mkdir d; echo base >d/f; ln -s d/f link; chmod 750 d")
+            forked = await fleet.snapshot(box)
+            await box.exec("echo changed >d/f")
+            other = await fleet.create(forked)
+            await other.exec("echo mine >>link")
+            assert (await other.exec("cat d/f; stat -c %a d")).stdout == b"base\nmine\n750\n"
+            await other.reset()
+            assert (await other.exec("cat d/f")).stdout == b"base\n"
+            assert (await box.exec("cat d/f")).stdout == b"changed\n"
+        finally:
+            await fleet.close()
+
+    run(work)
+
+
+# ---- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+def test_a_container_that_dies_is_that_slots_failure_and_the_next_slot_gets_another(engine):
+    make, socket = engine
+
+    async def work() -> None:
+        fleet = make(**TEST)
+        try:
+            box = await fleet.create(SPEC)
+            running = asyncio.create_task(box.exec("sleep 30"))
+            await asyncio.sleep(0.2)
+            (entry,) = await containers(socket)
+            await Engine(socket).request("POST", f"/containers/{entry['Id']}/kill")
+            with pytest.raises(SandboxError) as died:
+                await running
+            assert died.value.retryable
+            assert not box.alive
+            again = await fleet.create(SPEC)
+            assert (await again.exec("echo on")).stdout == b"on\n"
+            for each in (box, again):
+                await each.close()
+        finally:
+            await fleet.close()
+        await none_left(socket)
+
+    run(work)
+
+
+def test_a_paused_container_is_noticed(docker_fleet, docker_socket):
+    async def work() -> None:
+        fleet = docker_fleet(lapse_seconds=1.0, **TEST)
+        engine = Engine(str(docker_socket))
+        try:
+            box = await fleet.create(SPEC)
+            (entry,) = await containers(str(docker_socket))
+            await engine.request("POST", f"/containers/{entry['Id']}/pause")
+            with pytest.raises(SandboxError, match="no answer"):
+                await box.exec("sleep 30")
+            await box.close()
+        finally:
+            await fleet.close()
+        await none_left(str(docker_socket))
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"image": "ludus-test:nowhere", "pull": False}, "no image 'ludus-test:nowhere'"),
+        ({"python": "python9"}, "python9"),
+        ({"python": "/bin/true"}, "runs no slots"),
+        ({"memory_mb": 1}, "6MB|memory"),
+        ({"network": "no-such-network"}, "no-such-network"),
+    ],
+)
+def test_what_cannot_start_says_why_and_leaves_nothing(docker_fleet, docker_socket, change, words):
+    async def work() -> None:
+        fleet = docker_fleet(**TEST, **change)
+        try:
+            with pytest.raises(SandboxError, match=words):
+                await fleet.create(SandboxSpec(disk_mb=32, network="network" in change))
+        finally:
+            await fleet.close()
+        await none_left(str(docker_socket))
+
+    run(work)
+
+
+class FakeEngine:
+    """An engine that answers in a way of its own; with a list of answers, to one request after the other."""
+
+    def __init__(self, path: Path, *answers: bytes | None) -> None:
+        self.path, self._answers = path, list(answers)
+        self.requests: list[bytes] = []
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_unix_server(self._serve, self.path)
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+
+    async def _serve(self, reader, writer):
+        try:
+            self.requests.append((await reader.readline()).rstrip())
+            answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+            if answer is None:
+                await asyncio.sleep(30)
+            writer.write(answer or b"")
+            await writer.drain()
+        finally:
+            writer.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 500 -\r\nContent-Length: 24\r\n\r\n" + b'{"message":"disk full"}\n', "500: disk full"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n[", "hung up"),
+        (b"", "hung up"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "cannot be reached"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<a/>", "not understood"),
+        (None, "within 0.3 s"),
+    ],
+    ids=["500", "half", "nothing", "not-http", "not-json", "slow"],
+)
+def test_an_engine_that_fails_is_told_soon(tmp_path, answer, words):
+    async def work() -> None:
+        path = tmp_path / "engine.sock"
+        async with FakeEngine(path, answer):
+            backend = Docker(DockerSettings(image="x", socket=str(path), api_seconds=0.3))
+            with pytest.raises(SandboxError, match=words):
+                await backend.launch(SPEC)
+            await backend.close()
+
+    run(work)
+
+
+def http(status: int, body: bytes) -> bytes:
+    return b"HTTP/1.1 %d -\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+def test_an_image_that_is_not_there_is_fetched(tmp_path):
+    async def work() -> None:
+        path = tmp_path / "engine.sock"
+        missing = http(404, b'{"message":"No such image"}')
+        for report, words in (
+            (b'{"status":"Pulling"}\n{"error":"manifest unknown"}\n', "cannot be had: manifest unknown"),
+            (b'{"status":"Pulling"}\n{"status":"Done"}\n', "500: full"),
+        ):
+            refused = http(500, b'{"message":"full"}')
+            async with FakeEngine(path, http(200, b"[]"), missing, http(200, report), refused) as engine:
+                backend = Docker(DockerSettings(image="host/a/b:v1", socket=str(path)))
+                with pytest.raises(SandboxError, match=words):
+                    await backend.launch(SPEC)
+                await backend.close()
+                assert b"POST /images/create?fromImage=host%2Fa%2Fb&tag=v1 HTTP/1.1" in engine.requests
+
+    run(work)
+
+
+def test_an_engine_that_comes_back_is_used_again(docker_fleet, docker_socket, tmp_path):
+    async def work() -> None:
+        path = tmp_path / "engine.sock"
+        fleet = docker_fleet(socket=str(path), **TEST)
+        try:
+            with pytest.raises(SandboxError):
+                await fleet.create(SPEC)
+            path.symlink_to(docker_socket)
+            box = await fleet.create(SPEC)
+            assert (await box.exec("echo on")).stdout == b"on\n"
+            await box.close()
+        finally:
+            await fleet.close()
+
+    run(work)
+
+
+def test_no_engine_at_all(tmp_path):
+    async def work() -> None:
+        backend = Docker(DockerSettings(image="x", socket=str(tmp_path / "none.sock")))
+        with pytest.raises(SandboxError, match=r"none.sock cannot be reached.*No such file"):
+            await backend.launch(SPEC)
+        await backend.close()
+
+    run(work)
+
+
+def test_a_cut_connection_to_the_engine_ends_the_slot_and_the_container(docker_fleet, docker_socket, tmp_path):
+    """The engine is restarted, or its socket goes away: a proxy between us and it is shut down."""
+
+    async def work() -> None:
+        cut: list[asyncio.StreamWriter] = []
+
+        async def proxy(reader, writer):
+            there, back = await asyncio.open_unix_connection(str(docker_socket))
+            cut.extend((writer, back))
+            await asyncio.gather(copy(reader, back), copy(there, writer))
+
+        async def copy(reader, writer):
+            try:
+                while data := await reader.read(65536):
+                    writer.write(data)
+            finally:
+                writer.close()
+
+        path = tmp_path / "proxy.sock"
+        server = await asyncio.start_unix_server(proxy, path)
+        fleet = docker_fleet(socket=str(path), **TEST)
+        try:
+            box = await fleet.create(SPEC)
+            running = asyncio.create_task(box.exec("sleep 30"))
+            await asyncio.sleep(0.2)
+            for writer in cut:
+                writer.close()
+            with pytest.raises(SandboxError):
+                await running
+            await none_left(str(docker_socket))  # it ended by itself: its stdin is closed
+            await box.close()
+        finally:
+            await fleet.close()
+            server.close()
+
+    run(work)
+
+
+def test_a_storm_of_slots_and_cancelled_starts_leaves_nothing(docker_fleet, docker_socket):
+    async def work() -> None:
+        fds = open_files()
+        fleet = docker_fleet(slots=8, **TEST)
+        boxes = await asyncio.gather(*(fleet.create(SPEC) for _ in range(20)))
+        assert len(await containers(str(docker_socket))) == 3
+        outputs = await asyncio.gather(*(box.exec(f"echo {i}") for i, box in enumerate(boxes)))
+        assert [result.stdout for result in outputs] == [b"%d\n" % i for i in range(20)]
+        other = SandboxSpec(disk_mb=16)
+        tasks = [asyncio.create_task(fleet.create(other)) for _ in range(4)]
+        await asyncio.sleep(0.2)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await asyncio.gather(*(box.close() for box in boxes))
+        await fleet.close()
+        await none_left(str(docker_socket))
+        assert open_files() == fds
+
+    run(work)
+
+
+# ---- drivers that died ----------------------------------------------------------------------------------------------
+
+
+def test_the_mark_of_a_driver():
+    assert not is_orphan(own_mark())
+    child = subprocess.Popen(["sleep", "60"])
+    host, boot, _, _ = own_mark().split("_")
+    started = Path(f"/proc/{child.pid}/stat").read_text().split()[21]
+    mark = "_".join((host, boot, str(child.pid), started))
+    assert not is_orphan(mark)
+    child.kill()
+    child.wait()
+    assert is_orphan(mark)
+    assert is_orphan("_".join((host, "otherboot", str(os.getpid()), started)))
+    for foreign in ("", "x", "otherhost_b_1_2", f"{host}_b_x_2", "a_b_c_d_e"):
+        assert not is_orphan(foreign)
+
+
+def test_what_dead_drivers_left_is_swept(docker_fleet, docker_socket):
+    async def work() -> None:
+        engine = Engine(str(docker_socket))
+        host, boot, _, _ = own_mark().split("_")
+        marks = {"dead": f"{host}_{boot}_999999_1", "alive": own_mark(), "elsewhere": "otherhost_b_1_2"}
+        for name, mark in marks.items():
+            body = {"Image": "ludus-test:latest", "Cmd": ["true"], "Labels": {OWNER: mark, "test": "yes"}}
+            await engine.request("POST", "/containers/create", {"name": f"sweep-{name}"}, body)
+        fleet = docker_fleet(**TEST)
+        try:
+            box = await fleet.create(SPEC)
+            names = {name for entry in await containers(str(docker_socket)) for name in entry["Names"]}
+            assert "/sweep-dead" not in names
+            assert {"/sweep-alive", "/sweep-elsewhere"} < names
+            await box.close()
+        finally:
+            await fleet.close()
+            for name in ("alive", "elsewhere"):
+                await engine.request("DELETE", f"/containers/sweep-{name}", {"force": "true"})
+
+    run(work)
+
+
+# ---- pure -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_container_is_asked_to_be():
+    one = container(DockerSettings(image="i", cpus=1.5, gpus=-1), SandboxSpec(memory_mb=100, disk_mb=10), "me")
+    host = one["HostConfig"]
+    assert host["NetworkMode"] == "none"
+    assert (host["CapDrop"], "SYS_ADMIN" in host["CapAdd"]) == (["ALL"], False)
+    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert (host["NanoCpus"], host["PidsLimit"], host["AutoRemove"]) == (1_500_000_000, 288, True)
+    assert host["Memory"] == host["MemorySwap"] == (100 + 30 + 64 + 96) << 20
+    assert host["DeviceRequests"][0]["Count"] == -1
+    assert "size=10m" in host["Tmpfs"]["/workspace"]
+    many = container(DockerSettings(image="i", slots=4), SandboxSpec(network=True), "me")["HostConfig"]
+    assert many["NetworkMode"] == "bridge"
+    assert "SYS_ADMIN" in many["CapAdd"]
+    assert "/workspace" not in many["Tmpfs"]
+
+
+@pytest.mark.parametrize(
+    ("image", "parts"),
+    [
+        ("python", ("python", "latest")),
+        ("python:3.11", ("python", "3.11")),
+        ("host:5000/a/b", ("host:5000/a/b", "latest")),
+        ("host:5000/a/b:v1", ("host:5000/a/b", "v1")),
+        ("a/b@sha256:00", ("a/b", "sha256:00")),
+    ],
+)
+def test_an_images_name_is_taken_apart(image, parts):
+    assert split_image(image) == parts

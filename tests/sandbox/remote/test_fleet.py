@@ -1,0 +1,193 @@
+"""Which server a slot goes to, and when servers end. Servers are made up here; slots are not needed."""
+
+import asyncio
+
+import pytest
+
+from ludus.errors import SandboxError
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.remote.fleet import Fleet
+from ludus.sandbox.remote.remote_sandbox import About, demand
+
+SMALL, LARGE = SandboxSpec(memory_mb=100), SandboxSpec(memory_mb=900)
+
+
+class FakeSlot:
+    def __init__(self, server, leave):
+        self.server = server
+        self._leave = leave
+
+    async def close(self):
+        await self._leave()
+
+
+class FakeServer:
+    def __init__(self, spec, places, reusable):
+        self.spec, self.places, self.reusable = spec, places, reusable
+        self.alive, self.closed, self.opened = True, False, 0
+
+    async def open(self, spec, leave):
+        await asyncio.sleep(0)
+        if not self.alive:
+            raise SandboxError("gone")
+        self.opened += 1
+        return FakeSlot(self, leave)
+
+    async def close(self):
+        await asyncio.sleep(0.01)
+        self.closed = True
+
+
+class FakeBackend:
+    def __init__(self, places=2, reusable=True, seconds=0.01):
+        self.servers, self.places, self.reusable, self.seconds = [], places, reusable, seconds
+        self.fail = 0
+        self.closed = False
+
+    def kind(self, spec):
+        return spec.memory_mb
+
+    async def launch(self, spec):
+        await asyncio.sleep(self.seconds)
+        if self.fail:
+            self.fail -= 1
+            raise SandboxError("no room")
+        self.servers.append(FakeServer(spec, self.places, self.reusable))
+        return self.servers[-1]
+
+    async def close(self):
+        self.closed = True
+
+
+def fleet(backend, idle=60.0):
+    return Fleet(backend, slots=backend.places, idle_seconds=idle)
+
+
+def test_a_storm_of_slots_fills_servers_and_starts_no_more_than_needed():
+    async def main() -> None:
+        backend = FakeBackend(places=4)
+        slots = fleet(backend)
+        boxes = await asyncio.gather(*(slots.create(SMALL) for _ in range(10)), slots.create(LARGE))
+        assert sorted(server.opened for server in backend.servers) == [1, 2, 4, 4]
+        assert len(slots.servers()) == 4
+        await asyncio.gather(*(box.close() for box in boxes))
+        again = await slots.create(SMALL)
+        assert len(backend.servers) == 4
+        await again.close()
+        await again.close()
+        await slots.close()
+        assert all(server.closed for server in backend.servers)
+        assert backend.closed
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_not_as_new_is_used_once():
+    async def main() -> None:
+        backend = FakeBackend(places=1, reusable=False)
+        slots = fleet(backend)
+        for number in range(3):
+            box = await slots.create(SMALL)
+            await box.close()
+            assert [server.closed for server in backend.servers] == [True] * (number + 1)
+        await slots.close()
+
+    asyncio.run(main())
+
+
+def test_an_idle_server_is_ended():
+    async def main() -> None:
+        backend = FakeBackend()
+        slots = fleet(backend, idle=0.05)
+        box = await slots.create(SMALL)
+        await asyncio.sleep(0.1)
+        assert not backend.servers[0].closed
+        await box.close()
+        async with asyncio.timeout(60):
+            while not backend.servers[0].closed:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await slots.close()
+
+    asyncio.run(main())
+
+
+def test_a_dead_server_gets_no_more_slots_and_is_ended():
+    async def main() -> None:
+        backend = FakeBackend(places=4)
+        slots = fleet(backend)
+        one, two = await slots.create(SMALL), await slots.create(SMALL)
+        backend.servers[0].alive = False
+        three = await slots.create(SMALL)
+        assert len(backend.servers) == 2
+        await one.close()
+        assert not backend.servers[0].closed
+        await two.close()
+        assert backend.servers[0].closed
+        await three.close()
+        await slots.close()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_does_not_start_fails_those_who_waited_and_nobody_else():
+    async def main() -> None:
+        backend = FakeBackend(places=2)
+        backend.fail = 1
+        slots = fleet(backend)
+        results = await asyncio.gather(*(slots.create(SMALL) for _ in range(4)), return_exceptions=True)
+        assert [isinstance(result, SandboxError) for result in results] == [True, True, False, False]
+        box = await slots.create(LARGE)
+        await asyncio.gather(box.close(), *(r.close() for r in results[2:]))
+        await slots.close()
+        assert all(server.closed for server in backend.servers)
+
+    asyncio.run(main())
+
+
+def test_a_start_that_nobody_waits_for_any_more_is_given_up():
+    async def main() -> None:
+        backend = FakeBackend(seconds=30)
+        slots = fleet(backend)
+        waiting = asyncio.create_task(slots.create(SMALL))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await slots.close()
+        assert backend.servers == []
+
+    asyncio.run(main())
+
+
+def test_closing_while_servers_start_leaves_nothing():
+    async def main() -> None:
+        backend = FakeBackend(seconds=30)
+        slots = fleet(backend)
+        tasks = [asyncio.create_task(slots.create(SMALL)) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        await slots.close()
+        assert all(isinstance(r, BaseException) for r in await asyncio.gather(*tasks, return_exceptions=True))
+        assert all(server.closed for server in backend.servers)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("isolation", "slots", "trusted", "container", "accepted"),
+    [
+        ("namespaces", 8, False, False, True),
+        ("user", 1, False, True, True),
+        ("user", 2, False, True, False),
+        ("user", 1, False, False, False),
+        ("none", 1, False, True, False),
+        ("none", 4, True, False, True),
+    ],
+)
+def test_what_is_accepted_as_isolation(isolation, slots, trusted, container, accepted):
+    about = About(version=1, python="3.11", isolation=isolation, why="because")
+    if accepted:
+        demand(about, slots=slots, trusted=trusted, container=container)
+    else:
+        with pytest.raises(SandboxError, match="because") as refused:
+            demand(about, slots=slots, trusted=trusted, container=container)
+        assert not refused.value.retryable

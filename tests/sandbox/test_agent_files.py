@@ -1,0 +1,181 @@
+"""What a fresh slot gets of an agent's files before `verify`, with a base and without."""
+
+import asyncio
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from ludus.agent import Policy
+from ludus.env import Env
+from ludus.models.scripted import ScriptedModel, call, say
+from ludus.rollout import Job, run
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.agent_files import in_the_way, merged
+from ludus.sandbox.archive import Entry
+from ludus.sandbox.pool import open_pool
+from ludus.types import Rollout, Score, Task
+
+LOOK = (
+    "find . -mindepth 1 | sort; find . -type f ! -name large -print0 | sort -z | xargs -0 -r head -n 5; "
+    "find . -type l -print0 | sort -z | xargs -0 -r readlink"
+)
+
+
+class Looking(Env, frozen=True):
+    """Full marks, and in words what `verify` has found."""
+
+    name: ClassVar[str] = "looking"
+    toolsets: ClassVar[tuple[str, ...]] = ("terminal",)
+    sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(disk_mb=8)
+
+    def slot(self, task: Task) -> SandboxSpec:
+        return SandboxSpec(disk_mb=8, base=(task.answer,) if task.answer else ())
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        assert box is not None
+        return Score.of(1.0, (await box.exec(LOOK)).text)
+
+
+class Guarded(Looking, frozen=True):
+    protected: ClassVar[tuple[str, ...]] = ("tests/*", "*.toml")
+
+
+def judged(backend: str, env: Env, task: Task, *commands: str) -> list[tuple[Rollout, str]]:
+    """Rollouts of one command each, and what their agents saw after it."""
+
+    async def main() -> list[Rollout]:
+        async with asyncio.timeout(300), open_pool(backend, max_slots=3) as pool:
+            return await asyncio.gather(*(run(Job(task, policy(command)), env, pool) for command in commands))
+
+    def policy(command: str) -> Policy:
+        return Policy(ScriptedModel([call("terminal", command=command), call("terminal", command=LOOK), say("done")]))
+
+    return [(rollout, _last(rollout)) for rollout in asyncio.run(main())]
+
+
+def _last(rollout: Rollout) -> str:
+    seen = [result.content for turn in rollout.turns for result in turn.results]
+    return str(seen[-1]).strip() if seen else ""
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    folder = tmp_path / "base"
+    for name in (
+        "src/a.py",
+        "src/b.py",
+        "src/deep/c.py",
+        "tests/test_a.py",
+        "tests/test_b.py",
+        "old/x",
+        "pyproject.toml",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "large").write_bytes(bytes(range(256)) * 4096 * 12)  # 12 MB, of which the slot's disk would hold 8
+    for path in (tmp_path, *tmp_path.parents[:3]):
+        if path != Path("/tmp") and path.is_relative_to("/tmp"):
+            path.chmod(path.stat().st_mode | 0o011)
+    return str(folder)
+
+
+TASK = {
+    "id": "t",
+    "prompt": "p",
+    "files": {"given.txt": "given", "src/made.py": "made", "more/m": "m", "src/b.py": "set up"},
+}
+CHANGES = {
+    "nothing": "true",
+    "new and changed files": "echo new >src/a.py; echo new >src/new.py; mkdir -p x/y; echo 1 >x/y/z",
+    "what the base has": "rm src/b.py; rm -r old; rm src/deep/c.py",
+    "what was set up": "rm given.txt src/made.py; rm -r more",
+    "folders made anew": "rm -r src old; mkdir -p src/deep old; echo again >src/deep/new",
+    "a file in place of a folder": "rm -r src old more; echo file >src; ln -s src old; echo file >more",
+    "a folder in place of a file": "rm given.txt src/a.py; mkdir given.txt src/a.py; echo 1 | tee */f src/a.py/f",
+    "links": "ln -s src/a.py l; rm given.txt; ln -s /etc/passwd given.txt; rm -r src/deep; ln -s /tmp src/deep",
+    "moved": "mv src moved; mv given.txt taken.txt",
+    "odd names": "echo 1 >$'a\\nb'; echo 2 >'-rf'; mkdir -p ' '; echo 3 >' /*'; echo 4 >src/$'\\xff\\xfe'; rm -r old",
+}
+
+
+def test_verify_sees_what_the_agent_has_left_on_a_base_larger_than_its_disk(bwrap, base):
+    found = judged(bwrap, Looking(), Task(**TASK, answer=base), *CHANGES.values())
+    for change, (rollout, seen) in zip(CHANGES, found, strict=True):
+        assert rollout.score is not None, (change, rollout.failure)
+        assert rollout.score.value == 1.0, (change, rollout.score)
+        assert rollout.score.feedback.strip() == seen, change
+
+
+def test_a_base_that_is_copied_is_carried_too(base):
+    change = "rm -r old src; echo new >given.txt; mkdir old"
+    [(rollout, seen)] = judged("local", Looking(), Task(**TASK, answer=base), change)
+    assert rollout.score is not None, rollout.failure
+    assert rollout.score.feedback.strip() == seen
+
+
+ATTACKS = (
+    "echo cheat >tests/test_a.py; echo cheat >pyproject.toml",
+    "rm -r tests pyproject.toml",
+    "rm -r tests; mkdir tests; echo cheat >tests/test_a.py",
+    "rm -r tests; ln -s /tmp tests; rm pyproject.toml; mkdir pyproject.toml; echo >pyproject.toml/x",
+    "rm -r tests; echo cheat >tests",
+    "echo cheat >tests/conftest.py; mkdir tests/more; echo >tests/more/x; echo >sub.toml",
+    "mv tests elsewhere; chmod 000 pyproject.toml",
+)
+
+
+def test_protected_files_are_those_of_the_base_and_the_set_up(bwrap, base):
+    task = Task(id="t", prompt="p", files={"tests/given.py": "given"}, answer=base)
+    (untouched, _), *found = judged(bwrap, Guarded(), task, "true", *ATTACKS)
+    assert untouched.score is not None
+    for attack, (rollout, _) in zip(ATTACKS, found, strict=True):
+        assert rollout.score is not None, (attack, rollout.failure)
+        assert _guarded(rollout.score.feedback) == _guarded(untouched.score.feedback), attack
+
+
+def _guarded(told: str) -> list[str]:
+    """The lines about protected paths, and what follows their headings."""
+    lines = told.splitlines()
+    names = [line for line in lines if line.startswith(("./tests", "./pyproject", "./sub"))]
+    heads = [i for i, line in enumerate(lines) if line.startswith(("==> ./tests", "==> ./pyproject", "==> ./sub"))]
+    return names + [" ".join(lines[i : i + 2]) for i in heads]
+
+
+@pytest.mark.parametrize("with_base", [True, False])
+def test_more_than_a_slot_can_hold_is_the_agents_doing_and_no_failure(bwrap, base, with_base):
+    holes, names = "truncate -s 20M x", "head -c 4M /dev/zero >x; for i in 1 2 3; do ln x y$i; done"
+    for rollout, _ in judged(
+        bwrap, Looking(), Task(id="t", prompt="p", answer=base if with_base else ""), holes, names
+    ):
+        assert rollout.score is not None, rollout.failure
+        assert rollout.score.value == 0.0
+        assert "larger than the limit" in rollout.score.feedback
+
+
+@pytest.mark.parametrize("with_base", [True, False])
+def test_a_workspace_that_the_agent_has_locked_is_judged_all_the_same(bwrap, base, with_base):
+    task = Task(id="t", prompt="p", answer=base if with_base else "")
+    [(rollout, _)] = judged(bwrap, Looking(), task, "echo mine >own; chmod 000 /workspace")
+    assert rollout.score is not None, rollout.failure
+    assert "./own" in rollout.score.feedback.splitlines()
+
+
+def test_what_lies_too_deep_for_a_path_is_left_behind(bwrap):
+    deep = "n=$(printf 'a%.0s' {1..250}); echo 1 >f; for i in {1..20}; do mkdir $n && cd $n || break; done; echo >deep"
+    [(rollout, _)] = judged(bwrap, Looking(), Task(id="t", prompt="p"), deep)
+    assert rollout.score is not None, rollout.failure
+    assert rollout.score.feedback.startswith("./" + "a" * 250)
+
+
+def test_what_must_go_before_changes_are_laid_down():
+    def file(path: str) -> Entry:
+        return Entry(path, 0o644, data=b"")
+
+    left = {
+        e.path: e
+        for e in (file("f"), Entry("d", 0o755), Entry("gone", 0, removed=True), Entry("new", 0o755, opaque=True))
+    }
+    assert in_the_way(left, [], []) == ["f", "gone", "new"]
+    assert in_the_way(left, ["d", "made"], ["made/x", "d"]) == ["f", "gone", "new", "made/x", "d", "made"]
+    assert [e.path for e in merged([file("a"), file("a/b"), file("__pycache__/x"), file("z" * 5000)], [], ())] == ["a"]

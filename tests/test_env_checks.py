@@ -1,0 +1,381 @@
+"""Validation finds what is wrong with an environment, and nothing where nothing is."""
+
+import asyncio
+import re
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Literal
+
+import pytest
+
+from ludus.agent import Limits
+from ludus.env import Env
+from ludus.env_checks import (
+    EMPTY,
+    GOLD,
+    IDS,
+    LEAKS,
+    PROMPTS,
+    RECORD,
+    REPEATS,
+    SETUP,
+    TOOLS,
+    Check,
+    Evidence,
+    Files,
+    Report,
+    about_id,
+    about_setup,
+    as_text,
+    examine,
+    telling,
+    validate,
+)
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.pool import open_pool
+from ludus.tools import Tool
+from ludus.types import Message, Rollout, Score, Task
+
+
+class Words(Env, frozen=True):
+    """Say the word: right in every way, until a test breaks it."""
+
+    name: ClassVar[str] = "words"
+    sandbox: ClassVar[SandboxSpec | None] = None
+
+    def tasks(self, split: str) -> Iterator[Task]:
+        yield Task(id="one", prompt="Say it.", answer="swordfish")
+        yield Task(id="two", prompt="Say it again.", answer="marmalade")
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        return Score.of(float(rollout.answer == rollout.task.answer), "Compared.")
+
+    async def solve(self, task: Task, box: Sandbox | None) -> str:
+        return task.answer
+
+
+def checked(env: Env, limits: Limits | None = None) -> Report:
+    return asyncio.run(validate(env, "train", list(env.tasks("train")), None, limits=limits or Limits()))
+
+
+def check(report: Report, name: str) -> Check:
+    return next(check for check in report.checks if check.name == name)
+
+
+def failing(report: Report) -> list[str]:
+    return [check.name for check in report.checks if check.verdict == "fail"]
+
+
+def test_a_sound_environment_has_no_problems():
+    report = checked(Words())
+    assert report.ok
+    assert {c.name: c.verdict for c in report.checks} == {
+        IDS: "ok",
+        RECORD: "ok",
+        PROMPTS: "ok",
+        TOOLS: "ok",
+        SETUP: "skipped",
+        GOLD: "ok",
+        EMPTY: "ok",
+        REPEATS: "ok",
+        LEAKS: "ok",
+    }
+    assert as_text(report).endswith("no problems")
+
+
+class Lenient(Words, frozen=True):
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        return Score.of(1.0)
+
+
+class PartialCredit(Words, frozen=True):
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        return Score.of(0.9 if rollout.answer else 0.1, "Nearly.")
+
+
+class Raising(Words, frozen=True):
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        raise KeyError("tests.json")
+
+
+class NotANumber(Words, frozen=True):
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        return Score.of(float("nan"))
+
+
+class NotAScore(Words, frozen=True):
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        return 1.0  # type: ignore
+
+
+class Hanging(Words, frozen=True):
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class Unsolvable(Words, frozen=True):
+    async def solve(self, task: Task, box: Sandbox | None) -> str:
+        raise RuntimeError("no idea")
+
+
+class Speechless(Words, frozen=True):
+    async def solve(self, task: Task, box: Sandbox | None) -> str:
+        return None  # type: ignore
+
+
+class NotAsync(Words, frozen=True):
+    def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:  # type: ignore
+        return Score.of(1.0)
+
+
+class RaisingAtOnce(Words, frozen=True):
+    def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:  # type: ignore
+        raise KeyError("tests.json")
+
+
+class NotMessages(Words, frozen=True):
+    def opening(self, task: Task) -> tuple[Message, ...]:
+        return ({"role": "user"},)  # type: ignore
+
+
+class PromptLess(Words, frozen=True):
+    def opening(self, task: Task) -> tuple[Message, ...]:
+        return (Message("user", None),)  # type: ignore
+
+
+class NotTools(Words, frozen=True):
+    def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
+        return [len]  # type: ignore
+
+
+class Unspeakable(Words, frozen=True):
+    def tasks(self, split: str) -> Iterator[Task]:
+        for task in super().tasks(split):
+            yield Task(id=task.id, prompt=task.prompt, answer=re.compile(task.answer))
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        return Score.of(float(bool(rollout.task.answer.fullmatch(rollout.answer))))
+
+    async def solve(self, task: Task, box: Sandbox | None) -> str:
+        return task.answer.pattern
+
+
+@pytest.mark.parametrize(
+    ("env", "names", "message"),
+    [
+        (Lenient(), [EMPTY], "an empty answer scored 1, passed"),
+        (PartialCredit(), [GOLD, EMPTY], "gold scored 0.9, not passed: Nearly."),
+        (Raising(), [GOLD, EMPTY], "verify gold raised KeyError: 'tests.json' (test_env_checks.py, line "),
+        (RaisingAtOnce(), [GOLD, EMPTY], "verify gold raised KeyError: 'tests.json'"),
+        (NotAsync(), [GOLD, EMPTY], "verify must be written as `async def`"),
+        (NotMessages(), [PROMPTS], "opening raised TypeError: opening() gives dict, not ludus.types.Message"),
+        (PromptLess(), [PROMPTS], "a message whose content is NoneType, not text"),
+        (NotTools(), [TOOLS], "tools() gives builtin_function_or_method, not Tool: make one with @tool"),
+        (Unspeakable(), [RECORD], "a task must be plain JSON values, answer included"),
+        (Speechless(), [GOLD], "solve returned NoneType, not the final answer as text"),
+        (NotANumber(), [GOLD, EMPTY], "Score.value is nan"),
+        (NotAScore(), [GOLD, EMPTY], "verify returned float, not a Score"),
+        (Hanging(), [GOLD, EMPTY], "verify gold took longer than 0.05 s"),
+        (Unsolvable(), [GOLD], "solve raised RuntimeError: no idea"),
+    ],
+)
+def test_a_verifier_that_misjudges_is_found_out(env: Env, names: list[str], message: str):
+    report = checked(env, Limits(verify_seconds=0.05))
+    assert failing(report) == names
+    assert len(check(report, names[0]).problems) == 2
+    assert message in check(report, names[0]).problems[0].message
+
+
+def test_a_verdict_that_changes_is_found_out():
+    verdicts = iter(["a", "b", "c", "d", "e", "f", "g", "h"])
+
+    class Moody(Words, frozen=True):
+        async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+            return Score.of(float(rollout.answer == rollout.task.answer), next(verdicts))
+
+    assert failing(checked(Moody())) == [REPEATS]
+
+
+def test_without_a_gold_solution_it_says_how_to_add_one():
+    class NoGold(Env, frozen=True):
+        name: ClassVar[str] = "no-gold"
+        sandbox: ClassVar[SandboxSpec | None] = None
+
+        def tasks(self, split: str) -> Iterator[Task]:
+            yield Task(id="one", prompt="Say it.")
+
+        async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+            return Score.of(0.0)
+
+    report = checked(NoGold())
+    assert failing(report) == [GOLD]
+    assert "NoGold has no solve(task, box): write it" in as_text(report)
+
+
+def test_an_answer_that_is_given_away_is_a_warning():
+    class Telling(Words, frozen=True):
+        def opening(self, task: Task) -> tuple[Message, ...]:
+            return (Message("user", f"Say it.\nHint: it is {task.answer}!"),)
+
+    report = checked(Telling())
+    assert report.ok
+    assert check(report, LEAKS).verdict == "warn"
+    assert check(report, LEAKS).problems[0].message == "the answer stands in the opening messages"
+
+
+def test_tasks_without_words_and_bad_ids_are_found_out():
+    class Sloppy(Words, frozen=True):
+        def tasks(self, split: str) -> Iterator[Task]:
+            for id in ("same", "same", " padded"):
+                yield Task(id=id, prompt="  ", answer="swordfish")
+
+    report = checked(Sloppy())
+    assert failing(report) == [IDS, PROMPTS]
+    assert [p.message for p in check(report, IDS).problems] == [
+        "2 tasks have this id",
+        "the id has spaces around it or unprintable characters: ' padded'",
+    ]
+
+
+def test_a_split_without_tasks_is_a_problem():
+    report = asyncio.run(validate(Words(), "none", [], None))
+    assert not report.ok
+    assert "split 'none' has no tasks" in as_text(report)
+
+
+@pytest.mark.parametrize(
+    ("id", "message"),
+    [
+        ("a/b.txt", ""),
+        ("ünïcode id", ""),
+        ("", "the id is empty"),
+        (7, "the id is int, not text"),
+        ("a\nb", "unprintable"),
+        ("x" * 201, "longer than 200"),
+    ],
+)
+def test_ids(id: object, message: str):
+    assert message in about_id(id)
+    assert bool(about_id(id)) == bool(message)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("42", ""),
+        ("Lima", "Lima"),
+        ("no", ""),
+        ("a\n b\tcde", "a b cde"),
+        ("12345678", "12345678"),
+        (None, ""),
+        ({}, ""),
+    ],
+)
+def test_which_answers_are_worth_looking_for(answer: object, text: str):
+    assert telling(answer) == text
+
+
+def test_many_problems_are_cut_short_for_people():
+    evidence = [Evidence(Task(id=f"t{n}", prompt="")) for n in range(9)]
+    text = as_text(examine(Words(), "train", evidence))
+    assert "9 of 9 tasks" in text and "… and 6 more" in text and "t8:" not in text
+
+
+def test_two_slots_that_differ_say_where():
+    evidence = Evidence(Task(id="t", prompt="x"), files=[Files("1", "a\nb"), Files("2", "a\nc")])
+    assert about_setup(evidence) == "two slots differ after setup: b"
+
+
+# ---- in slots -----------------------------------------------------------------------------------------------------
+
+
+class Copying(Env, frozen=True):
+    """Copy a file."""
+
+    name: ClassVar[str] = "copying"
+
+    def tasks(self, split: str) -> Iterator[Task]:
+        yield Task(id="one", prompt="Copy in.txt to out.txt.", files={"in.txt": "tea\n"}, answer="none of that")
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        assert box is not None
+        same = await box.exec("cmp in.txt out.txt")
+        return Score.of(float(same.exit_code == 0))
+
+    async def solve(self, task: Task, box: Sandbox | None) -> str:
+        assert box is not None
+        await box.exec("cp in.txt out.txt")
+        return "Done."
+
+
+class Dicing(Copying, frozen=True):
+    """Sets up differently every time, and leaves the answer lying about."""
+
+    async def setup(self, task: Task, box: Sandbox) -> None:
+        await super().setup(task, box)
+        await box.exec("head -c 8 /dev/urandom > dice; mkdir -p ~/.cache; echo 'it is none of that' > ~/.cache/key")
+
+
+class Elsewhere(Copying, frozen=True):
+    """Solved outside of /workspace, where a run's verifier does not look."""
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        assert box is not None
+        return Score.of(float((await box.exec("test -e ~/done")).exit_code == 0), "Looked for it in home.")
+
+    async def solve(self, task: Task, box: Sandbox | None) -> str:
+        assert box is not None
+        await box.exec("touch ~/done")
+        return "Done."
+
+
+class ElsewhereInTheSame(Elsewhere, frozen=True):
+    verify_in: ClassVar[Literal["fresh", "same"]] = "same"
+
+
+class Slotless(Copying, frozen=True):
+    def slot(self, task: Task) -> SandboxSpec:
+        raise KeyError(task.id)
+
+
+class Collapsing(Copying, frozen=True):
+    async def setup(self, task: Task, box: Sandbox) -> None:
+        raise ConnectionError("the mirror is down")
+
+
+def in_slots(env: Env) -> Report:
+    async def run() -> Report:
+        async with open_pool("bwrap", max_slots=2) as pool:
+            return await validate(env, "train", env.tasks("train"), pool)
+
+    return asyncio.run(run())
+
+
+def test_a_sound_environment_in_real_slots():
+    report = in_slots(Copying())
+    assert report.ok
+    assert all(check.verdict == "ok" for check in report.checks), as_text(report)
+
+
+def test_setup_that_differs_and_leaks_is_found_out():
+    report = in_slots(Dicing())
+    assert failing(report) == [SETUP]
+    assert "dice" in check(report, SETUP).problems[0].message
+    assert ".cache/key after setup" in check(report, LEAKS).problems[0].message
+
+
+def test_gold_is_judged_where_a_run_would_judge_it():
+    assert failing(in_slots(Elsewhere())) == [GOLD]
+    assert in_slots(ElsewhereInTheSame()).ok
+
+
+def test_a_slot_that_cannot_be_told_is_a_problem():
+    report = in_slots(Slotless())
+    assert failing(report) == [SETUP, GOLD, EMPTY]
+    assert "setup raised KeyError: 'one'" in as_text(report)
+
+
+def test_setup_that_fails_is_a_problem_and_nothing_else_counts_as_proven():
+    report = in_slots(Collapsing())
+    assert failing(report) == [SETUP, GOLD, EMPTY]
+    assert "setup raised ConnectionError: the mirror is down" in as_text(report)

@@ -1,0 +1,192 @@
+"""The doctor says what works, and what to do about the rest."""
+
+import asyncio
+import json
+import threading
+import tomllib
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from ludus.config import load
+from ludus.config.recipes import ServerConfig
+from ludus.host_checks import (
+    EXTRAS,
+    Finding,
+    about_disk,
+    about_extras,
+    about_python,
+    about_sandboxes,
+    about_server,
+    as_text,
+    examine,
+    healthy,
+    models_request,
+)
+
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+MODELS = json.dumps({"object": "list", "data": [{"id": "qwen-small"}, {"id": "qwen-large"}]})
+
+
+@contextmanager
+def serving(status: int, body: str) -> Generator[tuple[str, list[tuple[str, str]]]]:
+    """A server that answers every GET alike; what it was asked is noted."""
+    asked: list[tuple[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers.get("Authorization") or self.headers.get("x-api-key") or ""))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def model(**settings: str) -> ServerConfig:
+    found = load([], [(f"model.{name}", value) for name, value in settings.items()]).model
+    assert isinstance(found, ServerConfig)
+    return found
+
+
+def server(status: int, body: str, **settings: str) -> Finding:
+    with serving(status, body) as (url, _):
+        return asyncio.run(about_server(model(base_url=f"{url}/v1", **settings)))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "name", "verdict", "words"),
+    [
+        (200, MODELS, "qwen-small", "ok", "lists the model"),
+        (200, MODELS, "", "ok", "it answers"),
+        (200, MODELS, "qwen-smal", "warn", "does not list 'qwen-smal'"),
+        (200, "<html>", "m", "warn", "not with a list of models"),
+        (404, "", "m", "warn", "status 404"),
+        (401, "", "m", "fail", "it refuses the key (none was sent)"),
+    ],
+)
+def test_what_a_server_s_answer_means(status: int, body: str, name: str, verdict: str, words: str):
+    finding = server(status, body, name=name)
+    assert finding.status == verdict
+    assert words in finding.message
+
+
+def test_a_near_name_is_suggested():
+    assert server(200, MODELS, name="qwen-smal").remedy == "did you mean 'qwen-small'?"
+
+
+def test_the_key_is_sent_and_not_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MY_KEY", "sk-secret-value")
+    with serving(401, "no") as (url, asked):
+        finding = asyncio.run(about_server(model(base_url=f"{url}/v1", name="m", api_key_var="MY_KEY")))
+    assert asked == [("/v1/models", "Bearer sk-secret-value")]
+    assert "in MY_KEY" in finding.message and "sk-secret" not in finding.message
+
+
+def test_a_missing_key_and_a_dead_server_fail(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("MY_KEY", raising=False)
+    missing = asyncio.run(about_server(model(base_url="http://127.0.0.1:9", name="m", api_key_var="MY_KEY")))
+    assert missing.status == "fail" and "MY_KEY is not set" in missing.message
+    dead = asyncio.run(about_server(model(base_url="http://127.0.0.1:9/v1", name="m")))
+    assert dead.status == "fail" and "127.0.0.1:9" in dead.message and dead.remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "header"),
+    [
+        ("openai", "http://h/v1/models", ("Authorization", "Bearer k")),
+        ("anthropic", "http://h/v1/v1/models", ("x-api-key", "k")),
+        ("azure", "http://h/v1/openai/models?api-version=2024-10-21", ("api-key", "k")),
+    ],
+)
+def test_where_each_kind_of_server_lists_its_models(kind: str, url: str, header: tuple[str, str]):
+    found, headers = models_request(model(type=kind), "http://h/v1/", "k")
+    assert found == url
+    assert header in headers.items()
+
+
+def test_an_old_python_and_a_full_disk():
+    assert about_python((3, 10)).status == "fail"
+    assert about_python((3, 12)).status == "ok"
+    assert about_disk(5_000_000).status == "warn"
+    assert about_disk(50_000_000_000).message == "50.0 GB free"
+
+
+def test_the_sandbox_is_really_tried():
+    findings = asyncio.run(about_sandboxes(load()))
+    assert findings[0].what == "sandbox bwrap"
+    if findings[0].status == "ok":
+        assert {f.what for f in findings[1:]} >= {"sandbox memory", "sandbox processes"}
+    else:
+        assert findings[0].remedy
+
+
+def test_every_backend_has_a_line_and_only_those_that_were_asked_for_can_fail():
+    findings = {f.what: f for f in asyncio.run(about_sandboxes(load()))}
+    names = ("bwrap", "local", "docker", "podman", "ssh", "apptainer", "nomad", "modal")
+    assert {f"sandbox {name}" for name in names} <= set(findings)
+    for name in names[1:]:
+        finding = findings[f"sandbox {name}"]
+        assert finding.status != "fail"
+        assert finding.status == "ok" or finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"backend": "docker"}, "sandbox.docker.image is not set"),
+        ({"backend": "docker", "docker.image": "x", "docker.socket": "/nowhere/d.sock"}, "/nowhere/d.sock"),
+        ({"backend": "nomad", "nomad.token_var": "LUDUS_NO_SUCH_VARIABLE"}, "LUDUS_NO_SUCH_VARIABLE is not set"),
+    ],
+)
+def test_a_backend_that_was_asked_for_and_does_not_work_fails(flags: dict[str, str], words: str):
+    config = load([], [(f"sandbox.{name}", value) for name, value in flags.items()])
+    findings = asyncio.run(about_sandboxes(config))
+    assert findings[0].status == "fail"
+    assert words in findings[0].message
+
+
+def test_local_slots_say_that_they_hold_nothing():
+    findings = asyncio.run(about_sandboxes(load([], [("sandbox.backend", "local")])))
+    assert "isolates nothing" in findings[0].message
+    assert {f.status for f in findings if f.what == "sandbox memory"} == {"warn"}
+
+
+def test_extras_are_optional():
+    for finding in about_extras():
+        assert finding.status == "ok" or finding.remedy.startswith("pip install 'ludus[")
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    for extra, (module, _) in EXTRAS.items():
+        assert any(requirement.startswith(module) for requirement in extras[extra])
+
+
+def test_every_server_is_asked(tmp_path: Path):
+    with serving(200, MODELS) as (first, _), serving(500, "") as (second, _):
+        config = load([], [("model.base_url", first), ("model.servers", second), ("model.name", "qwen-small")])
+        findings = [f for f in asyncio.run(examine(config, tmp_path)) if f.what == "model server"]
+    assert [f.status for f in findings] == ["ok", "warn"]
+    assert first in findings[0].message and second in findings[1].message
+
+
+def test_everything_at_once(tmp_path: Path):
+    findings = asyncio.run(examine(load(), tmp_path))
+    assert {"python", "ludus", "sandbox bwrap", "embedded model", "disk"} <= {f.what for f in findings}
+    assert "model server" not in {f.what for f in findings}
+    text = as_text([Finding("a", "ok", "fine"), Finding("b", "fail", "broken", "mend it")])
+    assert text == "ok    a: fine\nfail  b: broken\n      → mend it"
+    assert not healthy([Finding("b", "fail", "broken")])
+    assert healthy([Finding("b", "warn", "missing")])

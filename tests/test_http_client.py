@@ -1,0 +1,668 @@
+import asyncio
+import gzip
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+
+from ludus import http_client as http
+from ludus.http_client import (
+    Client,
+    Closed,
+    ConnectFailed,
+    ConnectionLost,
+    NotHttp,
+    NotTrusted,
+    TimedOut,
+    Timeouts,
+    TooLarge,
+    request_head,
+    split_url,
+)
+from ludus.models.openai import ChatModel, ChatSettings
+from ludus.models.server import ServerFault
+from ludus.types import Message, Sampling
+
+# ---- urls and heads -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://a", (False, "a", 80, "/")),
+        ("https://a.b/c?d=e#f", (True, "a.b", 443, "/c?d=e")),
+        ("http://[::1]:81/x", (False, "::1", 81, "/x")),
+        ("http://a/with space/é", (False, "a", 80, "/with%20space/%C3%A9")),
+        ("http://a/already%20quoted", (False, "a", 80, "/already%20quoted")),
+        ("https://user:secret@a/", (True, "a", 443, "/")),
+    ],
+)
+def test_urls_are_taken_apart(url, expected):
+    assert tuple(split_url(url)) == expected
+
+
+@pytest.mark.parametrize("url", ["", "ftp://a", "localhost:8000/v1", "http://", "/v1"])
+def test_what_is_no_url_is_refused(url):
+    with pytest.raises(ValueError, match=r"not an http:// or https:// URL"):
+        split_url(url)
+
+
+def test_a_url_in_an_error_text_has_no_query():
+    assert split_url("https://a:8443/b?key=secret").shown == "https://a:8443/b"
+
+
+def test_heads():
+    target = split_url("http://h:81/p?q=1")
+    assert request_head("POST", target, [("A", "b")], 3) == (
+        b"POST /p?q=1 HTTP/1.1\r\nHost: h:81\r\nA: b\r\nContent-Length: 3\r\n\r\n"
+    )
+    assert request_head("GET", target, [], 0) == b"GET /p?q=1 HTTP/1.1\r\nHost: h:81\r\n\r\n"
+    assert request_head("POST", target, [], 0).endswith(b"Content-Length: 0\r\n\r\n")
+    assert request_head("GET", target, [], 0, absolute=True).startswith(b"GET http://h:81/p?q=1 HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize("value", ["a\r\nEvil: 1", "a\n", "a\r"])
+def test_a_line_break_in_a_header_is_refused(value):
+    with pytest.raises(ValueError, match="line break") as caught:
+        request_head("GET", split_url("http://h"), [("A", value)], 0)
+    assert value not in str(caught.value)
+
+
+# ---- what comes back ----------------------------------------------------------------------------------------------
+
+
+def ask(kit, handler, *, times: int = 1, method: str = "POST", body: bytes = b"ask", **options):
+    """Send the same request so many times; returns the responses and the server, which has been closed."""
+
+    async def main():
+        async with kit.Loopback(handler) as server, Client(**options) as client:
+            got = [await client.request(method, server.url + "/p", [("X-One", "1")], body) for _ in range(times)]
+            return got, server
+
+    return asyncio.run(main())
+
+
+def test_a_request_arrives_whole_and_so_does_the_response(kit):
+    (got,), server = ask(kit, kit.sequence(kit.response(b"answer", 201, X_Some_Header="Value")))
+    (request,) = server.requests
+    assert (request.method, request.path, request.body, request.headers["x-one"]) == ("POST", "/p", b"ask", "1")
+    assert (got.status, got.body, got.header("x-some-header"), got.header("absent")) == (201, b"answer", "Value", "")
+
+
+def test_connections_are_kept(kit):
+    got, server = ask(kit, kit.sequence(kit.response(b"x")), times=5)
+    assert [r.body for r in got] == [b"x"] * 5
+    assert server.connections == 1
+
+
+def test_a_server_that_says_close_is_left(kit):
+    _, server = ask(kit, kit.sequence(kit.response(b"x", Connection="close")), times=3)
+    assert server.connections == 3
+
+
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n5;note=1\r\ndefgh\r\n0\r\nX-Trailer: 1\r\n\r\n"
+)
+
+
+def test_chunked_bodies(kit):
+    got, server = ask(kit, kit.sequence(CHUNKED), times=2)
+    assert [r.body for r in got] == [b"abcdefgh"] * 2
+    assert server.connections == 1
+
+
+def test_a_body_that_is_compressed_unasked_is_unpacked(kit):
+    text = b'{"choices": []}' * 1000
+    for encoding, packed in (("gzip", gzip.compress(text)), ("deflate", zlib.compress(text)), ("identity", text)):
+        (got,), _ = ask(kit, kit.sequence(kit.response(packed, Content_Encoding=encoding)))
+        assert got.body == text
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "words"),
+    [
+        ("br", b"x", "compressed as br, which was not asked for"),
+        ("gzip", b"plain text", "the body is not gzip, as its header says"),
+        ("gzip", gzip.compress(b"x" * 100)[:20], "cut off"),
+        ("gzip", gzip.compress(b"x" * 1_000_000), "larger than 5000 bytes when unpacked"),
+    ],
+)
+def test_a_body_that_cannot_be_unpacked(kit, encoding, body, words):
+    with pytest.raises(NotHttp, match=words):
+        ask(kit, kit.sequence(kit.response(body, Content_Encoding=encoding)), response_bytes=5000)
+
+
+def test_a_response_in_single_bytes(kit):
+    async def handler(request, writer):
+        for byte in CHUNKED:
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        return b""
+
+    (got,), _ = ask(kit, handler)
+    assert got.body == b"abcdefgh"
+
+
+def test_without_a_length_the_end_of_the_connection_is_the_end_of_the_body(kit):
+    async def handler(request, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nall of it")
+
+    got, server = ask(kit, handler, times=2)
+    assert [r.body for r in got] == [b"all of it"] * 2
+    assert server.connections == 2
+
+
+def test_informational_responses_are_passed_over(kit):
+    early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+    (got, _), server = ask(kit, kit.sequence(early + kit.response(b"real", A="b")), times=2)
+    assert (got.status, got.body, got.header("link")) == (200, b"real", "")
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 204 No Content\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]
+)
+def test_empty_bodies(kit, answer):
+    (got, _), server = ask(kit, kit.sequence(answer), times=2)
+    assert got.body == b""
+    assert server.connections == 1
+
+
+def test_a_head_request_has_no_body(kit):
+    (got,), _ = ask(kit, kit.sequence(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"), method="HEAD", body=b"")
+    assert (got.status, got.header("content-length"), got.body) == (200, "99", b"")
+
+
+def test_large_bodies_both_ways(kit):
+    async def handler(request, writer):
+        return kit.response(request.body)
+
+    (got,), _ = ask(kit, handler, body=b"x" * 5_000_000)
+    assert len(got.body) == 5_000_000
+
+
+def test_a_second_response_to_one_request_is_never_taken_for_the_next_one(kit):
+    answers = kit.sequence(kit.response(b"one") + kit.response(b"junk"), kit.response(b"two"))
+    got, server = ask(kit, answers, times=2)
+    assert [r.body for r in got] == [b"one", b"two"]
+    assert server.connections == 2
+
+
+def test_an_answer_that_does_not_wait_for_the_request_ends_the_connection(kit):
+    async def main():
+        writers: list[asyncio.StreamWriter] = []
+
+        async def too_early(reader, writer):
+            writers.append(writer)
+            writer.write(kit.response(b"no", 413))
+
+        async with await asyncio.start_server(too_early, "127.0.0.1", 0) as server, Client() as client:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            for _ in range(2):
+                got = await client.request("POST", url, body=b"x" * 20_000_000)
+                assert got.status == 413
+            assert len(writers) == 2
+            for writer in writers:
+                writer.transport.abort()
+
+    asyncio.run(main())
+
+
+# ---- what goes wrong ----------------------------------------------------------------------------------------------
+
+
+def test_an_unreachable_server():
+    async def main():
+        with free_port() as port:
+            async with Client() as client:
+                await client.request("GET", f"http://127.0.0.1:{port}/p?key=secret")
+
+    with pytest.raises(ConnectFailed, match=r"http://127.0.0.1:\d+/p: connection refused") as caught:
+        asyncio.run(main())
+    assert "secret" not in str(caught.value)
+
+
+@contextmanager
+def free_port() -> Generator[int]:
+    """A port that nobody listens on, kept so by a socket that is bound to it."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+def test_a_host_that_does_not_exist():
+    async def main():
+        async with Client() as client:
+            await client.request("GET", "http://no-such-host.invalid/")
+
+    with pytest.raises(ConnectFailed, match=r"no-such-host\.invalid"):
+        asyncio.run(main())
+
+
+def test_no_connection_in_time():
+    """A listener with a full backlog takes no further connection."""
+
+    async def main():
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(0)
+            address = listener.getsockname()
+            blockers = [socket.socket() for _ in range(4)]
+            for blocker in blockers:
+                blocker.setblocking(False)
+                blocker.connect_ex(address)
+            try:
+                async with Client(timeouts=Timeouts(connect=0.05)) as client:
+                    await client.request("GET", f"http://127.0.0.1:{address[1]}/")
+            finally:
+                for blocker in blockers:
+                    blocker.close()
+
+    with pytest.raises(ConnectFailed, match=r"no connection within 0\.05 s"):
+        asyncio.run(main())
+
+
+def test_half_a_body_then_the_end(kit):
+    half = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
+
+    async def handler(request, writer):
+        writer.write(half)
+
+    with pytest.raises(ConnectionLost, match=r"closed \d+ bytes into the response") as caught:
+        ask(kit, handler)
+    assert caught.value.received == len(half)
+
+
+def test_half_a_body_then_a_reset(kit):
+    async def handler(request, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+        await asyncio.sleep(0.01)
+        reset(writer)
+        return b""
+
+    with pytest.raises(ConnectionLost, match=r"reset|closed"):
+        ask(kit, handler)
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Close with RST instead of FIN."""
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+def test_a_broken_chunk(kit):
+    with pytest.raises(NotHttp, match="not an HTTP response"):
+        ask(kit, kit.sequence(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc"))
+
+
+def test_something_that_is_not_http(kit):
+    with pytest.raises(NotHttp, match=r"SSH-2\.0"):
+        ask(kit, kit.sequence(b"SSH-2.0-OpenSSH_9.6\r\n"))
+
+
+def test_silence(kit):
+    async def handler(request, writer):
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimedOut, match=r"silent for 0\.05 s \(0 bytes came\)"):
+        ask(kit, handler, timeouts=Timeouts(silence=0.05))
+
+
+def test_a_drip_is_not_silence_but_has_a_total_limit(kit):
+    async def handler(request, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        while True:
+            writer.write(b".")
+            await asyncio.sleep(0.01)
+
+    with pytest.raises(TimedOut, match="no whole response in time"):
+        ask(kit, handler, timeouts=Timeouts(silence=5, total=0.1))
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 100000000", b"Transfer-Encoding: chunked", b"X: y"])
+def test_a_response_without_end_is_cut_off(kit, head):
+    async def handler(request, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
+        piece = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        for _ in range(200):
+            writer.write(piece)
+            await writer.drain()
+
+    with pytest.raises(TooLarge, match="larger than 1000000 bytes"):
+        ask(kit, handler, response_bytes=1_000_000)
+
+
+def test_headers_without_end_are_cut_off(kit):
+    async def handler(request, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        for _ in range(200):
+            writer.write(b"X: " + b"x" * 10000 + b"\r\n")
+            await writer.drain()
+
+    with pytest.raises((TooLarge, NotHttp)):
+        ask(kit, handler, response_bytes=100_000)
+
+
+# ---- connections over time ----------------------------------------------------------------------------------------
+
+
+def test_a_connection_closed_between_requests_is_replaced(kit):
+    async def handler(request, writer):
+        writer.write(kit.response(b"x"))
+        # returns None: closes after the answer, without having said so
+
+    async def main():
+        async with kit.Loopback(handler) as server, Client() as client:
+            for _ in range(3):
+                await client.request("GET", server.url)
+                await server.closed()
+            return server
+
+    assert asyncio.run(main()).connections == 3
+
+
+def test_a_kept_connection_that_dies_under_a_request_is_replaced_once(kit):
+    """The server hangs up on the second request of each connection, without one byte."""
+    counts: dict[int, int] = {}
+
+    async def handler(request, writer):
+        counts[request.connection] = counts.get(request.connection, 0) + 1
+        return kit.response(b"x") if counts[request.connection] == 1 else None
+
+    got, server = ask(kit, handler, times=3)
+    assert [r.body for r in got] == [b"x"] * 3
+    assert server.connections == 3
+    assert len(server.requests) == 5
+
+
+def test_a_fresh_connection_that_dies_is_not_replaced(kit):
+    with pytest.raises(ConnectionLost, match="before any response"):
+        ask(kit, kit.sequence(None))
+
+
+def test_a_kept_connection_that_dies_within_a_response_is_not_replaced(kit):
+    async def main():
+        async with kit.Loopback(handler) as server, Client() as client:
+            await client.request("GET", server.url)
+            with pytest.raises(ConnectionLost):
+                await client.request("GET", server.url)
+            return server
+
+    async def handler(request, writer):
+        if len(server_requests) == 0:
+            server_requests.append(request)
+            return kit.response(b"x")
+        writer.write(b"H")
+        return None
+
+    server_requests: list[object] = []
+    assert len(asyncio.run(main()).requests) == 2
+
+
+def test_an_unasked_farewell_on_an_idle_connection_is_not_taken_for_an_answer(kit):
+    async def handler(request, writer):
+        if len(seen) == 0:
+            seen.append(1)
+            asyncio.get_running_loop().call_later(0.01, writer.write, kit.response(b"idle", 408))
+        return kit.response(b"x")
+
+    async def main():
+        async with kit.Loopback(handler) as server, Client() as client:
+            await client.request("GET", server.url)
+            await server.closed()
+            return await client.request("GET", server.url)
+
+    seen: list[int] = []
+    assert asyncio.run(main()).body == b"x"
+
+
+def test_an_old_idle_connection_is_not_trusted(kit, monkeypatch):
+    monkeypatch.setattr(http, "IDLE_SECONDS", -1.0)
+    _, server = ask(kit, kit.sequence(kit.response(b"x")), times=3)
+    assert server.connections == 3
+
+
+def test_connections_are_bounded_and_shared_in_order(kit):
+    async def handler(request, writer):
+        await asyncio.sleep(0.001)
+        return kit.response(request.body)
+
+    async def main():
+        async with kit.Loopback(handler) as server, Client(connections=3) as client:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(client.request("POST", server.url, body=str(n).encode())) for n in range(50)]
+            return [t.result().body for t in tasks], server
+
+    bodies, server = asyncio.run(main())
+    assert bodies == [str(n).encode() for n in range(50)]
+    assert server.peak <= 3
+    assert server.connections == 3
+    assert [r.body for r in server.requests[:3]] == [b"0", b"1", b"2"]
+
+
+def test_cancelling_a_request_closes_its_connection(kit):
+    async def main():
+        started = asyncio.Event()
+
+        async def handler(request, writer):
+            started.set()
+            await asyncio.Event().wait()
+
+        async with kit.Loopback(handler) as server, Client() as client:
+            task = asyncio.ensure_future(client.request("GET", server.url))
+            await started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await server.closed()
+
+    asyncio.run(main())
+
+
+def test_cancelling_a_request_that_waits_for_a_connection_gives_its_turn_on(kit):
+    async def main():
+        release = asyncio.Event()
+
+        async def handler(request, writer):
+            await release.wait()
+            return kit.response(request.body)
+
+        async with kit.Loopback(handler) as server, Client(connections=1) as client:
+            tasks = [asyncio.ensure_future(client.request("POST", server.url, body=b"%d" % n)) for n in range(3)]
+            await asyncio.sleep(0.01)
+            tasks[1].cancel()
+            release.set()
+            got = await asyncio.gather(*tasks, return_exceptions=True)
+            assert got[0].body == b"0"
+            assert isinstance(got[1], asyncio.CancelledError)
+            assert got[2].body == b"2"
+            assert server.connections == 1
+
+    asyncio.run(main())
+
+
+def test_close_ends_what_is_under_way_and_can_be_called_twice(kit):
+    async def main():
+        started = asyncio.Event()
+
+        async def handler(request, writer):
+            started.set()
+            await asyncio.Event().wait()
+
+        async with kit.Loopback(handler) as server:
+            client = Client()
+            task = asyncio.ensure_future(client.request("GET", server.url))
+            await started.wait()
+            await client.close()
+            await client.close()
+            with pytest.raises(ConnectionLost):
+                await task
+            with pytest.raises(Closed):
+                await client.request("GET", server.url)
+            await server.closed()
+
+    asyncio.run(main())
+
+
+# ---- tls and proxies ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A server and a client context that trust each other, for 127.0.0.1."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs the openssl command")
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = f"req -x509 -newkey rsa:2048 -nodes -days 2 -keyout {key} -out {cert}"
+    names = "-subj /CN=test -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([openssl, *made.split(), *names.split()], check=True, capture_output=True)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(cert, key)
+    return server, ssl.create_default_context(cafile=str(cert))
+
+
+def test_tls(kit, certificate):
+    server_side, client_side = certificate
+
+    async def main():
+        async with kit.Loopback(kit.sequence(kit.response(b"x")), tls=server_side) as server:
+            async with Client(tls=client_side) as client:
+                for _ in range(3):
+                    assert (await client.request("GET", server.url)).body == b"x"
+            assert server.connections == 1
+            await server.closed()
+            async with Client() as strangers:
+                with pytest.raises(NotTrusted, match="certificate is not accepted"):
+                    await strangers.request("GET", server.url)
+
+    asyncio.run(main())
+
+
+def test_a_server_without_tls_is_not_asked_again():
+    asked: list[bytes] = []
+
+    async def main():
+        gone = asyncio.Event()
+
+        class Plain(asyncio.Protocol):
+            def connection_made(self, transport):
+                self.transport = transport
+
+            def data_received(self, data):
+                asked.append(data)
+                self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                self.transport.close()
+
+            def connection_lost(self, exc):
+                gone.set()
+
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(Plain, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            model = ChatModel(ChatSettings(base_url=f"https://127.0.0.1:{port}", model="m"))
+            with pytest.raises(ServerFault, match=r"it does not speak TLS: .* start with http://\?$") as caught:
+                await model.complete([Message("user", "hi")], [], Sampling())
+            await model.close()
+            await asyncio.wait_for(gone.wait(), 60)
+        assert (caught.value.retryable, len(asked)) == (False, 1)
+
+    asyncio.run(main())
+
+
+def test_a_tls_server_that_closes_an_idle_connection(kit, certificate):
+    server_side, client_side = certificate
+
+    async def handler(request, writer):
+        writer.write(kit.response(b"x"))
+
+    async def main():
+        async with kit.Loopback(handler, tls=server_side) as server, Client(tls=client_side) as client:
+            for _ in range(2):
+                await client.request("GET", server.url)
+                await server.closed()
+
+    asyncio.run(main())
+
+
+async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: list[str]) -> None:
+    """A CONNECT proxy in a few lines."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    seen.append(head)
+    host, _, port = head.split(" ")[1].partition(":")
+    far_reader, far_writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            sink.write(data)
+        sink.close()
+
+    await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer), return_exceptions=True)
+    far_writer.close()
+    writer.close()
+
+
+def test_tls_through_a_proxy(kit, certificate):
+    server_side, client_side = certificate
+
+    async def main():
+        seen: list[str] = []
+        tasks: list[asyncio.Task[None]] = []
+
+        def connected(reader, writer):
+            tasks.append(asyncio.get_running_loop().create_task(tunnel(reader, writer, seen)))
+
+        async with (
+            kit.Loopback(kit.sequence(kit.response(b"through")), tls=server_side) as server,
+            await asyncio.start_server(connected, "127.0.0.1", 0) as proxy,
+        ):
+            address = f"http://me:pass%20word@127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+            async with Client(tls=client_side, proxy=address) as client:
+                for _ in range(2):
+                    assert (await client.request("GET", server.url)).body == b"through"
+            await asyncio.gather(*tasks)
+            (head,) = seen
+            assert head.startswith(f"CONNECT 127.0.0.1:{server.port} HTTP/1.1\r\n")
+            assert "Proxy-Authorization: Basic bWU6cGFzcyB3b3Jk\r\n" in head
+
+    asyncio.run(main())
+
+
+def test_a_proxy_that_refuses(kit):
+    async def main():
+        async with kit.Loopback(kit.sequence(kit.response(b"no", 407))) as proxy, Client(proxy=proxy.url) as client:
+            words = rf"https://\[::1\]/ \(through the proxy {proxy.url}\): it refused the tunnel with status 407"
+            with pytest.raises(ConnectFailed, match=words):
+                await client.request("GET", "https://[::1]/")
+            assert proxy.requests[0].path == "[::1]:443"
+
+    asyncio.run(main())
+
+
+def test_a_proxy_that_is_not_there_is_named_without_its_password():
+    async def main():
+        with free_port() as port:
+            async with Client(proxy=f"http://me:pass@127.0.0.1:{port}") as client:
+                await client.request("GET", "http://example.invalid/")
+
+    with pytest.raises(ConnectFailed, match=r"\(through the proxy http://127.0.0.1:\d+\): connection refused"):
+        asyncio.run(main())
+
+
+def test_plain_http_through_a_proxy(kit):
+    async def main():
+        async with kit.Loopback(kit.sequence(kit.response(b"x"))) as proxy:
+            async with Client(proxy=proxy.url.replace("://", "://me:pw@")) as client:
+                await client.request("GET", "http://example.invalid/p?q=1")
+            (request,) = proxy.requests
+            assert request.path == "http://example.invalid/p?q=1"
+            assert request.headers["proxy-authorization"] == "Basic bWU6cHc="
+
+    asyncio.run(main())

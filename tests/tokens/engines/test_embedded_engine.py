@@ -1,0 +1,95 @@
+"""Token mode on a real engine with real weights, for real: skipped where they cannot be had."""
+
+import asyncio
+import os
+
+import pytest
+
+from ludus.agent import Limits, Policy, turns
+from ludus.errors import ConfigError
+from ludus.models.embedded import EmbeddedSettings
+from ludus.models.weights import default_cache, find
+from ludus.rl.row_checks import Vocabulary, check_rows
+from ludus.tokens.codec import Codec
+from ludus.tokens.engines.embedded_engine import EmbeddedEngine
+from ludus.tokens.sequences import Step, sequences
+from ludus.tokens.token_model import TokenModel
+from ludus.tokens.token_session import Session
+from ludus.types import Message, Sampling
+
+
+@pytest.fixture(scope="module")
+def weights():
+    pytest.importorskip("xllamacpp", reason="the embedded model's engine is not installed")
+    try:
+        return find(None, default_cache(os.environ))
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+def with_model(weights, work):
+    """`work(model)` against the running engine."""
+
+    async def main():
+        engine = EmbeddedEngine(
+            EmbeddedSettings(cache=weights.parent, weights=weights, slots=1, context=512, threads=1)
+        )
+        model = TokenModel(engine, Codec.open(weights, "hermes", template="chatml"))
+        try:
+            await work(model)
+        finally:
+            await model.close()
+
+    asyncio.run(main())
+
+
+async def second_pass(engine, row):
+    """What the engine says anew about every sampled id. It is made to draw them, which changes no probability that it
+    tells. In the same steps as before, as rounding differs between one id at a time and many at once."""
+    await engine.generate([5, 6, 7], Sampling(max_tokens=1))  # forget
+    told = []
+    for place in [place for place, sampled in enumerate(row.tokens.sampled) if sampled]:
+        forced = Sampling(temperature=0.0, max_tokens=1, extra={"logit_bias": [[row.tokens.ids[place], 1000.0]]})
+        (got,) = await engine.generate(row.tokens.ids[:place], forced)
+        assert got.ids == (row.tokens.ids[place],)
+        told += got.logprobs
+    return told
+
+
+async def exact_rows_and_a_second_pass(model):
+    policy = Policy(model, sampling=Sampling(max_tokens=6), limits=Limits(turns=2))
+    led = [turn async for turn in turns(policy, (Message("user", "Say hello."),), (), seed=1)]
+    first = led[0].completion
+    messages = (Message("user", "Say hello."), first.message, Message("user", "Again."))
+    second = await model.complete(messages, (), Sampling(max_tokens=6, seed=2))
+    (row,) = sequences([Step(completion.tokens, completion.joint) for completion in (first, second)])
+    recorded = [value for value in row.tokens.logprobs if value is not None]
+    assert recorded == pytest.approx(await second_pass(model.engine, row), abs=1e-3)
+    tokenizer = model.codec.tokenizer
+    good, report = check_rows([row], Vocabulary(size=tokenizer.size, ends=frozenset(tokenizer.ends)))
+    assert good == [row]
+    assert not report.fatal
+    assert second.usage.prompt_tokens == len(row.tokens) - sum(second.tokens.sampled)
+
+
+async def several_samples_and_stop_strings(model):
+    session = Session(model.codec)
+    opening = (Message("user", "Count to ten."),)
+    many = await model.ask(session, opening, (), Sampling(max_tokens=4, seed=4), 2)
+    (stopped,) = await model.ask(session, opening, (), Sampling(max_tokens=24, temperature=0.0, stop=("e",)))
+    assert many[0].tokens.ids != many[1].tokens.ids
+    assert "e" not in stopped.message.content
+    assert len(session.sequences()) == 3
+
+
+def test_token_mode_on_the_embedded_model(weights):
+    async def work(model):
+        await exact_rows_and_a_second_pass(model)
+        await several_samples_and_stop_strings(model)
+
+    with_model(weights, work)
+
+
+def test_the_models_own_template_refuses_tools(weights):
+    model = TokenModel(EmbeddedEngine(EmbeddedSettings(cache=weights.parent)), Codec.open(weights, "hermes"))
+    assert "drops_tools" in {finding.code for finding in model.findings}

@@ -1,0 +1,97 @@
+"""Token mode against a real vLLM, for `make test-vllm`: skipped unless one is named.
+
+LUDUS_TEST_VLLM is its address, LUDUS_TEST_VLLM_MODEL the folder that it serves, with the tokenizer in it.
+"""
+
+import asyncio
+import os
+
+import pytest
+
+from ludus.models.openai import ChatSettings
+from ludus.models.server import ServerSettings
+from ludus.rl.row_checks import Vocabulary, check_rows
+from ludus.tokens.capture import CapturedChatModel
+from ludus.tokens.codec import Codec
+from ludus.tokens.engines.vllm import VllmEngine
+from ludus.tokens.sequences import Step, sequences
+from ludus.tokens.token_model import TokenModel
+from ludus.tokens.token_session import Session
+from ludus.types import Message, Sampling
+
+URL = os.environ.get("LUDUS_TEST_VLLM", "")
+MODEL = os.environ.get("LUDUS_TEST_VLLM_MODEL", "")
+pytestmark = pytest.mark.skipif(not (URL and MODEL), reason="LUDUS_TEST_VLLM names no server: see scripts/test-vllm")
+
+
+def codec():
+    return Codec.open(MODEL, "hermes", template="chatml")
+
+
+async def led(model, turns=3):
+    messages = [Message("user", "Tell me about foxes.")]
+    done = []
+    for turn in range(turns):
+        completion = await model.complete(messages, (), Sampling(max_tokens=16, seed=turn))
+        done.append(completion)
+        messages += [completion.message, Message("user", "Go on.")]
+    return done
+
+
+def rows_of(done):
+    return sequences([Step(completion.tokens, completion.joint) for completion in done])
+
+
+def test_a_conversation_is_one_exact_row_and_a_second_pass_agrees():
+    async def main():
+        engine = VllmEngine(ServerSettings(base_url=URL, model=MODEL))
+        model = TokenModel(engine, codec())
+        try:
+            (row,) = rows_of(await led(model))
+            told = []
+            for place in [p for p, sampled in enumerate(row.tokens.sampled) if sampled]:
+                forced = Sampling(temperature=0.0, max_tokens=1, extra={"allowed_token_ids": [row.tokens.ids[place]]})
+                (got,) = await engine.generate(row.tokens.ids[:place], forced)
+                assert got.ids == (row.tokens.ids[place],)
+                told += got.logprobs
+            return model, row, told
+        finally:
+            await model.close()
+
+    model, row, told = asyncio.run(main())
+    assert [v for v in row.tokens.logprobs if v is not None] == pytest.approx(told, abs=0.02)
+    good, report = check_rows([row], Vocabulary(size=model.codec.tokenizer.size))
+    assert good == [row] and not report.fatal
+
+
+def test_several_samples_stops_and_lengths():
+    async def main():
+        model = TokenModel(VllmEngine(ServerSettings(base_url=URL, model=MODEL)), codec())
+        session = Session(model.codec)
+        opening = (Message("user", "Count to ten."),)
+        try:
+            many = await model.ask(session, opening, (), Sampling(max_tokens=6, seed=4), 3)
+            (stopped,) = await model.ask(session, opening, (), Sampling(max_tokens=40, temperature=0.0, stop=("e",)))
+        finally:
+            await model.close()
+        return many, stopped, session
+
+    many, stopped, session = asyncio.run(main())
+    assert len({reply.tokens.ids for reply in many}) > 1
+    assert "e" not in stopped.message.content
+    assert len(session.sequences()) == 4
+
+
+def test_chat_with_token_ids_is_captured_exactly():
+    async def main():
+        model = CapturedChatModel(ChatSettings(base_url=f"{URL}/v1", model=MODEL))
+        try:
+            return await led(model)
+        finally:
+            await model.close()
+
+    done = asyncio.run(main())
+    rows = rows_of(done)
+    assert sum(sum(row.tokens.sampled) for row in rows) == sum(c.usage.completion_tokens for c in done)
+    good, report = check_rows(rows)
+    assert good == rows and not report.fatal

@@ -1,0 +1,91 @@
+"""Ids from a server that renders itself: exact rows, however its prompts drift."""
+
+import asyncio
+
+import pytest
+
+from ludus.errors import ModelError
+from ludus.models.openai import ChatSettings
+from ludus.models.server_pool import Retry
+from ludus.tokens.capture import Capture, CapturedChatModel
+from ludus.tokens.engine_standin import StandIn
+from ludus.tokens.sequences import Step, sequences
+from ludus.tokens.toy_engine import ToyEngine
+from ludus.types import Completion, Message, Sampling
+
+
+def led(tokens, replies, *, scatter, mangle=None):
+    """A conversation through the chat endpoint: the completions, and what the engine drew."""
+    codec = tokens.codec()
+
+    async def main():
+        toy = ToyEngine(tokens.tokenizer, list(replies), scatter=scatter)
+        async with StandIn(toy, codec=codec, mangle=mangle) as server:
+            settings = ChatSettings(base_url=f"{server.url}/v1", model="toy")
+            model = CapturedChatModel(settings, retry=Retry(retries=0))
+            messages = [Message("system", "Be brief."), Message("user", "Grüße!")]
+            done = []
+            try:
+                for _ in replies:
+                    completion = await model.complete(messages, (tokens.LOOK,), Sampling(max_tokens=500))
+                    done.append(completion)
+                    messages.append(completion.message)
+                    messages += [Message("tool", "ok", call_id=call.id) for call in completion.message.calls]
+                    messages += [] if completion.message.calls else [Message("user", "Go on.")]
+            finally:
+                await model.close()
+            return done, toy.log
+
+    return asyncio.run(main())
+
+
+def rows_of(done):
+    return sequences([Step(completion.tokens, completion.joint) for completion in done])
+
+
+def test_a_server_whose_prompts_repeat_its_replies_gives_one_row(tokens):
+    done, log = led(tokens, ["One.", "Two.", "Three."], scatter=0.0)
+    (row,) = rows_of(done)
+    assert row.tokens.ids == (*log[-1].prompt, *log[-1].ids)
+    assert done[0].message.content == "One."
+
+
+def test_drift_costs_rows_but_no_exactness(tokens):
+    done, log = led(tokens, ["Grüße, 世界 \U0001f600." * 3] * 3, scatter=0.5)
+    rows = rows_of(done)
+    assert len(rows) == 3
+    for row, draw in zip(rows, log, strict=True):
+        assert row.tokens.ids == (*draw.prompt, *draw.ids)
+        assert row.tokens.sampled == (False,) * len(draw.prompt) + (True,) * len(draw.ids)
+
+
+def test_calls_are_the_servers_own(tokens):
+    text = tokens.call_text(tokens.codec(), at="home")
+    done, _ = led(tokens, [text, "Done."], scatter=0.0)
+    assert done[0].message.calls[0].name == "look"
+    assert done[1].message.content == "Done."
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [("prompt_token_ids", "no token ids"), ("token_ids", "no token ids"), ("logprobs", "no logprobs")],
+)
+def test_a_server_that_does_not_tell_is_refused(tokens, field, words):
+    def without(path, reply):
+        if path.endswith("/chat/completions"):
+            reply.pop(field, None)
+            reply["choices"][0].pop(field, None)
+        return reply
+
+    with pytest.raises(ModelError, match=words):
+        led(tokens, ["One."], scatter=0.0, mangle=without)
+
+
+def test_a_reply_without_its_prompt_is_not_recorded(tokens):
+    from ludus.tokens import Generated
+    from ludus.types import Finish
+
+    capture = Capture()
+    with pytest.raises(ModelError, match="ids of the prompt"):
+        capture.add(Completion(Message("assistant")), Generated(ids=(1,), logprobs=(-1.0,), finish=Finish.STOP))
+    assert not capture.steps

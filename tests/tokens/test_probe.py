@@ -1,0 +1,215 @@
+"""What is wrong with a template is said before it costs anything."""
+
+import asyncio
+
+import pytest
+
+from ludus.errors import ConfigError
+from ludus.tokens import EngineFacts
+from ludus.tokens.probe import PROBE_TEXT, check_engine, probe, refuse
+from ludus.tokens.render import Lead, Situation
+from ludus.tokens.toy_engine import ToyEngine
+
+NO_TOOLS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+ALTERNATING = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('must alternate') }}{% endif %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    "{{ tools | tojson if tools else '' }}"
+)
+NO_ANSWERS = (
+    "{{ tools | tojson if tools else '' }}{% for m in messages %}{% if m.role != 'tool' %}<|im_start|>{{ m.content }}"
+    "<|im_end|>{% endif %}{% endfor %}"
+)
+NO_PARAMETERS = NO_TOOLS.replace("{% for", "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{% for", 1)
+
+
+def codes(tokens, template, **options):
+    return {finding.code: finding for finding in probe(tokens.codec(template, **options))}
+
+
+def test_a_template_that_does_its_work_is_not_talked_about(tokens):
+    assert codes(tokens, "plain") == {}
+
+
+@pytest.mark.parametrize(
+    ("template", "code", "words"),
+    [
+        (NO_TOOLS, "drops_tools", "leaves out the tools.*Give a template that can"),
+        (ALTERNATING, "refuses_answers", "cannot show the answer of a tool .*must alternate.*Give a template"),
+        (NO_ANSWERS, "drops_answers", "leaves out the answers of tools"),
+        ("{{ raise_exception('no!') if tools else messages[-1].content }}", "refuses_tools", "cannot show tools"),
+    ],
+)
+def test_what_makes_tools_impossible_is_fatal_when_there_are_tools(tokens, template, code, words):
+    found = codes(tokens, template)
+    assert found[code].level == "fatal"
+    refuse(tuple(found.values()), tools=False)
+    with pytest.raises(ConfigError, match=words):
+        refuse(tuple(found.values()), tools=True)
+
+
+def test_a_template_that_never_works_is_refused_always(tokens):
+    found = probe(tokens.codec("{{ raise_exception('broken') }}"))
+    with pytest.raises(ConfigError, match="broken"):
+        refuse(found, tools=False)
+
+
+def test_a_template_that_leaves_out_the_user_is_refused(tokens):
+    with pytest.raises(ConfigError, match="what the user says"):
+        refuse(probe(tokens.codec("<|im_start|>assistant\n")), tools=False)
+
+
+@pytest.mark.parametrize(
+    ("template", "code", "level"),
+    [
+        (NO_PARAMETERS, "drops_parameters", "warning"),
+        (NO_PARAMETERS, "drops_calls", "info"),
+        ("{{ messages[-1].content }}<|im_end|>", "drops_system", "warning"),
+        ("thinking", "drops_thinking", "info"),
+        ("moving", "unstable", "warning"),
+        ("moving", "unstable_user", "info"),
+        ("moving", "drops_system_later", "warning"),
+    ],
+)
+def test_what_is_odd_is_said(tokens, template, code, level):
+    assert codes(tokens, template)[code].level == level
+
+
+TELLING = """{% if TOOLS %}{{ '<|im_start|>system\n' + SHOWN + '<|im_end|>\n' }}{% endif %}
+{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + CONTENT + '<|im_end|>\n' }}{% endfor %}
+{{- '<|im_start|>assistant\n' if add_generation_prompt else '' }}"""
+
+
+def telling(tools="tools", shown="tools | tojson", content="m.content"):
+    return TELLING.replace("TOOLS", tools).replace("SHOWN", shown).replace("CONTENT", f"({content})")
+
+
+NAMES = "tools | map(attribute='function.name') | join(', ')"
+UNSYSTEM = "'' if tools and m.role == 'system' else m.content"
+CUT = "m.content[:80] if m.role == 'tool' else m.content"
+LAST = "'' if m.role == 'tool' and not loop.last else m.content"
+SINGLE = "raise_exception('one by one') if m.role == messages[loop.index0 - 1].role and loop.index0 else m.content"
+ONCE = "raise_exception('one user') if loop.index0 > 1 and m.role == 'user' else m.content"
+LIES = {
+    "a tool": (telling(shown="tools[0] | tojson"), "fatal", "drops_tools", "some of the tools"),
+    "tools": (telling("tools and messages[0].role != 'system'"), "fatal", "drops_tools", "when there is system text"),
+    "tools later": (telling("tools and messages[-1].role != 'tool'"), "warning", "drops_tools_later", "has answered"),
+    "system text": (telling(content=UNSYSTEM), "warning", "drops_system", "when there are tools"),
+    "descriptions": (telling(shown=NAMES), "warning", "drops_parameters", "descriptions"),
+    "ends of answers": (telling(content=CUT), "fatal", "drops_answers", "cuts long answers"),
+    "one of two answers": (telling(content=LAST), "fatal", "drops_answers", "of two answers"),
+    "two answers": (telling(content=SINGLE), "warning", "refuses_parallel", "one by one"),
+    "letters": (telling(content="m.content | e"), "fatal", "drops_user", "or changes what the user says"),
+    "a second user": (telling(content=ONCE), "warning", "refuses_user", "one user"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_template_that_shows_only_part_of_the_truth_is_found_out(tokens, lie):
+    template, level, code, words = LIES[lie]
+    finding = codes(tokens, template)[code]
+    assert finding.level == level
+    assert words in finding.message
+
+
+def test_a_template_that_tells_the_truth_is_not_talked_about(tokens):
+    assert codes(tokens, telling()).keys() == {"drops_calls"}
+
+
+def test_a_template_without_system_text_says_so(tokens):
+    refusing = "{{ raise_exception('no system') if messages[0].role == 'system' }}{{ messages[-1].content }}"
+    assert "no system" in codes(tokens, refusing)["refuses_system"].message
+
+
+def test_appending_makes_rewriting_no_matter(tokens):
+    assert "unstable" not in codes(tokens, "moving", history="append")
+
+
+@pytest.mark.parametrize("template", ["plain", "thinking", "quoting"])
+def test_facts_say_that_short_conversations_are_enough(tokens, template):
+    renderer = tokens.codec(template).renderer
+    for answered, follows in ((False, False), (True, True), (True, False)):
+        assert renderer.facts(Situation(True, True, answered, follows)).leads.keys() == {"tool", "user"}
+
+
+NEEDS_TOOLS = """
+{%- for m in messages %}{{ '[' + m.role + ']' + m.content + '</s>' }}
+{{- '(tools)' if tools and m.role == 'tool' else '' }}
+{%- endfor %}{{ '[assistant]' if add_generation_prompt else '' }}"""
+
+
+@pytest.mark.parametrize(
+    ("template", "leads"),
+    [
+        ("plain", {"tool": Lead(False, False), "user": Lead(False, False)}),
+        ("quoting", {"tool": Lead(True, False), "user": Lead(False, False)}),  # first answers look different
+        (NEEDS_TOOLS, {"tool": Lead(False, True), "user": Lead(False, False)}),
+    ],
+    ids=["plain", "first-answer", "tools"],
+)
+def test_a_short_conversation_begins_with_no_more_than_the_template_looks_at(tokens, template, leads):
+    assert tokens.codec(template).renderer.facts(Situation(True, True, True, True)).leads == leads
+
+
+def test_facts_say_what_has_to_be_rendered_whole(tokens):
+    renderer = tokens.codec("moving").renderer
+    assert renderer.facts(Situation(True, True, False, False)).leads == {}
+    assert renderer.facts(Situation(True, True, True, True)).leads.keys() == {"tool"}
+    assert renderer.habits.short_ids
+    assert renderer.habits.stand_in == "calls"
+
+
+# ---- the engine ---------------------------------------------------------------------------------------------------
+
+
+class Other(ToyEngine):
+    """An engine of another model."""
+
+    told: list[int] | None = None
+    vocabulary: int | None = None
+
+    async def tokenize(self, text):
+        return self.told
+
+    async def facts(self):
+        return EngineFacts(vocabulary=self.vocabulary)
+
+
+def checked(tokens, told, vocabulary=None):
+    engine = Other(tokens.tokenizer, [])
+    engine.told, engine.vocabulary = told, vocabulary
+    return asyncio.run(check_engine(engine, tokens.codec()))
+
+
+def test_the_same_ids_on_both_sides_are_fine(tokens):
+    own = tokens.tokenizer.encode(f"{PROBE_TEXT} x<|im_end|> x</s>")
+    assert checked(tokens, own) == ()
+    assert checked(tokens, [tokens.tokenizer.id_of("<s>"), *own]) == ()  # engines put a beginning before text
+    assert checked(tokens, own, vocabulary=tokens.tokenizer.size + 100) == ()  # padded
+
+
+def test_the_same_words_with_other_special_tokens_are_a_config_error(tokens):
+    codec = tokens.codec()
+    codec.tokenizer = tokens.make_tokenizer(["<|eot_id|>"])  # the engine's has no such end of a turn
+    assert codec.tokenizer.encode(PROBE_TEXT) == tokens.tokenizer.encode(PROBE_TEXT)
+    engine = Other(tokens.tokenizer, [])
+    engine.tokenize = ToyEngine(tokens.tokenizer, []).tokenize
+    with pytest.raises(ConfigError, match="encodes a probe text differently"):
+        asyncio.run(check_engine(engine, codec))
+
+
+def test_other_ids_are_a_config_error(tokens):
+    with pytest.raises(ConfigError, match="encodes a probe text differently"):
+        checked(tokens, [1, 2, 3])
+
+
+def test_a_smaller_vocabulary_is_a_config_error(tokens):
+    with pytest.raises(ConfigError, match="only 10"):
+        checked(tokens, None, vocabulary=10)
+
+
+def test_an_engine_that_cannot_tell_is_a_warning(tokens):
+    (finding,) = checked(tokens, None)
+    assert (finding.level, finding.code) == ("warning", "unchecked")

@@ -1,0 +1,261 @@
+"""Token mode through the real loop: same calls, same records, and the exact ids with them."""
+
+import asyncio
+import gc
+import weakref
+
+import msgspec
+import pytest
+
+from ludus.agent import Limits, Policy, turns
+from ludus.errors import ConfigError, ModelError
+from ludus.models.server import Price, ServerSettings
+from ludus.tokens.codec import Codec
+from ludus.tokens.engine_standin import StandIn
+from ludus.tokens.engines.vllm import VllmEngine
+from ludus.tokens.token_model import TokenModel
+from ludus.tokens.token_session import Session
+from ludus.tokens.toy_engine import ToyEngine
+from ludus.tools import tool
+from ludus.types import Completion, Message, Sampling, StopReason, Turn, to_json
+
+
+@tool
+async def look(at: str) -> str:
+    """Look at a place."""
+    return f"There is a fox at {at}."
+
+
+OPENING = (Message("system", "Be brief."), Message("user", "Where is the fox?"))
+
+
+def script(codec):
+    from ludus.types import Call
+
+    def call(at):
+        return codec.parser.render((Call("", "look", f'{{"at": "{at}"}}'),), "I look.")
+
+    return [call("home"), call("wörld \U0001f600"), "At home."]
+
+
+async def led(model, tools=(look,), opening=OPENING, **limits):
+    policy = Policy(model, sampling=Sampling(max_tokens=500), limits=Limits(**limits))
+    return [turn async for turn in turns(policy, opening, tools)]
+
+
+def complete(model, messages=OPENING, tools=(), **sampling):
+    return asyncio.run(model.complete(messages, tools, Sampling(**sampling)))
+
+
+def test_the_loop_runs_in_token_mode_and_records_exact_ids(tokens):
+    codec = tokens.codec()
+    engine = ToyEngine(codec.tokenizer, script(codec))
+    done = asyncio.run(led(TokenModel(engine, codec)))
+    assert [turn.stop for turn in done] == [None, None, StopReason.FINISHED]
+    assert done[1].results[0].content == "There is a fox at wörld \U0001f600."
+    ids = tuple(n for turn in done for n in turn.completion.tokens.ids)
+    last = engine.log[-1]
+    assert ids == (*last.prompt, *last.ids)
+    assert [turn.completion.usage.prompt_tokens for turn in done] == [len(draw.prompt) for draw in engine.log]
+
+
+def test_records_survive_json(tokens):
+    codec = tokens.codec("thinking")
+    replies = ["<think>\na\n</think>\n\nOne.", "<think>\nb\n</think>\n\nTwo."]
+    model = TokenModel(ToyEngine(codec.tokenizer, replies), codec)
+    messages = [*OPENING]
+    for _ in replies:
+        completion = complete(model, messages)
+        messages += [completion.message, Message("user", "Go on.")]
+    assert completion.joint is not None
+    assert msgspec.json.decode(to_json(completion), type=Completion) == completion
+    assert msgspec.json.decode(to_json(Turn(completion)), type=Turn).completion.tokens == completion.tokens
+
+
+def test_many_conversations_at_once_do_not_mix(tokens):
+    codec = tokens.codec()
+
+    def reply(prompt):
+        return prompt[-40:].strip().replace("<|im_start|>", "").replace("<|im_end|>", "")
+
+    async def main():
+        model = TokenModel(ToyEngine(codec.tokenizer, reply), codec)
+        openings = [(Message("user", f"I am number {n}."),) for n in range(20)]
+        return await asyncio.gather(*(led(model, (), opening) for opening in openings))
+
+    for number, (turn,) in enumerate(asyncio.run(main())):
+        assert f"number {number}." in codec.tokenizer.decode(turn.completion.tokens.ids)
+
+
+def test_equal_conversations_are_two_sessions(tokens):
+    codec = tokens.codec()
+    model = TokenModel(ToyEngine(codec.tokenizer, ["Same."] * 4), codec)
+    one, two = complete(model), complete(model)
+    for first in (one, two):
+        after = complete(model, (*OPENING, first.message, Message("user", "And?")))
+        assert after.joint is None
+        assert first.message.content == "Same."
+
+
+def test_sessions_end_with_the_messages_that_lead_to_them(tokens):
+    codec = tokens.codec()
+    model = TokenModel(ToyEngine(codec.tokenizer, lambda _: "Words."), codec)
+    messages = [*OPENING]
+    for _ in range(3):
+        messages += [complete(model, messages).message, Message("user", "Go on.")]
+    session, _ = model._sessions.find(messages)
+    alive = weakref.ref(session)
+    assert len(model._sessions) == 3
+    del session, messages
+    gc.collect()
+    assert len(model._sessions) == 0
+    assert alive() is None
+
+
+def test_copied_messages_are_given_ones(tokens):
+    codec = tokens.codec()
+    model = TokenModel(ToyEngine(codec.tokenizer, ["One.", "Two."]), codec)
+    first = complete(model)
+    copied = msgspec.json.decode(to_json(first.message), type=Message)
+    second = complete(model, (*OPENING, copied, Message("user", "And?")))
+    assert second.tokens is not None
+    assert sum(second.tokens.sampled) == len(model.engine.log[1].ids)
+    assert second.tokens.ids == (*model.engine.log[1].prompt, *model.engine.log[1].ids)
+
+
+def test_several_replies_in_a_session_of_ones_own(tokens):
+    codec = tokens.codec()
+    model = TokenModel(ToyEngine(codec.tokenizer, ["One.", "Two.", "Three."]), codec)
+    session = Session(codec)
+    replies = asyncio.run(model.ask(session, OPENING, (), Sampling(max_tokens=50), 3))
+    assert [reply.message.content for reply in replies] == ["One.", "Two.", "Three."]
+    assert len(session.sequences()) == 3
+
+
+def test_prices_are_counted(tokens):
+    codec = tokens.codec()
+    model = TokenModel(ToyEngine(codec.tokenizer, ["One."]), codec, price=Price(prompt=1e6, completion=2e6))
+    usage = complete(model).usage
+    assert usage.dollars == usage.prompt_tokens + 2 * usage.completion_tokens
+
+
+def test_tools_that_the_template_drops_are_refused_before_anything_is_sent(tokens):
+    codec = tokens.codec("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
+    engine = ToyEngine(codec.tokenizer, ["Fine."])
+    with pytest.raises(ConfigError, match="leaves out the tools"):
+        complete(TokenModel(engine, codec), tools=(look.spec,))
+    assert not engine.log
+    assert complete(TokenModel(engine, codec)).message.content == "Fine."
+
+
+def test_a_template_that_raises_in_the_middle_is_a_config_error(tokens):
+    no = "{%- if messages[-1].content == 'boom' %}{{ raise_exception('I will not') }}{% endif %}"
+    touchy = no + tokens.TEMPLATES["plain"]
+    codec = tokens.codec(touchy)
+    model = TokenModel(ToyEngine(codec.tokenizer, ["One."]), codec)
+    first = complete(model)
+    with pytest.raises(ConfigError, match="I will not"):
+        complete(model, (*OPENING, first.message, Message("user", "boom")))
+
+
+def test_no_call_is_read_where_none_may_be_made(tokens):
+    codec = tokens.codec()
+    model = TokenModel(ToyEngine(codec.tokenizer, script(codec)[:1]), codec)
+    completion = complete(model, tools=(look.spec,), tool_choice="none")
+    assert completion.message.calls == ()
+    assert "<tool_call>" in completion.message.content
+
+
+def test_a_call_cannot_be_forced(tokens):
+    codec = tokens.codec()
+    with pytest.raises(ConfigError, match=r"sampling\.tool_choice"):
+        complete(TokenModel(ToyEngine(codec.tokenizer, []), codec), tools=(look.spec,), tool_choice="required")
+
+
+def test_an_unknown_parser_is_a_config_error_with_a_suggestion(tokens, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(tokens.tokenizer._rust.to_str())
+    with pytest.raises(ConfigError, match="did you mean 'hermes'"):
+        Codec.open(tmp_path, "hermse", template="chatml")
+
+
+def test_a_codec_from_names(tokens, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(tokens.tokenizer._rust.to_str())
+    codec = Codec.open(tmp_path, "hermes", template="chatml", variables={"x": 1}, history="append")
+    assert codec.renderer.history == "append"
+    with pytest.raises(ConfigError, match="without a chat template"):
+        Codec.open(tmp_path, "hermes")
+
+
+def test_another_models_engine_is_noticed_at_the_start(tokens):
+    other = tokens.make_tokenizer(["<extra>", "世界", "Grüße"])
+
+    async def main():
+        async with StandIn(ToyEngine(other, ["Never."])) as server:
+            engine = VllmEngine(ServerSettings(base_url=server.url, model="toy"))
+            model = TokenModel(engine, tokens.codec())
+            with pytest.raises(ConfigError, match="encodes a probe text differently"):
+                await model.complete(OPENING, (), Sampling(max_tokens=5))
+            await model.close()
+            assert not server.toy.log
+
+    asyncio.run(main())
+
+
+def test_the_start_is_made_once_even_if_many_begin(tokens):
+    codec = tokens.codec()
+    engine = ToyEngine(codec.tokenizer, lambda _: "Hi.")
+    asked = []
+
+    async def tokenize(text):
+        asked.append(text)
+        await asyncio.sleep(0)
+        return codec.tokenizer.encode(text)
+
+    engine.tokenize = tokenize
+
+    async def main():
+        model = TokenModel(engine, codec)
+        await asyncio.gather(*(model.complete(OPENING, (), Sampling()) for _ in range(5)))
+
+    asyncio.run(main())
+    assert len(asked) == 1
+
+
+def test_over_http_the_loop_gives_the_same_record(tokens):
+    codec = tokens.codec()
+
+    async def over_http():
+        async with StandIn(ToyEngine(codec.tokenizer, script(codec), seed=3)) as server:
+            model = TokenModel(VllmEngine(ServerSettings(base_url=server.url, model="toy")), codec, name="toy")
+            try:
+                return await led(model)
+            finally:
+                await model.close()
+
+    direct = asyncio.run(led(TokenModel(ToyEngine(codec.tokenizer, script(codec), seed=3), codec)))
+    assert [t.completion for t in asyncio.run(over_http())] == [t.completion for t in direct]
+
+
+def test_an_engine_that_cuts_the_prompt_is_refused(tokens):
+    codec = tokens.codec()
+
+    def cut(path, reply):
+        if path == "/v1/completions":
+            reply["choices"][0]["prompt_token_ids"] = reply["choices"][0]["prompt_token_ids"][1:]
+        return reply
+
+    async def main():
+        async with StandIn(ToyEngine(codec.tokenizer, ["Hi."]), mangle=cut) as server:
+            model = TokenModel(VllmEngine(ServerSettings(base_url=server.url, model="toy")), codec)
+            try:
+                await model.complete(OPENING, (), Sampling(max_tokens=5))
+            finally:
+                await model.close()
+
+    with pytest.raises(ModelError, match="another prompt than it was sent"):
+        asyncio.run(main())
+
+
+def test_the_toy_says_so_when_it_has_nothing_left(tokens):
+    with pytest.raises(ModelError, match="no reply left"):
+        complete(TokenModel(ToyEngine(tokens.tokenizer, []), tokens.codec()))

@@ -1,0 +1,226 @@
+"""Tokenizers from whatever a model ships, and ids that do not depend on how they were asked for."""
+
+import json
+import struct
+
+import pytest
+
+from ludus.errors import ConfigError
+from ludus.tokens.gguf import build_tokenizer, read_metadata
+from ludus.tokens.tokenizer import LONG, load
+
+TEXTS = [
+    "",
+    "Hello",
+    "  Grüße, 世界 \U0001f600\n\n12345 don't",
+    "<|im_start|>user\nx<|im_end|>\n",
+    "a<|im_end|><|im_end|>b",
+]
+
+
+@pytest.fixture
+def folder(tokens, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(tokens.tokenizer._rust.to_str())
+    settings = {"bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>", "unk_token": None, "chat_template": "T"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    return tmp_path
+
+
+def test_a_folder_and_a_file_give_tokenizer_template_and_tokens(tokens, folder):
+    for source in (folder, str(folder / "tokenizer.json")):
+        shipped = load(source)
+        assert shipped.templates == {"default": "T"}
+        assert shipped.tokens == {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+        assert shipped.tokenizer.size == tokens.tokenizer.size
+        for text in TEXTS:
+            ids = shipped.tokenizer.encode(text)
+            assert ids == tokens.tokenizer.encode(text)
+            assert shipped.tokenizer.decode(ids) == text
+
+
+def test_every_file_that_names_ends_of_turns_is_heard(tokens, folder):
+    ends = tokens.tokenizer
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [ends.id_of("<s>"), 10**9]}))
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": ends.id_of("</s>")}))
+    assert set(load(folder).tokenizer.ends.values()) == {"<s>", "</s>", "<|im_end|>"}
+
+
+def test_templates_in_files_of_their_own_come_first(folder):
+    (folder / "chat_template.json").write_text('{"chat_template": "J"}')
+    assert load(folder).templates == {"default": "J"}
+    (folder / "chat_template.jinja").write_text("F")
+    assert load(folder).templates == {"default": "F"}
+
+
+def test_several_templates_are_kept_by_name(folder):
+    several = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "U"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
+    assert load(folder).templates == {"default": "D", "tool_use": "U"}
+
+
+@pytest.mark.parametrize("source", ["nowhere.json", "./nowhere", "/nowhere/at/all", "word"])
+def test_what_is_not_there_is_said(source):
+    with pytest.raises(ConfigError, match="no file or folder"):
+        load(source)
+
+
+def test_what_cannot_be_read_is_said(folder):
+    (folder / "tokenizer.json").write_text('{"no": "tokenizer"}')
+    with pytest.raises(ConfigError, match=r"cannot be read as a tokenizer\.json"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("tokenizer_config.json", b"{", "cannot be read as JSON"),
+        ("tokenizer_config.json", b"\xff", "cannot be read as JSON"),
+        ("config.json", b"[" * 100_000, "cannot be read as JSON"),
+        ("tokenizer_config.json", b'{"chat_template": [{}]}', "neither a text nor a list of named ones"),
+        ("tokenizer_config.json", b'{"chat_template": ["T"]}', "neither a text nor a list of named ones"),
+        ("tokenizer_config.json", b'{"chat_template": [{"name": "default", "template": 5}]}', "neither a text nor"),
+        ("chat_template.json", b'{"chat_template": {"default": "T"}}', "neither a text nor a list of named ones"),
+        ("chat_template.jinja", b"\xff\xfe", "cannot be read"),
+    ],
+    ids=str,
+)
+def test_files_beside_the_tokenizer_that_cannot_be_used_are_said(folder, name, data, words):
+    (folder / name).write_bytes(data)
+    with pytest.raises(ConfigError, match=words):
+        load(folder)
+
+
+@pytest.mark.parametrize("value", [None, "x", -1, 10**30, 1.5, {}, [[1], None]], ids=str)
+def test_ends_of_turns_that_are_no_ids_are_passed_over(folder, value):
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+    assert "<|im_end|>" in load(folder).tokenizer.ends.values()
+
+
+def test_long_texts_have_the_same_ids_as_in_one_piece(tokens):
+    part = "The quick brown fox. Grüße 世界\n" * 100
+    text = f"<|im_start|>system\n{part}<|im_end|>\n<|im_start|>user\n{part}{part}<|im_end|>\n<|im_start|>assistant\n"
+    assert len(text) > LONG
+    whole = tokens.tokenizer._rust.encode(text, add_special_tokens=False).ids
+    assert tokens.tokenizer.encode(text) == whole
+    assert tokens.tokenizer.encode(text) == whole  # now from memory
+    assert tokens.tokenizer._remembered.cache_info().hits > 0
+
+
+def test_half_a_surrogate_pair_has_the_ids_of_a_replacement(tokens):
+    assert tokens.tokenizer.encode("a\ud83d b") == tokens.tokenizer.encode("a\ufffd b")
+    assert tokens.tokenizer.encode("a\ud83d\ude00 b") == tokens.tokenizer.encode("a\U0001f600 b")
+
+
+def test_text_behind_other_text_gets_no_beginning(tokens):
+    assert tokens.tokenizer.encode_after("\nuser") == tokens.tokenizer.encode("\nuser")
+    assert tokens.tokenizer.encode_after("") == []
+
+
+# ---- GGUF ---------------------------------------------------------------------------------------------------------
+
+
+def packed(value):
+    if isinstance(value, str):
+        data = value.encode()
+        return 8, struct.pack("<Q", len(data)) + data
+    if isinstance(value, bool):
+        return 7, struct.pack("<?", value)
+    if isinstance(value, int):
+        return 4, struct.pack("<I", value)
+    kind = packed(value[0])[0]
+    return 9, struct.pack("<IQ", kind, len(value)) + b"".join(packed(each)[1] for each in value)
+
+
+def write_gguf(path, pairs, version=3):
+    data = b"GGUF" + struct.pack("<IQQ", version, 0, len(pairs))
+    for key, value in pairs.items():
+        kind, body = packed(value)
+        data += struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + body
+    path.write_bytes(data)
+    return path
+
+
+@pytest.fixture
+def pairs(tokens):
+    """The small vocabulary, as a GGUF file would hold it."""
+    rust = json.loads(tokens.tokenizer._rust.to_str())
+    vocabulary = {**rust["model"]["vocab"], **{token["content"]: token["id"] for token in rust["added_tokens"]}}
+    texts = sorted(vocabulary, key=vocabulary.get)
+    return {
+        "general.architecture": "llama",
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.token_type": [3 if t in ("<s>", "</s>", "<|im_start|>", "<|im_end|>") else 1 for t in texts],
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in rust["model"]["merges"]],
+        "tokenizer.ggml.bos_token_id": vocabulary["<s>"],
+        "tokenizer.ggml.eos_token_id": vocabulary["<|im_end|>"],
+        "tokenizer.chat_template": "G",
+    }
+
+
+def test_a_gguf_file_holds_a_tokenizer(tokens, pairs, tmp_path):
+    shipped = load(write_gguf(tmp_path / "m.gguf", pairs))
+    assert shipped.templates == {"default": "G"}
+    assert shipped.tokens == {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+    for text in TEXTS:
+        assert shipped.tokenizer.encode(text) == tokens.tokenizer.encode(text)
+
+
+def test_metadata_of_every_kind_is_read(pairs, tmp_path):
+    found = read_metadata(write_gguf(tmp_path / "m.gguf", {**pairs, "nested": [[1, 2], [3]]}))
+    assert found["nested"] == [[1, 2], [3]]
+    assert found["tokenizer.ggml.add_bos_token"] is False
+
+
+@pytest.mark.parametrize("rules", ["smollm", "qwen2", "llama-bpe", "llama3", "default"])
+def test_known_rules_are_built(pairs, rules):
+    tokenizer = build_tokenizer({**pairs, "tokenizer.ggml.pre": rules})
+    assert tokenizer.decode(tokenizer.encode("Grüße 12").ids) == "Grüße 12"
+
+
+@pytest.mark.parametrize("change", [{"tokenizer.ggml.model": "llama"}, {"tokenizer.ggml.pre": "unheard-of"}])
+def test_rules_that_are_not_known_are_refused_with_the_way_out(pairs, change):
+    with pytest.raises(ConfigError, match=r"tokenizer\.json of the same model"):
+        build_tokenizer({**pairs, **change})
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"GGML" + bytes(64), b"GGUF" + bytes(64), b"GGUF\x03\x00\x00\x00" + b"\xff" * 40]
+)
+def test_what_is_no_gguf_is_said(tmp_path, data):
+    (tmp_path / "m.gguf").write_bytes(data)
+    with pytest.raises(ConfigError, match="cannot be read as a GGUF file"):
+        load(tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokenizer.ggml.tokens": None},
+        {"tokenizer.ggml.tokens": [1, 2]},
+        {"tokenizer.ggml.merges": "a b"},
+        {"tokenizer.ggml.merges": ["Ġ nowhere"]},
+        {"tokenizer.ggml.merges": ["nospace"]},
+        {"tokenizer.ggml.token_type": ["x"]},
+    ],
+    ids=str,
+)
+def test_a_damaged_vocabulary_is_said(pairs, change):
+    with pytest.raises(ConfigError, match="the tokenizer in the GGUF file is damaged"):
+        build_tokenizer({**pairs, **change})
+
+
+def test_lists_in_lists_without_end_are_no_gguf(tmp_path):
+    data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"a" + struct.pack("<I", 9)
+    (tmp_path / "m.gguf").write_bytes(data + struct.pack("<IQ", 9, 1) * 5000)
+    with pytest.raises(ConfigError, match="cannot be read as a GGUF file"):
+        load(tmp_path / "m.gguf")
+
+
+def test_a_cut_gguf_is_said(pairs, tmp_path):
+    path = write_gguf(tmp_path / "m.gguf", pairs)
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(ConfigError, match="cannot be read as a GGUF file"):
+        load(path)

@@ -10,15 +10,10 @@ import pytest
 import yaml
 
 from ludus.config import FREE, load, to_record, to_yaml
-from ludus.config.build import (
-    build_distribution,
-    build_env,
-    build_ledger,
-    build_model,
-    build_models,
-    build_policy,
-    train_settings,
-)
+from ludus.config.build_agent import build_env, build_policy
+from ludus.config.build_models import build_ledger, build_model, build_models
+from ludus.config.build_tools import build_distribution
+from ludus.config.build_training import train_settings
 from ludus.config.reading import describe
 from ludus.config.recipes import (
     SECTIONS,

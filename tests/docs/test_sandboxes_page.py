@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ludus.config import load
-from ludus.config.build import sandbox_profiles
+from ludus.config.build_sandboxes import sandbox_profiles
 from ludus.sandbox.settings import Profile, backend_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sandboxes.md").read_text()

@@ -37,15 +37,10 @@ from ludus.batch import (
 from ludus.cli import Arguments
 from ludus.cli.tokens import training_fields
 from ludus.config import FREE, Config, assemble, to_record, to_yaml
-from ludus.config.build import (
-    build_distribution,
-    build_env,
-    build_ledger,
-    build_model,
-    build_policy,
-    open_registry,
-    open_sandboxes,
-)
+from ludus.config.build_agent import build_env, build_policy
+from ludus.config.build_models import build_ledger, build_model
+from ludus.config.build_sandboxes import open_sandboxes
+from ludus.config.build_tools import build_distribution, open_registry
 from ludus.config.reading import Layer, file_layer, flag_layer, is_tree
 from ludus.config.recipes import CONTENT, TRAINING, EmbeddedConfig
 from ludus.config.references import load_env_class

@@ -11,7 +11,8 @@ from ludus import host_checks as doctor
 from ludus.batch import each_task
 from ludus.cli import Arguments
 from ludus.config import Config, load
-from ludus.config.build import build_env, open_sandboxes
+from ludus.config.build_agent import build_env
+from ludus.config.build_sandboxes import open_sandboxes
 from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.types import Task, to_json

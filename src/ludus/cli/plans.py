@@ -17,16 +17,10 @@ from ludus.cli.batches import out_of
 from ludus.cli.skillopt import adapter_name, own_proposer
 from ludus.cli.training import print_estimate
 from ludus.config import Config, to_record
-from ludus.config.build import (
-    build_env,
-    build_ledger,
-    build_models,
-    build_policy,
-    build_proposer,
-    has_optimizer,
-    open_registry,
-    train_settings,
-)
+from ludus.config.build_agent import build_env, build_policy
+from ludus.config.build_models import build_ledger, build_models
+from ludus.config.build_tools import open_registry
+from ludus.config.build_training import build_proposer, has_optimizer, train_settings
 from ludus.config.recipes import SameConfig, ServerConfig
 from ludus.env import Env
 from ludus.models.server import Price

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ludus.cli import Arguments
 from ludus.config import Config, load
-from ludus.config.build import changed_spec, open_slots, sandbox_profiles
+from ludus.config.build_sandboxes import changed_spec, open_slots, sandbox_profiles
 from ludus.config.secrets import read_secret
 from ludus.errors import ConfigError, LudusError
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec

@@ -200,7 +200,7 @@ def _encoder(
 ) -> "tuple[Callable[[Rollout], list[TokenSequence]], Vocabulary]":
     """How the rollouts of a run become rows, with the tools that its settings gave them."""
     from ludus.config import assemble
-    from ludus.config.build import build_env
+    from ludus.config.build_agent import build_env
     from ludus.config.reading import Layer
     from ludus.config.recipes import SECTIONS
     from ludus.rl.rows import retokenized
@@ -222,7 +222,7 @@ _NOWHERE: Any = object()
 
 
 async def _toolset_specs(config: "Config") -> "dict[str, ToolSpec]":
-    from ludus.config.build import open_registry
+    from ludus.config.build_tools import open_registry
 
     async with open_registry(config.tools) as registry:
         made = [toolset.make(_NOWHERE) for toolset in registry.toolsets if toolset.make]

@@ -26,14 +26,11 @@ from ludus.cli.batches import LEDGER, draining, out_of, say, settings, spent
 from ludus.cli.plans import Plan, content, dry_run, estimated, planned, skill_head
 from ludus.cli.training import TrainingBar, print_training
 from ludus.config import FREE, Config, to_record, to_yaml
-from ludus.config.build import (
-    build_ledger,
-    build_models,
-    build_policy,
-    has_optimizer,
-    open_registry,
-    open_sandboxes,
-)
+from ludus.config.build_agent import build_policy
+from ludus.config.build_models import build_ledger, build_models
+from ludus.config.build_sandboxes import open_sandboxes
+from ludus.config.build_tools import open_registry
+from ludus.config.build_training import has_optimizer
 from ludus.config.recipes import CONTENT, EmbeddedConfig, EnvConfig, RunConfig, SameConfig
 from ludus.config.secrets import secrets
 from ludus.config.token_mode import make_ready

@@ -11,7 +11,8 @@ import pytest
 
 from ludus.cli import main
 from ludus.config import load
-from ludus.config.build import build_env, open_sandboxes, sandbox_profiles
+from ludus.config.build_agent import build_env
+from ludus.config.build_sandboxes import open_sandboxes, sandbox_profiles
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.owner import own_mark

@@ -1,0 +1,118 @@
+"""Builds what acts and what it acts on: environment, policy, harness. Heavy imports are inside."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ludus.agent import Limits, Policy
+from ludus.config.build_sandboxes import changed_spec
+from ludus.config.reading import converted
+from ludus.config.recipes import (
+    AgentConfig,
+    Config,
+    EmbeddedConfig,
+)
+from ludus.config.references import load_env_class
+from ludus.config.secrets import agents_folder
+from ludus.env import Env
+from ludus.errors import ConfigError
+from ludus.harness import Harness
+from ludus.models import Model
+from ludus.skill import Skill, from_file
+
+if TYPE_CHECKING:
+    from ludus.tools.toolsets import Registry
+
+
+def build_env(config: Config) -> Env:
+    """The environment with its options, and with the slot that the `sandbox` section asks for."""
+    if not config.env.name:
+        raise ConfigError("env.name: which environment? `ludus envs` lists those that come with Ludus")
+    kind = load_env_class(config.env.name)
+    if kind.sandbox is not None and (spec := changed_spec(kind.sandbox, config.sandbox)) != kind.sandbox:
+        names = {"sandbox": spec, "__module__": kind.__module__, "__doc__": kind.__doc__}
+        kind = msgspec.defstruct(kind.__name__, [], bases=(kind,), namespace=names, frozen=True)
+    return converted(config.options, kind, "env")
+
+
+def build_policy(config: Config, env: Env, model: Model, registry: "Registry") -> Policy:
+    """Who acts. Toolsets stay None, for the environment to decide, unless the settings say something about them."""
+    from ludus.tools.toolsets import choose
+
+    tools = config.tools
+    chosen = None
+    if tools.enabled is not None or tools.disabled or tools.mcp:
+        chosen = choose(tools.enabled, tools.disabled, (*env.toolsets, *tools.mcp), registry)
+    if not tools.distribution and not config.agent.harness:
+        registry.usable(env.toolsets if chosen is None else chosen, slot=env.sandbox is not None)
+    skill = _skill(config.agent.skill)
+    if config.agent.skill_as != "text":
+        if env.sandbox is None and not config.agent.harness:
+            raise ConfigError(f"agent.skill_as: {env.name} has no slot to put a file in; leave it at 'text'")
+        _ = skill and skill.front  # raises if its head is not in the Agent Skills form
+    return Policy(
+        model=model,
+        skill=skill,
+        skill_as=config.agent.skill_as,
+        examples_as=config.agent.examples_as,
+        sampling=config.sampling,
+        limits=_limits(config),
+        system=config.agent.system,
+        toolsets=chosen,
+        registry=registry,
+        harness=build_harness(config.agent),
+    )
+
+
+def build_harness(agent: AgentConfig) -> Harness | None:
+    """The command-line agent that the settings name; None if they name none.
+
+    Raises:
+        ConfigError: it is unknown, has no command, or is not installed.
+    """
+    if not agent.harness:
+        return None
+    from ludus.harness.known import KNOWN, find, installed
+
+    name, own = agent.harness, agent.harnesses.get(agent.harness)
+    if own is None:
+        return installed(find(name, agent.harnesses), agents_folder())
+    base = KNOWN.get(name) or Harness(name=name, command="")
+    if not (own.command or base.command):
+        raise ConfigError(f"agent.harnesses.{name}.command is not set: how is the agent started?")
+    for variable in own.env:
+        if not variable.isidentifier() or not variable.isascii():
+            raise ConfigError(f"agent.harnesses.{name}.env: '{variable}' is not the name of a variable")
+    mounts = tuple((str(Path(source).expanduser().absolute()), place) for source, place in own.mounts.items())
+    command = own.command or base.command
+    needed = tuple(mount for mount in base.mounts if mount[1] in command)  # else it is another installation
+    changed = Harness(
+        name=name,
+        command=command,
+        env={**base.env, **own.env},
+        files={**base.files, **own.files},
+        skills=base.skills if own.skills is None else own.skills,
+        model=base.model if own.model is None else own.model,
+        mounts=(*needed, *mounts),
+    )
+    return installed(changed, agents_folder())
+
+
+def _limits(config: Config) -> Limits:
+    """The limits; the embedded model's window is known, and leaves room for a reply, if nothing is said of it."""
+    if not isinstance(config.model, EmbeddedConfig) or config.limits.context_tokens is not None:
+        return config.limits
+    from ludus.models.embedded import EmbeddedSettings
+
+    defaults = {f.name: f.default for f in msgspec.structs.fields(EmbeddedSettings)}
+    return msgspec.structs.replace(config.limits, context_tokens=defaults["context"] - defaults["reply_tokens"])
+
+
+def _skill(path: str) -> Skill | None:
+    if not path:
+        return None
+    try:
+        return from_file(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"agent.skill: {path} cannot be read: {error}") from None

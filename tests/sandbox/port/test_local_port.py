@@ -17,7 +17,7 @@ from ludus.sandbox.pool import open_pool
 from ludus.sandbox.port import local_port as doorway_module
 from ludus.sandbox.port.local_port import open_door
 
-SOURCE = Path(doorway_module.__file__).parents[2]
+SOURCE = Path(doorway_module.__file__).parents[3]
 
 
 class Says(asyncio.Protocol):

@@ -8,7 +8,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "ludus"
 
 LAYERS = [
-    ["types"],
+    ["types", "settings"],
     ["errors"],
     ["http_client", "skill", "skill_examples"],
     ["models", "sandbox", "parsers"],

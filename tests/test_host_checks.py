@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ludus.config import load
-from ludus.config.recipes import ServerConfig
+from ludus.config.tree import ServerConfig
 from ludus.host_checks import (
     EXTRAS,
     Finding,

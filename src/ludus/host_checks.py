@@ -21,7 +21,7 @@ from ludus import __version__
 from ludus.config import Config
 from ludus.config.build_models import server_settings
 from ludus.config.build_sandboxes import sandbox_profiles
-from ludus.config.recipes import AnthropicConfig, AzureConfig, ServerConfig
+from ludus.config.tree import AnthropicConfig, AzureConfig, ServerConfig
 from ludus.config.secrets import read_secret, weights_folder
 from ludus.errors import ConfigError, suggest
 from ludus.http_client import Client, HttpError, Response, Timeouts

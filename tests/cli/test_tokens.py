@@ -15,7 +15,7 @@ from ludus.agent import Policy
 from ludus.cli import main
 from ludus.config import load
 from ludus.config.build_agent import build_env, build_policy
-from ludus.config.recipes import EmbeddedConfig, OpenAIConfig
+from ludus.config.tree import EmbeddedConfig, OpenAIConfig
 from ludus.config.token_mode import make_ready
 from ludus.models.ledger import Ledger, Metered
 from ludus.tools.toolsets import BUILTIN

@@ -15,7 +15,7 @@ from ludus.config.build_models import build_ledger, build_model, build_models
 from ludus.config.build_tools import build_distribution
 from ludus.config.build_training import train_settings
 from ludus.config.reading import describe
-from ludus.config.recipes import (
+from ludus.config.tree import (
     SECTIONS,
     AnthropicConfig,
     Config,
@@ -566,10 +566,10 @@ def test_the_reference_has_every_setting():
 
 
 def test_every_setting_of_ours_says_what_it_is_for():
-    from ludus.config import recipes
+    from ludus.config import tree
 
-    for name, recipe in vars(recipes).items():
-        if isinstance(recipe, type) and issubclass(recipe, recipes.Recipe) and recipe is not Config:
+    for name, recipe in vars(tree).items():
+        if isinstance(recipe, type) and issubclass(recipe, tree.Recipe) and recipe is not Config:
             missing = {f.name for f in msgspec.structs.fields(recipe)} - set(field_docs(recipe))
             assert not missing, (name, missing)
             assert recipe.__doc__, name

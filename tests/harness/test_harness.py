@@ -15,7 +15,7 @@ import pytest
 from ludus.agent import Limits, Policy
 from ludus.cli import main
 from ludus.config.build_agent import build_harness
-from ludus.config.recipes import AgentConfig, HarnessConfig
+from ludus.config.tree import AgentConfig, HarnessConfig
 from ludus.config.secrets import agents_folder
 from ludus.env import Env
 from ludus.envs.terminal_test import TerminalTest

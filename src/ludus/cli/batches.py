@@ -42,7 +42,7 @@ from ludus.config.build_models import build_ledger, build_model
 from ludus.config.build_sandboxes import open_sandboxes
 from ludus.config.build_tools import build_distribution, open_registry
 from ludus.config.reading import Layer, file_layer, flag_layer, is_tree
-from ludus.config.recipes import CONTENT, TRAINING, EmbeddedConfig
+from ludus.config.tree import CONTENT, TRAINING, EmbeddedConfig
 from ludus.config.references import load_env_class
 from ludus.config.secrets import secrets
 from ludus.config.token_mode import make_ready

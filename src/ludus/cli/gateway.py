@@ -22,7 +22,7 @@ from ludus.cli.batches import draining
 from ludus.compat.atropos import Connect, Managed, ServerView, Setup
 from ludus.config import Config, load, to_record, to_yaml
 from ludus.config.build_models import build_ledger, build_model, server_settings
-from ludus.config.recipes import SECTIONS, OpenAIConfig, ServerConfig
+from ludus.config.tree import SECTIONS, OpenAIConfig, ServerConfig
 from ludus.config.secrets import read_secret, secrets
 from ludus.config.token_mode import server_model
 from ludus.errors import ConfigError

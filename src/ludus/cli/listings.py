@@ -13,7 +13,7 @@ from ludus.batch import sample_rows, stored_groups
 from ludus.cli import Arguments
 from ludus.config import load
 from ludus.config.build_tools import open_registry
-from ludus.config.recipes import CONTENT
+from ludus.config.tree import CONTENT
 from ludus.config.references import load_env_class
 from ludus.config.settings_page import field_docs, reference
 from ludus.env import Env

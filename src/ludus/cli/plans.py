@@ -21,7 +21,7 @@ from ludus.config.build_agent import build_env, build_policy
 from ludus.config.build_models import build_ledger, build_models
 from ludus.config.build_tools import open_registry
 from ludus.config.build_training import build_proposer, has_optimizer, train_settings
-from ludus.config.recipes import SameConfig, ServerConfig
+from ludus.config.tree import SameConfig, ServerConfig
 from ludus.env import Env
 from ludus.models.server import Price
 from ludus.models.token_estimate import prompt_tokens, text_tokens

@@ -202,7 +202,7 @@ def _encoder(
     from ludus.config import assemble
     from ludus.config.build_agent import build_env
     from ludus.config.reading import Layer
-    from ludus.config.recipes import SECTIONS
+    from ludus.config.tree import SECTIONS
     from ludus.rl.rows import retokenized
     from ludus.tokens.codec import Codec
 

@@ -31,7 +31,7 @@ from ludus.config.build_models import build_ledger, build_models
 from ludus.config.build_sandboxes import open_sandboxes
 from ludus.config.build_tools import open_registry
 from ludus.config.build_training import has_optimizer
-from ludus.config.recipes import CONTENT, EmbeddedConfig, EnvConfig, RunConfig, SameConfig
+from ludus.config.tree import CONTENT, EmbeddedConfig, EnvConfig, RunConfig, SameConfig
 from ludus.config.secrets import secrets
 from ludus.config.token_mode import make_ready
 from ludus.errors import BudgetExhausted, ConfigError, ModelError

@@ -34,9 +34,9 @@ from ludus.config.reading import (
     is_tree,
     merged,
 )
-from ludus.config.recipes import FREE, SECTIONS, Config, EmbeddedConfig, EnvConfig
 from ludus.config.references import load_env_class
 from ludus.config.secrets import exposed
+from ludus.config.tree import FREE, SECTIONS, Config, EmbeddedConfig, EnvConfig
 from ludus.errors import ConfigError
 from ludus.types import to_json
 

@@ -8,13 +8,13 @@ import msgspec
 from ludus.agent import Limits, Policy
 from ludus.config.build_sandboxes import changed_spec
 from ludus.config.reading import converted
-from ludus.config.recipes import (
+from ludus.config.references import load_env_class
+from ludus.config.secrets import agents_folder
+from ludus.config.tree import (
     AgentConfig,
     Config,
     EmbeddedConfig,
 )
-from ludus.config.references import load_env_class
-from ludus.config.secrets import agents_folder
 from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.harness import Harness

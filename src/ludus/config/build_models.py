@@ -10,7 +10,9 @@ import msgspec
 from ludus.config import token_mode as tokens
 from ludus.config.build_training import has_optimizer
 from ludus.config.reading import shown
-from ludus.config.recipes import (
+from ludus.config.references import load_object
+from ludus.config.secrets import proxy_for, read_secret, weights_folder
+from ludus.config.tree import (
     AnthropicConfig,
     AzureConfig,
     Config,
@@ -21,8 +23,6 @@ from ludus.config.recipes import (
     ScriptedConfig,
     ServerConfig,
 )
-from ludus.config.references import load_object
-from ludus.config.secrets import proxy_for, read_secret, weights_folder
 from ludus.errors import ConfigError
 from ludus.models import Model
 from ludus.models.server import ServerSettings

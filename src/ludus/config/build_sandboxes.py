@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ludus.config.reading import accepted_types
-from ludus.config.recipes import (
+from ludus.config.secrets import read_secret
+from ludus.config.tree import (
     Config,
     SandboxConfig,
 )
-from ludus.config.secrets import read_secret
 from ludus.env import Env
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import SandboxSpec

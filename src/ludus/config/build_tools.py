@@ -5,13 +5,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ludus.config.recipes import (
+from ludus.config.secrets import proxy_for, read_secret
+from ludus.config.tree import (
     Config,
     McpConfig,
     ToolsConfig,
     WebConfig,
 )
-from ludus.config.secrets import proxy_for, read_secret
 from ludus.env import Env
 from ludus.errors import ConfigError
 

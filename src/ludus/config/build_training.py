@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ludus.config.recipes import (
+from ludus.config.tree import (
     Config,
     SameConfig,
     TrainConfig,

@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from ludus.config.recipes import EnvConfig
+from ludus.config.tree import EnvConfig
 from ludus.env import Env
 from ludus.envs import BUILTIN
 from ludus.errors import ConfigError, suggest

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from ludus.config.recipes import Config, ServerConfig
+from ludus.config.tree import Config, ServerConfig
 from ludus.errors import ConfigError
 from ludus.models.weights import default_cache
 from ludus.sandbox.settings import Profile

@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec import inspect as kinds
 
 from ludus.config.reading import accepted_types, describe, entry_kind
-from ludus.config.recipes import SECTIONS, ModelConfig, SandboxConfig, ServerConfig
 from ludus.config.references import load_env_class
+from ludus.config.tree import SECTIONS, ModelConfig, SandboxConfig, ServerConfig
 from ludus.envs import BUILTIN
 from ludus.sandbox.settings import DockerSettings, PodmanSettings, RemoteProfile, RemoteSettings
 

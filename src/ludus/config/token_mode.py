@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ludus.agent import Policy
-from ludus.config.recipes import EmbeddedConfig, OpenAIConfig
 from ludus.config.secrets import weights_folder
+from ludus.config.tree import EmbeddedConfig, OpenAIConfig
 from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.models import Model, Starts

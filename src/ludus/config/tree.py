@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
 from ludus.agent import Limits
 from ludus.http_client import Timeouts
@@ -24,11 +24,8 @@ from ludus.sandbox.settings import (
     Profile,
     SshSettings,
 )
+from ludus.settings import Settings as Recipe
 from ludus.types import Count, Positive, Sampling, Whole
-
-
-class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A group of settings."""
 
 
 class EnvConfig(Recipe, frozen=True):

@@ -1,19 +1,19 @@
-"""What can go wrong, by who has to act.
+"""The errors that Ludus raises, by who has to act.
 
     LudusError
     ├── ConfigError        the user: a setting is wrong; the message names the field and the fix
     ├── BudgetExhausted    the user: a budget is spent; the run stops cleanly and can be resumed
     ├── StoreError         the user: the run directory cannot be written, is locked or is damaged
-    └── RolloutError       nobody's answer is wrong, the world broke: the rollout is retried, then recorded as failed
+    └── RolloutError       nobody: something outside the agent broke; the rollout is retried, then recorded as failed
         ├── ModelError     the model server
         ├── SandboxError   the slot or its backend
         ├── SetupError     the environment's `setup`
-        ├── ToolBroken     a tool's own machinery (not its arguments: those mistakes go back to the model)
+        ├── ToolBroken     a tool itself (not wrong arguments: the model sees those mistakes)
         ├── VerifierError  the environment's `verify`
-        └── HarnessError   a command-line agent that did not get as far as asking the model
+        └── HarnessError   a command-line agent that ended before it sent a request to the model
 
-Foreign exceptions become one of these at a `boundary(...)`, once; `rollout.run` is the only place that turns a
-`RolloutError` into a recorded `Failure`. Anything else is a bug in Ludus and stops the run loudly.
+A `boundary(...)` turns foreign exceptions into one of these. `rollout.run` is the only place that turns a `RolloutError`
+into a recorded `Failure`. Any other exception is a bug in Ludus and stops the run.
 """
 
 import sysconfig
@@ -29,7 +29,7 @@ Boundary = Literal["model", "sandbox", "setup", "tool", "verifier", "agent"]
 
 
 class LudusError(Exception):
-    """Base of everything Ludus raises on purpose."""
+    """Base class of the errors that Ludus raises."""
 
 
 class ConfigError(LudusError):
@@ -37,15 +37,15 @@ class ConfigError(LudusError):
 
 
 class BudgetExhausted(LudusError):
-    """A budget is spent: stop cleanly; the run can be resumed with a larger one."""
+    """A budget is spent. The run stops cleanly and can be resumed with a larger budget."""
 
 
 class StoreError(LudusError):
-    """The run directory cannot be used as asked."""
+    """The run directory cannot be used."""
 
 
 class RolloutError(LudusError):
-    """The world broke during a rollout."""
+    """Something outside the agent broke during a rollout."""
 
     boundary: ClassVar[Boundary]
 
@@ -84,10 +84,10 @@ class HarnessError(RolloutError):
 
 
 class boundary:  # a class and not a generator, because every rollout goes through several
-    """Attribute whatever foreign code raises inside to `kind`. Our own errors pass through as they are.
+    """Raise exceptions of foreign code as `kind`. Errors of Ludus pass through unchanged.
 
-    A `TimeoutError` without a text is named as such. What an environment's own code raises is told with
-    its file and line.
+    A `TimeoutError` without a text becomes "timed out". An error in an environment's own code is reported with its file
+    and line.
     """
 
     __slots__ = ("_kind", "_what")
@@ -103,30 +103,30 @@ class boundary:  # a class and not a generator, because every rollout goes throu
     ) -> None:
         if not isinstance(error, Exception) or isinstance(error, LudusError):
             return
-        words = "timed out" if isinstance(error, TimeoutError) and not str(error) else told(error)
+        words = "timed out" if isinstance(error, TimeoutError) and not str(error) else describe_error(error)
         raise self._kind(f"{self._what}: {words}") from error
 
 
 LONGEST = 2_000
-"""Characters that are kept of what foreign code raised: some put all of their data into the text."""
+"""The maximum length of a foreign error message: some contain all of their data."""
 
 
-def told(error: Exception) -> str:
-    """What foreign code raised: its kind, its words, and the last line of the user's own code that led there."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+def describe_error(error: Exception) -> str:
+    """Describe an exception of foreign code: its type, its message, and the last line of the user's own code."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_user_code(frame.filename)]
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     words = str(error)
     return f"{type(error).__name__}: {words if len(words) <= LONGEST else f'{words[:LONGEST]}…'}{where}"
 
 
-def _is_users(file: str) -> bool:
-    """Whether a file of code is neither ours, nor Python's, nor an installed package's."""
+def _is_user_code(file: str) -> bool:
+    """Whether a source file belongs neither to Ludus, nor to Python, nor to an installed package."""
     others = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
     return not file.startswith("<") and not any(Path(file).is_relative_to(place) for place in others)
 
 
 def suggest(name: str, known: list[str]) -> str:
-    """The tail of an "unknown name" message: the nearest known name, or all of them."""
+    """The end of an "unknown name" message: the nearest known name, or all of them."""
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     if near:
         return f"did you mean '{near[0]}'?"

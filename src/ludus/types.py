@@ -1,10 +1,11 @@
-"""The nouns: what a task, a turn, a rollout and a score are.
+"""The nouns: task, message, completion, turn, rollout, score, group.
 
-Every noun is a frozen `msgspec.Struct`: typed, immutable, and written to and read from JSON without hand-made code.
-Nothing here does I/O or imports anything above it. Read the file from top to bottom as the life of one rollout:
-a `Task` is put to a policy as `Message`s; each model reply is a `Completion`; a completion and the results of its
-tool calls are a `Turn`; the turns, and either a `Score` or a `Failure`, are a `Rollout`; the rollouts of one task
-under one policy are a `Group`.
+Every noun is a frozen `msgspec.Struct`: typed, immutable, and converted to and from JSON by msgspec. Nothing here does
+I/O or imports another part of Ludus. The file follows the life of one rollout. A `Task` becomes `Message`s. Each model
+reply is a `Completion`. A completion and the results of its tool calls are a `Turn`. The turns, with either a `Score` or
+a `Failure`, are a `Rollout`. The rollouts of one task under one policy are a `Group`.
+
+A field whose name changed in the code keeps its stored name: `field(name=...)`.
 """
 
 import math
@@ -22,11 +23,11 @@ Role = Literal["system", "user", "assistant", "tool"]
 JsonObject = dict[str, Any]
 
 
-# ---- what is asked ------------------------------------------------------------------------------------------------
+# ---- tasks -------------------------------------------------------------------------------------------------------
 
 
 class Task(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing to do, and what the verifier knows about it."""
+    """One task for an agent, and what the verifier knows about it."""
 
     id: str
     prompt: str
@@ -34,17 +35,17 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Text files placed in the slot by the default `Env.setup`, by path relative to the workspace."""
     split: str = "train"
     kind: str = ""
-    """The task type that scores are broken down by; empty when the environment has one kind."""
+    """The task type. Reports break scores down by it; empty if the environment has only one."""
     answer: Any = None
-    """What the verifier knows and the agent must not: it is never rendered into a message or written to a slot."""
+    """What the verifier knows and the agent must not know. It is never put into a message or written to a slot."""
 
 
-# ---- what is said -------------------------------------------------------------------------------------------------
+# ---- messages -----------------------------------------------------------------------------------------------------
 
 
 class Call(Struct, frozen=True):
-    """A tool call as the model wrote it. `arguments` stays raw text: decoding it is the loop's business, and a
-    malformed one must reach the record unchanged."""
+    """A tool call as the model wrote it. `arguments` is raw text: the agent loop decodes it, and malformed arguments are
+    recorded unchanged."""
 
     id: str
     name: str
@@ -52,16 +53,16 @@ class Call(Struct, frozen=True):
 
 
 class Reasoning(Struct, frozen=True, omit_defaults=True):
-    """Thinking that came with a message, and the field it came in, so that history returns it the same way."""
+    """The thinking in a message, and the field it came in. History sends it back in the same field."""
 
     text: str
     source: Literal["reasoning_content", "reasoning", "reasoning_details", "think", "thinking"]
     raw: Any = None
-    """The provider's own structure (signatures, encrypted parts) where text alone would lose it."""
+    """The provider's own structure (signatures, encrypted parts), where the text alone is not enough."""
 
 
 class Message(Struct, frozen=True, omit_defaults=True, weakref=True):
-    """One message of a conversation, in no provider's dialect."""
+    """One message of a conversation, independent of any provider's format."""
 
     role: Role
     content: str = ""
@@ -72,7 +73,7 @@ class Message(Struct, frozen=True, omit_defaults=True, weakref=True):
 
 
 class ToolSpec(Struct, frozen=True):
-    """What the model is shown of a tool: `parameters` is a JSON schema of an object."""
+    """What the model sees of a tool. `parameters` is a JSON schema of an object."""
 
     name: str
     description: str
@@ -80,26 +81,26 @@ class ToolSpec(Struct, frozen=True):
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How completions are drawn. What is None is left to the server."""
+    """How completions are sampled. A field that is None is left to the server."""
 
     temperature: float | None = 1.0
-    """0 always takes the likeliest token."""
+    """0 always takes the most likely token."""
     top_p: float | None = None
-    """Draw only from the likeliest tokens that together have this probability."""
+    """Sample only from the most likely tokens that together have this probability."""
     max_tokens: int | None = None
-    """The longest reply, in tokens."""
+    """The maximum length of a reply, in tokens."""
     stop: tuple[str, ...] = ()
     """Texts that end a reply."""
     seed: int | None = None
-    """Added to the seed that each rollout and turn has of its own."""
+    """Added to the seed of each rollout and turn."""
     tool_choice: Literal["auto", "required", "none"] | None = None
     """Whether the model may, must or must not call a tool."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further request fields, passed on as they are (`top_k`, `reasoning_effort`, `guided_json`, …)."""
+    """More request fields, sent unchanged (`top_k`, `reasoning_effort`, `guided_json`, …)."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
-    """Tokens and money that completions took. Adds up with `+`."""
+    """Tokens and money that completions used. Values add up with `+`."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -120,13 +121,13 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
 
 class Tokens(Struct, frozen=True):
-    """Aligned columns of a token sequence. Construction is the one place that checks that they are aligned."""
+    """Aligned columns of a token sequence. The constructor checks that their lengths are equal."""
 
     ids: tuple[int, ...]
     sampled: tuple[bool, ...]
-    """True where the model drew the token, False where it was given."""
+    """True where the model sampled the token, False where it was part of the prompt."""
     logprobs: tuple[float | None, ...]
-    """The engine's log-probability where sampled; None where given."""
+    """The engine's log-probability where sampled; None elsewhere."""
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.sampled) == len(self.logprobs):
@@ -137,16 +138,16 @@ class Tokens(Struct, frozen=True):
         return len(self.ids)
 
 
-class Joint(Struct, frozen=True):
-    """Where a completion's tokens join on, if not at the end of the completion before it: behind the first `kept` ids
-    of the sequence that ended with completion `turn`, counted from 0 within the rollout."""
+class Splice(Struct, frozen=True):
+    """Where a completion's tokens continue, if not at the end of the previous completion: after the first `kept` ids of
+    the sequence that ended with completion `turn` (counted from 0 within the rollout)."""
 
     turn: int
     kept: int
 
 
 class Finish(StrEnum):
-    """Why the model stopped writing, as its server tells it."""
+    """Why the model stopped writing, as reported by its server."""
 
     STOP = "stop"
     CALLS = "tool_calls"
@@ -156,25 +157,25 @@ class Finish(StrEnum):
 
 
 class Completion(Struct, frozen=True, omit_defaults=True):
-    """One reply of a model: an assistant message, why it ended, and what it took."""
+    """One reply of a model: an assistant message, why it ended, and what it used."""
 
     message: Message
     finish: Finish = Finish.STOP
     usage: Usage = Usage()
     model: str = ""
-    """The model that the server says it used."""
+    """The model name in the server's reply."""
     tokens: Tokens | None = None
-    """The exact ids that this reply added to its sequence: what was given since the reply before it, then what was
-    drawn. None in chat mode, where no engine reports them."""
-    joint: Joint | None = None
-    """Where `tokens` go, when history was rewritten or branched; None: behind the completion before it."""
+    """The exact ids that this reply added to its sequence: the prompt since the previous reply, then the sampled ids.
+    None in chat mode, where no engine reports them."""
+    splice: Splice | None = field(default=None, name="joint")
+    """Where `tokens` continue when history was rewritten or branched. None: after the previous completion."""
 
 
-# ---- what happens -------------------------------------------------------------------------------------------------
+# ---- turns --------------------------------------------------------------------------------------------------------
 
 
 class StopReason(StrEnum):
-    """Why a rollout ended. Set by whoever stops it; a failure to run it is `FAILED`, never one of the others."""
+    """Why a rollout ended. A rollout that could not be run is `FAILED`, never one of the others."""
 
     FINISHED = "finished"
     """The model answered without calling a tool."""
@@ -183,34 +184,34 @@ class StopReason(StrEnum):
     LENGTH = "length"
     """The reply was cut at `max_tokens` before it was complete."""
     FILTERED = "filtered"
-    """The server's content filter withheld the reply."""
+    """The server's content filter removed the reply."""
     MAX_TURNS = "max_turns"
     """The turn limit was reached while the model was still calling tools."""
     CONTEXT = "context"
     """The next prompt would not fit the context budget."""
     TIMEOUT = "timeout"
-    """The rollout's time limit passed."""
+    """The time limit of the rollout was reached."""
     CRASHED = "crashed"
-    """The agent's own program ended with an error. What it did until then is judged all the same."""
+    """The program of a command-line agent ended with an error. What it did until then is scored."""
     FAILED = "failed"
     """Something outside the agent broke; `Rollout.failure` says what."""
 
 
 class ToolResult(Struct, frozen=True, omit_defaults=True):
-    """What one tool call gave back to the model."""
+    """What one tool call returned to the model."""
 
     call: Call
     content: str
-    """The observation as the model sees it, after the size budget."""
+    """The observation as the model sees it, within the size limit."""
     error: str = ""
     """Why the call counts as a tool error: the model's mistake, a raised exception, a time-out. Empty if none."""
     seconds: float = 0.0
     spilled: str = ""
-    """Where in the slot the whole result lies, if `content` is only a preview of it."""
+    """The file in the slot that has the whole result, if `content` is only a preview."""
 
 
 class ToolError(Struct, frozen=True):
-    """One failed call, for reports: the record of mistakes that went back to the model."""
+    """One failed tool call, for reports. The model saw the error and could try again."""
 
     turn: int
     """1-based."""
@@ -221,28 +222,28 @@ class ToolError(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True, omit_defaults=True):
-    """One completion, the results of its calls, and why it was the last one, if it was."""
+    """One completion, the results of its tool calls, and the stop reason if it was the last one."""
 
     completion: Completion
     results: tuple[ToolResult, ...] = ()
     stop: StopReason | None = None
     seconds: float = 0.0
-    heard: tuple[Message, ...] = ()
-    """What else the model was told before its next reply, by an agent that says such things: output of commands that
-    were no tool calls, reminders, complaints."""
+    notices: tuple[Message, ...] = field(default=(), name="heard")
+    """Other messages that a command-line agent sent to the model before its next reply: output of commands that were not
+    tool calls, reminders, error reports."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """The messages that this turn adds to the conversation."""
         answers = (Message("tool", r.content, call_id=r.call.id) for r in self.results)
-        return (self.completion.message, *answers, *self.heard)
+        return (self.completion.message, *answers, *self.notices)
 
 
-# ---- how it went --------------------------------------------------------------------------------------------------
+# ---- scores and rollouts --------------------------------------------------------------------------------------------
 
 
 class Score(Struct, frozen=True, omit_defaults=True):
-    """A verdict: a number for the gradient, a yes or no for the gate, and a reason in words for the reflector."""
+    """A verdict: a number for RL, pass or fail for the gate, and feedback in words for the analysts."""
 
     value: float
     passed: bool
@@ -252,7 +253,7 @@ class Score(Struct, frozen=True, omit_defaults=True):
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
-        """Plain and finite values, of whatever a verifier has at hand: a comparison, a number of some library."""
+        """Convert the values to plain Python types: verifiers also pass comparisons and numbers of libraries."""
         parts = {str(name): float(number) for name, number in self.parts.items()}
         numbers = {"value": float(self.value), "soft": float(self.soft)}
         for name, number in (*numbers.items(), *parts.items()):
@@ -264,12 +265,12 @@ class Score(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, value: float, feedback: str = "", *, parts: Mapping[str, float] | None = None) -> "Score":
-        """The usual case: full marks pass, and partial credit is the value within 0 and 1."""
+        """The usual case: 1.0 or more passes, and partial credit is the value clipped to 0..1."""
         return cls(value, value >= 1.0, min(1.0, max(0.0, value)), feedback, parts or {})
 
 
 class Failure(Struct, frozen=True, omit_defaults=True):
-    """The world broke, so there is no score. `boundary` is where: it is not the agent's doing and not a zero."""
+    """Something outside the agent broke, so there is no score. `boundary` says where. A failure is not a zero."""
 
     boundary: Literal["model", "sandbox", "setup", "tool", "verifier", "agent"]
     message: str
@@ -282,27 +283,27 @@ class Exit(Struct, frozen=True, omit_defaults=True):
     code: int
     """Its exit code: 124 after a time-out and 128 + n after signal n."""
     output: str = ""
-    """The end of what it printed."""
+    """The last part of its output."""
 
 
 class Provenance(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What produced a record, so that no number has to be explained from memory."""
+    """What produced a record: enough to reproduce and explain its numbers."""
 
     policy: str
-    """The policy's fingerprint: model, skill, sampling, limits, tools and system text together."""
+    """The policy's fingerprint: a hash of model, skill, sampling, limits, tools and system text."""
     model: str
     skill: str = ""
-    """Content hash of the skill document; empty when there was none."""
+    """Content hash of the skill document; empty if there was none."""
     sampling: Sampling = Sampling()
     seed: int = 0
     replicate: int = 0
-    """Which member of its group this rollout is."""
+    """The index of this rollout in its group."""
     attempt: int = 1
-    """How many tries the rollout took: more than one after infrastructure failures."""
+    """The number of this attempt; above 1 after failures of the infrastructure."""
     toolsets: tuple[str, ...] = ()
-    """The toolset draw of the group."""
+    """The toolsets that were drawn for the group."""
     tools: tuple[str, ...] = ()
-    """The tools that the model was shown."""
+    """The tools that the model could call."""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -318,7 +319,7 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
     failure: Failure | None = None
     seconds: float = 0.0
     exit: Exit | None = None
-    """How the agent's own program ended, where one acted in place of the loop."""
+    """How the program of a command-line agent ended, if one acted instead of the agent loop."""
 
     def __post_init__(self) -> None:
         if self.score is not None and self.failure is not None:
@@ -332,7 +333,7 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def answer(self) -> str:
-        """The last thing the model said in words."""
+        """The last non-empty text of the model."""
         return next((t.completion.message.content for t in reversed(self.turns) if t.completion.message.content), "")
 
     @property
@@ -350,7 +351,7 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Rollouts of one task under one policy. `size` is how many were asked for: a partial group says so."""
+    """Rollouts of one task under one policy. `size` is how many were requested; `partial` says that some have no score."""
 
     task: Task
     rollouts: tuple[Rollout, ...]
@@ -371,24 +372,28 @@ def to_json(value: object) -> bytes:
 
 
 def canonical(value: object) -> bytes:
-    """JSON that is the same for equal values, to be hashed. `to_json` is not: it leaves out a field that holds the
+    """JSON that is the same for equal values, for hashing. `to_json` is not: it leaves out a field that holds the
     default *object*, and writes one that merely equals it."""
-    return msgspec.json.encode(_spelled_out(value), enc_hook=_encode_other, order="deterministic")
+    return msgspec.json.encode(_expand(value), enc_hook=_encode_other, order="deterministic")
 
 
-def _spelled_out(value: Any) -> Any:
-    """With every field of every noun. Each outcome is found by this, so plain values cost no call."""
+def _expand(value: Any) -> Any:
+    """The value with every field of every noun, under the names that are stored. This runs for every outcome, so plain
+    values cost no call."""
     if isinstance(value, Struct):
+        names, encoded = value.__struct_fields__, value.__struct_encode_fields__
         fields = msgspec.structs.asdict(value)
+        if names != encoded:  # renamed in the code, not in stored data
+            fields = {stored: fields[name] for name, stored in zip(names, encoded, strict=True)}
         for name, item in fields.items():
             if type(item) not in _PLAIN:
-                fields[name] = _spelled_out(item)
+                fields[name] = _expand(item)
         return fields
     if isinstance(value, list | tuple):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        return [item if type(item) in _PLAIN else _spelled_out(item) for item in items]
+        return [item if type(item) in _PLAIN else _expand(item) for item in items]
     if isinstance(value, dict) or (type(value) not in _PLAIN and isinstance(value, Mapping)):
-        return {key: _spelled_out(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        return {key: _expand(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
     return value
 
 
@@ -396,7 +401,7 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def _encode_other(value: Any) -> object:
-    """What msgspec does not know: other mappings and sequences, and the texts, numbers and arrays of libraries."""
+    """Convert what msgspec does not know: other mappings and sequences; texts, numbers and arrays of libraries."""
     for plain in (str, int, float):
         if isinstance(value, plain):
             return plain(value)

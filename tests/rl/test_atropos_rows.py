@@ -10,7 +10,7 @@ from ludus.types import (
     Completion,
     Failure,
     Group,
-    Joint,
+    Splice,
     Message,
     Provenance,
     Rollout,
@@ -25,9 +25,9 @@ EXACT = Tokens((1, 2, 3), (False, False, True), (None, None, -0.5))
 TASK = Task(id="t1", prompt="p")
 
 
-def rollout(*tokens, replicate=0, score=1.0, joints=()):
+def rollout(*tokens, replicate=0, score=1.0, splices=()):
     turns = tuple(
-        Turn(Completion(Message("assistant", "x"), tokens=t, joint=dict(joints).get(i))) for i, t in enumerate(tokens)
+        Turn(Completion(Message("assistant", "x"), tokens=t, splice=dict(splices).get(i))) for i, t in enumerate(tokens)
     )
     return Rollout(
         task=TASK,
@@ -57,7 +57,7 @@ def test_rows_masks_and_logprobs_are_those_that_were_sampled():
 
 
 def test_a_branched_rollout_gives_several_rows_with_one_score():
-    made, _ = columns(group(rollout(EXACT, EXACT, joints=[(1, Joint(0, 2))])))
+    made, _ = columns(group(rollout(EXACT, EXACT, splices=[(1, Splice(0, 2))])))
     assert made.scores == [1.0, 1.0]
     assert made.replicates == [0, 0]
 

@@ -7,7 +7,7 @@ import pytest
 
 from ludus.rl.row_checks import Row, Vocabulary, check_groups, check_lines, check_rollout, check_rows, row_findings
 from ludus.tokens.sequences import TokenSequence
-from ludus.types import Completion, Joint, Message, Provenance, Rollout, Score, StopReason, Task, Tokens, Turn, Usage
+from ludus.types import Completion, Splice, Message, Provenance, Rollout, Score, StopReason, Task, Tokens, Turn, Usage
 
 GOOD = {
     "tokens": [[5, 6, 7, 8], [5, 6, 9]],
@@ -193,14 +193,14 @@ def rollout(*completions):
     )
 
 
-def completion(given, drawn, counted, joint=None):
+def completion(given, drawn, counted, splice=None):
     ids = tuple(range(5, 5 + given + drawn))
     tokens = Tokens(ids, (False,) * given + (True,) * drawn, (None,) * given + (-0.5,) * drawn)
-    return Completion(Message("assistant"), usage=Usage(counted, drawn), tokens=tokens, joint=joint)
+    return Completion(Message("assistant"), usage=Usage(counted, drawn), tokens=tokens, splice=splice)
 
 
 def test_a_rollout_whose_prompts_are_as_long_as_the_engine_counted_is_good():
-    kept, report = check_rollout(rollout(completion(3, 2, 3), completion(2, 1, 7), completion(1, 1, 4, Joint(0, 3))))
+    kept, report = check_rollout(rollout(completion(3, 2, 3), completion(2, 1, 7), completion(1, 1, 4, Splice(0, 3))))
     assert len(kept) == 2
     assert not report.fatal
 

@@ -5,7 +5,7 @@ import pytest
 from ludus.rl.rows import NotExact, mode, retokenized, rows
 from ludus.types import (
     Completion,
-    Joint,
+    Splice,
     Message,
     Provenance,
     Reasoning,
@@ -21,9 +21,9 @@ from ludus.types import (
 EXACT = Tokens((1, 2, 3), (False, False, True), (None, None, -0.5))
 
 
-def rollout(*tokens, joints=None):
+def rollout(*tokens, splices=None):
     turns = tuple(
-        Turn(Completion(Message("assistant", "x"), tokens=t, joint=(joints or {}).get(i))) for i, t in enumerate(tokens)
+        Turn(Completion(Message("assistant", "x"), tokens=t, splice=(splices or {}).get(i))) for i, t in enumerate(tokens)
     )
     return Rollout(
         task=Task(id="t1", prompt="p"),
@@ -45,7 +45,7 @@ def test_the_record_says_which_mode_was_on(tokens, found):
 def test_exact_rollouts_give_their_rows():
     (row,) = rows(rollout(EXACT, EXACT))
     assert row.tokens.ids == (1, 2, 3, 1, 2, 3)
-    assert len(rows(rollout(EXACT, EXACT, joints={1: Joint(0, 2)}))) == 2
+    assert len(rows(rollout(EXACT, EXACT, splices={1: Splice(0, 2)}))) == 2
     assert rows(rollout()) == []
 
 
@@ -57,7 +57,7 @@ def test_chat_rollouts_are_refused_with_the_way_out(tokens, words):
 
 def test_a_record_that_is_not_whole_is_refused():
     with pytest.raises(NotExact, match="is not whole"):
-        rows(rollout(EXACT, EXACT, joints={1: Joint(5, 0)}))
+        rows(rollout(EXACT, EXACT, splices={1: Splice(5, 0)}))
 
 
 # ---- from text, for imitation -------------------------------------------------------------------------------------

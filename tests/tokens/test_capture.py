@@ -40,7 +40,7 @@ def led(tokens, replies, *, scatter, mangle=None):
 
 
 def rows_of(done):
-    return sequences([Step(completion.tokens, completion.joint) for completion in done])
+    return sequences([Step(completion.tokens, completion.splice) for completion in done])
 
 
 def test_a_server_whose_prompts_repeat_its_replies_gives_one_row(tokens):

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.tokens.sequences import Step, sequences
-from ludus.types import Joint, Tokens
+from ludus.types import Splice, Tokens
 
 
-def step(given_ids, drawn, joint=None):
+def step(given_ids, drawn, splice=None):
     given_ids, drawn = tuple(given_ids), tuple(drawn)
     marks = (False,) * len(given_ids) + (True,) * len(drawn)
-    return Step(Tokens(given_ids + drawn, marks, (None,) * len(given_ids) + tuple(-d / 10 for d in drawn)), joint)
+    return Step(Tokens(given_ids + drawn, marks, (None,) * len(given_ids) + tuple(-d / 10 for d in drawn)), splice)
 
 
 def test_turns_that_follow_each_other_are_one_row():
@@ -24,7 +24,7 @@ def test_turns_that_follow_each_other_are_one_row():
 
 
 def test_a_branch_keeps_the_beginning_and_trains_it_once():
-    steps = [step([1, 2], [3]), step([4], [5]), step([7], [8], Joint(0, 3))]
+    steps = [step([1, 2], [3]), step([4], [5]), step([7], [8], Splice(0, 3))]
     first, second = sequences(steps)
     assert first.tokens.ids == (1, 2, 3, 4, 5)
     assert second.tokens.ids == (1, 2, 3, 7, 8)
@@ -34,27 +34,27 @@ def test_a_branch_keeps_the_beginning_and_trains_it_once():
 
 
 def test_a_rewritten_reply_is_context_in_the_new_row():
-    first, second = sequences([step([1, 2], [3, 4, 5]), step([4, 6], [7], Joint(0, 2))])
+    first, second = sequences([step([1, 2], [3, 4, 5]), step([4, 6], [7], Splice(0, 2))])
     assert first.tokens.ids == (1, 2, 3, 4, 5)
     assert second.tokens.ids == (1, 2, 4, 6, 7)
     assert second.tokens.sampled == (False, False, False, False, True)
 
 
 def test_a_part_of_a_reply_that_happens_to_be_repeated_is_not_trained_again():
-    first, second = sequences([step([1], [2, 3, 4]), step([9], [5], Joint(0, 3))])
+    first, second = sequences([step([1], [2, 3, 4]), step([9], [5], Splice(0, 3))])
     assert first.tokens.sampled == (False, True, True, True)
     assert second.tokens.ids == (1, 2, 3, 9, 5)
     assert second.tokens.sampled == (False, False, False, False, True)
 
 
 def test_nothing_kept_is_a_row_of_its_own():
-    first, second = sequences([step([1], [2]), step([3], [4], Joint(0, 0))])
+    first, second = sequences([step([1], [2]), step([3], [4], Splice(0, 0))])
     assert (first.tokens.ids, second.tokens.ids) == ((1, 2), (3, 4))
     assert second.shared == 0
 
 
 def test_interleaved_branches_are_followed_by_their_own_parents():
-    steps = [step([1], [2]), step([3], [4], Joint(0, 0)), step([5], [6], Joint(0, 2)), step([7], [8], Joint(1, 2))]
+    steps = [step([1], [2]), step([3], [4], Splice(0, 0)), step([5], [6], Splice(0, 2)), step([7], [8], Splice(1, 2))]
     assert [row.tokens.ids for row in sequences(steps)] == [(1, 2, 5, 6), (3, 4, 7, 8)]
 
 
@@ -63,24 +63,24 @@ def test_no_completions_are_no_rows():
 
 
 @pytest.mark.parametrize(
-    "joint", [Joint(1, 0), Joint(-1, 0), Joint(0, 4), Joint(0, -1)], ids=["itself", "before", "too-much", "negative"]
+    "splice", [Splice(1, 0), Splice(-1, 0), Splice(0, 4), Splice(0, -1)], ids=["itself", "before", "too-much", "negative"]
 )
-def test_a_joint_that_leads_nowhere_is_refused(joint):
+def test_a_joint_that_leads_nowhere_is_refused(splice):
     with pytest.raises(ValueError, match="completion 1"):
-        sequences([step([1, 2], [3]), step([4], [5], joint)])
+        sequences([step([1, 2], [3]), step([4], [5], splice)])
 
 
 @given(st.data())
 def test_every_drawn_id_is_trained_exactly_once(data):
     steps, ends = [], []
     for index in range(data.draw(st.integers(1, 8))):
-        joint = None
+        splice = None
         if index and data.draw(st.booleans()):
             turn = data.draw(st.integers(0, index - 1))
-            joint = Joint(turn, data.draw(st.integers(0, ends[turn])))
-        start = joint.kept if joint else (ends[-1] if ends else 0)
+            splice = Splice(turn, data.draw(st.integers(0, ends[turn])))
+        start = splice.kept if splice else (ends[-1] if ends else 0)
         made = step(
-            data.draw(st.lists(st.integers(0, 3), max_size=3)), [10 + index] * data.draw(st.integers(1, 3)), joint
+            data.draw(st.lists(st.integers(0, 3), max_size=3)), [10 + index] * data.draw(st.integers(1, 3)), splice
         )
         steps.append(made)
         ends.append(start + len(made.tokens))

@@ -67,7 +67,7 @@ def test_records_survive_json(tokens):
     for _ in replies:
         completion = complete(model, messages)
         messages += [completion.message, Message("user", "Go on.")]
-    assert completion.joint is not None
+    assert completion.splice is not None
     assert msgspec.json.decode(to_json(completion), type=Completion) == completion
     assert msgspec.json.decode(to_json(Turn(completion)), type=Turn).completion.tokens == completion.tokens
 
@@ -93,7 +93,7 @@ def test_equal_conversations_are_two_sessions(tokens):
     one, two = complete(model), complete(model)
     for first in (one, two):
         after = complete(model, (*OPENING, first.message, Message("user", "And?")))
-        assert after.joint is None
+        assert after.splice is None
         assert first.message.content == "Same."
 
 

@@ -52,7 +52,7 @@ def test_a_template_that_rewrites_nothing_gives_one_row(tokens):
     for template in ("plain", "quoting"):
         led = lead(tokens.led(template), tokens, 12, thinks=True, users=(3, 7))
         assert len(led.rows) == 1, template
-        assert all(completion.joint is None for completion in led.completions)
+        assert all(completion.splice is None for completion in led.completions)
 
 
 def test_dropped_thinking_starts_a_branch_where_the_round_began(tokens):
@@ -148,7 +148,7 @@ def test_history_is_matched_by_meaning_and_the_recorded_ids_are_used(tokens):
     copied = Message("assistant", " I look. ", (Call("other_id", "look", '{"deep":true,"at":"a"}'),))
     history = [led.messages[0], led.messages[1], copied, Message("tool", "ok", call_id="other_id")]
     led.ask("Done.", messages=history)
-    assert led.completions[1].joint is None
+    assert led.completions[1].splice is None
     assert tokens.proven(led)
     assert call.arguments != copied.calls[0].arguments
 
@@ -169,7 +169,7 @@ def test_an_edited_reply_starts_a_branch(tokens, edited):
     led = tokens.led()
     sampled = led.ask(THOUGHT + tokens.call_text(led.codec, "I look.", at="a"))
     led.ask("Done.", messages=[*led.messages[:2], edited, Message("tool", "ok", call_id="call_0")])
-    assert led.completions[1].joint is not None
+    assert led.completions[1].splice is not None
     assert led.session.counts.foreign == 1
     assert tokens.proven(led)
     assert len(led.rows) == 2

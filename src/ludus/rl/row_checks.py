@@ -179,10 +179,10 @@ def _echo_findings(rollout: Rollout) -> Iterator[Finding]:
     ends: list[int] = []
     for index, turn in enumerate(rollout.turns):
         completion = turn.completion
-        tokens, joint = completion.tokens, completion.joint
+        tokens, splice = completion.tokens, completion.splice
         if tokens is None:
             continue
-        start = joint.kept if joint is not None else (ends[-1] if ends else 0)
+        start = splice.kept if splice is not None else (ends[-1] if ends else 0)
         ends.append(start + len(tokens))
         recorded = start + len(tokens) - sum(tokens.sampled)
         counted = completion.usage.prompt_tokens

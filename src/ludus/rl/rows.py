@@ -46,7 +46,7 @@ def rows(rollout: Rollout) -> list[TokenSequence]:
 
 def _step(completion: Completion) -> Step:
     assert completion.tokens is not None
-    return Step(completion.tokens, completion.joint)
+    return Step(completion.tokens, completion.splice)
 
 
 def retokenized(messages: Sequence[Message], tools: Sequence[ToolSpec], codec: "Codec") -> list[TokenSequence]:

@@ -39,7 +39,7 @@ class Capture(Tree):
         rest = generated.prompt[parent.end :]
         given = self.give(parent, (), rest, "", ())
         _, step = self.reply(given, completion.message, generated, ended=False)
-        return msgspec.structs.replace(completion, tokens=step.tokens, joint=step.joint)
+        return msgspec.structs.replace(completion, tokens=step.tokens, splice=step.splice)
 
     def _deepest(self, ids: Sequence[int]) -> Node:
         """The deepest node whose sequence `ids` begins with."""

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from ludus.types import Joint, Rollout, Tokens
+from ludus.types import Splice, Rollout, Tokens
 
 Mode = Literal["tokens", "chat", "mixed", "empty"]
 
@@ -28,7 +28,7 @@ class Step(NamedTuple):
     """What one completion added, and where."""
 
     tokens: Tokens
-    joint: Joint | None = None
+    splice: Splice | None = None
 
 
 class TokenSequence(Struct, frozen=True):
@@ -51,7 +51,7 @@ def sequences(steps: Sequence[Step]) -> list[TokenSequence]:
     """The maximal linear sequences, in the order of their last completion.
 
     Raises:
-        ValueError: a joint points to what does not come before it.
+        ValueError: a splice points to what does not come before it.
     """
     bases = _bases(steps)
     ends = [(base.kept if base else 0) + len(step.tokens) for base, step in zip(bases, steps, strict=True)]
@@ -60,14 +60,14 @@ def sequences(steps: Sequence[Step]) -> list[TokenSequence]:
     return [_row(steps, _pieces(leaf, bases, ends), emitted) for leaf in range(len(steps)) if leaf not in inner]
 
 
-def _bases(steps: Sequence[Step]) -> list[Joint | None]:
+def _bases(steps: Sequence[Step]) -> list[Splice | None]:
     """What each step goes on from; None for one that begins a sequence of its own."""
-    bases: list[Joint | None] = []
+    bases: list[Splice | None] = []
     ends: list[int] = []
     for index, step in enumerate(steps):
-        base = step.joint
+        base = step.splice
         if base is None and index:
-            base = Joint(index - 1, ends[index - 1])
+            base = Splice(index - 1, ends[index - 1])
         if base is not None and not 0 <= base.turn < index:
             raise ValueError(f"completion {index} joins on completion {base.turn}, which does not come before it")
         if base is not None and not 0 <= base.kept <= ends[base.turn]:
@@ -77,7 +77,7 @@ def _bases(steps: Sequence[Step]) -> list[Joint | None]:
     return bases
 
 
-def _pieces(leaf: int, bases: Sequence[Joint | None], ends: Sequence[int]) -> list[_Piece]:
+def _pieces(leaf: int, bases: Sequence[Splice | None], ends: Sequence[int]) -> list[_Piece]:
     """The stretches of which the sequence that ends with `leaf` consists, from the front."""
     pieces: list[_Piece] = []
     step, end = leaf, ends[leaf]

@@ -5,7 +5,7 @@ the model's reply included), or one reply that was *sampled* by the engine. A no
 a prompt are those of all nodes from the root down. Nodes are never changed once they have ids, except that a reply
 learns how a template shows it (`shape`) when the conversation first goes on behind it.
 
-A `Tree` adds replies and says for each, as `Completion.tokens` and `Completion.joint`, which ids are new and where they
+A `Tree` adds replies and says for each, as `Completion.tokens` and `Completion.splice`, which ids are new and where they
 go, so that a record of completions holds each id once.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from ludus.tokens import Generated
 from ludus.tokens.sequences import Step, TokenSequence, sequences
-from ludus.types import Joint, Message, Tokens, ToolSpec
+from ludus.types import Splice, Message, Tokens, ToolSpec
 
 
 class Node:
@@ -140,8 +140,8 @@ class Tree:
         """Add what was sampled behind a given node."""
         node = Node(given, (message,), generated.ids, sampled=True, ended=ended, tools=given.tools)
         given.children.append(node)
-        joint, new = self._join(given)
-        step = Step(_columns(new, generated), joint)
+        splice, new = self._join(given)
+        step = Step(_columns(new, generated), splice)
         for passed in node.upward():
             if passed.step is not None:
                 break
@@ -150,7 +150,7 @@ class Tree:
         self._steps.append(step)
         return node, step
 
-    def _join(self, given: Node) -> tuple[Joint | None, Sequence[int]]:
+    def _join(self, given: Node) -> tuple[Splice | None, Sequence[int]]:
         """Where a reply's ids join on, and the given ones among them that are new."""
         if not self._steps:
             return None, given.all_ids()
@@ -162,7 +162,7 @@ class Tree:
         start = 0 if known is None else known.end
         ids = given.all_ids()
         kept = start + alike(ids[start:], self._leaves[turn].all_ids()[start:])
-        return Joint(turn, kept), ids[kept:]
+        return Splice(turn, kept), ids[kept:]
 
 
 def _columns(given: Sequence[int], generated: Generated) -> Tokens:

@@ -180,7 +180,7 @@ class Session(Tree):
         node, step = self.reply(prompt.node, message, generated, ended=codec.ended(generated.ids))
         self._latest = ([*prompt.messages, message], node)
         spent = usage(price, len(prompt.ids), len(generated.ids), generated.cached_tokens)
-        return Completion(message, finish_of(generated.finish, message), spent, model, step.tokens, step.joint)
+        return Completion(message, finish_of(generated.finish, message), spent, model, step.tokens, step.splice)
 
 
 def _same_tools(one: Sequence[ToolSpec], other: Sequence[ToolSpec]) -> bool:

@@ -62,7 +62,7 @@ async def exact_rows_and_a_second_pass(model):
     first = led[0].completion
     messages = (Message("user", "Say hello."), first.message, Message("user", "Again."))
     second = await model.complete(messages, (), Sampling(max_tokens=6, seed=2))
-    (row,) = sequences([Step(completion.tokens, completion.joint) for completion in (first, second)])
+    (row,) = sequences([Step(completion.tokens, completion.splice) for completion in (first, second)])
     recorded = [value for value in row.tokens.logprobs if value is not None]
     assert recorded == pytest.approx(await second_pass(model.engine, row), abs=1e-3)
     tokenizer = model.codec.tokenizer

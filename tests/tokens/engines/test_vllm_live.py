@@ -39,7 +39,7 @@ async def led(model, turns=3):
 
 
 def rows_of(done):
-    return sequences([Step(completion.tokens, completion.joint) for completion in done])
+    return sequences([Step(completion.tokens, completion.splice) for completion in done])
 
 
 def test_a_conversation_is_one_exact_row_and_a_second_pass_agrees():

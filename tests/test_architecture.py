@@ -1,78 +1,210 @@
-"""The layers of docs/architecture.md, checked: imports point down only."""
+"""The rules of docs/architecture.md: layers, unique names, everything reached, no process-wide state."""
 
 import ast
+import re
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "ludus"
-
-LAYERS = [
-    ["types", "settings"],
-    ["errors"],
-    ["http_client", "skill", "skill_examples"],
-    ["models", "sandbox", "parsers"],
-    ["tokens"],
-    ["gateway"],
-    ["harness", "tools", "verify"],
-    ["env", "agent"],
-    ["rollout", "envs"],
-    ["store", "stats"],
-    ["trajectory_page"],
-    ["batch"],
-    ["rl", "reflact"],
-    ["show", "config"],
-    ["env_checks", "host_checks", "compat"],
-    ["cli"],
-]
-HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "ludus"
 FILES = sorted(SOURCE.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text()) for path in FILES}
 
 
-def part(path: Path) -> str:
+def read_layers() -> list[list[str]]:
+    """The rows of the table in docs/architecture.md, from the top."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    block = re.search(r"## Layers\n.*?```\n(.*?)```", page, re.S)
+    assert block, "docs/architecture.md has no table of layers"
+    return [re.split(r"\s{3,}", line)[0].split() for line in block[1].splitlines()]
+
+
+HEIGHT = {part: -row for row, parts in enumerate(read_layers()) for part in parts}
+
+
+def find_part(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imported_parts(tree: ast.AST) -> set[str]:
-    """Top-level parts of ludus that a file imports, at any depth of the file."""
+def list_imports(tree: ast.AST) -> set[str]:
+    """The modules of Ludus that a file imports, at any depth of the file."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "ludus":
-            rest = node.module.split(".")[1:]
-            found |= {rest[0]} if rest else {alias.name for alias in node.names}
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
-            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("ludus.")}
-    return found - {"__version__"}
+            found |= {alias.name for alias in node.names if alias.name.startswith("ludus.")}
+    return found
+
+
+def list_parts(tree: ast.AST) -> set[str]:
+    parts = {name.split(".")[1] for name in list_imports(tree) if "." in name}
+    return parts - {"__version__"}
+
+
+# ---- layers -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_imports_point_down(path: Path):
-    name = part(path)
-    if name in {"__init__", "__main__"}:
+    name = find_part(path)
+    if name == "__init__":
         return
-    assert name in HEIGHT, f"{name} has no place in the layers: add it here and in docs/architecture.md"
-    for other in imported_parts(ast.parse(path.read_text())) - {name}:
-        assert HEIGHT[other] < HEIGHT[name], f"{path.name} imports {other}, which is above it"
+    assert name in HEIGHT, f"{name} is not in the layers of docs/architecture.md"
+    for other in list_parts(TREES[path]) - {name}:
+        assert HEIGHT[other] < HEIGHT[name], f"{path.name} imports {other}, which is not in a lower row"
 
 
-def test_the_two_trainers_do_not_know_each_other():
-    for path in FILES:
-        if part(path) in {"rl", "reflact"}:
-            other = ({"rl", "reflact"} - {part(path)}).pop()
-            assert other not in imported_parts(ast.parse(path.read_text())), path.name
+def test_every_layer_names_parts_that_exist():
+    parts = {find_part(path) for path in FILES} - {"__init__"}
+    assert set(HEIGHT) == parts
+
+
+def test_no_folder_is_deeper_than_one_below_a_part():
+    assert [path for path in FILES if len(path.relative_to(SOURCE).parts) > 3] == []
+
+
+# ---- names --------------------------------------------------------------------------------------------------------
+
+
+def test_public_class_names_are_unique():
+    places: dict[str, list[str]] = defaultdict(list)
+    for path, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(path.relative_to(SOURCE)))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_file_names_are_unique():
+    """A module of a command is named like its command; every other name is used once."""
+    counts = Counter(path.name for path in FILES if path.name != "__init__.py" and find_part(path) != "cli")
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+# ---- state --------------------------------------------------------------------------------------------------------
 
 
 def test_only_config_and_the_command_line_read_the_environment():
     words = ("os.environ", "os.getenv", "getenv(")
     readers = {path for path in FILES if any(word in path.read_text() for word in words)}
-    readers -= {SOURCE / "sandbox" / "local" / "unisolated.py"}  # trusted code gets the PATH of whoever trusts it
-    readers -= {SOURCE / "sandbox" / "slotd" / "slots.py"}  # runs elsewhere: the variables are a container's
-    readers -= {SOURCE / "models" / "embedded.py"}  # OpenMP can be told nothing in any other way
+    readers -= {SOURCE / "sandbox" / "local" / "unisolated.py"}  # trusted code gets the PATH of the user
+    readers -= {SOURCE / "models" / "embedded.py"}  # OpenMP is configured by variables only
     readers -= set((SOURCE / "sandbox" / "slotd").iterdir())  # a program of its own, inside a container
-    assert {part(path) for path in readers} <= {"config", "cli"}
+    assert {find_part(path) for path in readers} <= {"config", "cli"}
 
 
 def test_no_module_keeps_process_wide_state():
-    for path in FILES:
-        globals_ = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Global)]
+    for path, tree in TREES.items():
+        globals_ = [node for node in ast.walk(tree) if isinstance(node, ast.Global)]
         assert not globals_, f"{path.name} uses 'global'"
+
+
+# ---- reached ------------------------------------------------------------------------------------------------------
+
+NOT_YET_REACHED = {
+    "ludus.verify.pytest": "environments with hidden tests (issue: Environments)",
+    "ludus.verify.in_slot": "started by verify/pytest (issue: Environments)",
+    "ludus.compat.hermes": "environments written for Hermes (issue: Environments)",
+    "ludus.tools.context": "environments written for Hermes (issue: Environments)",
+}
+"""Modules that nothing reaches yet, and the open issue that will use them."""
+
+STARTED_BY_PATH = {"ludus.sandbox.port.port_child", "ludus.sandbox.slotd.bundle_stubs"}
+"""Programs and files that are run or shipped by their path."""
+
+NAMES_NOT_YET_USED = {
+    "Pool.snapshot": "forks of a slot (issue: Environments)",
+    "Pool.metrics": "the trajectory server's /metrics (issue: In weights)",
+}
+"""Methods that nothing uses yet, and the open issue that will."""
+
+
+def name_module(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_module(path): path for path in FILES}
+
+
+def list_references(text: str) -> set[str]:
+    """Modules that a text names, such as "ludus.envs.gsm8k:Gsm8k"."""
+    return set(re.findall(r"\bludus(?:\.\w+)+", text))
+
+
+def find_reached(roots: set[str]) -> set[str]:
+    reached: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        while name and name not in MODULES:
+            name = name.rpartition(".")[0]
+        if not name or name in reached:
+            continue
+        reached.add(name)
+        tree = TREES[MODULES[name]]
+        named = {found for text in list_strings(tree) for found in list_references(text)}
+        waiting += [name.rpartition(".")[0], *list_imports(tree), *named]
+    return reached
+
+
+def list_strings(tree: ast.AST) -> list[str]:
+    """The texts in the code of a module, without docstrings."""
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docs)
+    return [node.value for node in texts if isinstance(node.value, str)]
+
+
+def list_roots() -> set[str]:
+    commands = {name for name in MODULES if name.startswith("ludus.cli")}
+    examples = {name for path in (ROOT / "examples").glob("*.py") for name in list_imports(ast.parse(path.read_text()))}
+    pages = {name for page in ("api.md", "extending.md") for name in list_references((ROOT / "docs" / page).read_text())}
+    return commands | examples | pages
+
+
+def test_every_module_is_reached():
+    """From a command, an environment, an example or a documented page of the Python API."""
+    left = set(MODULES) - find_reached(list_roots()) - STARTED_BY_PATH
+    assert left == set(NOT_YET_REACHED)
+
+
+CALLBACKS = re.compile(r"on_\w+|pytest_\w+|(connection|data|eof|pipe)_\w+|(pause|resume)_writing|handle_\w+")
+"""Methods that a library calls."""
+
+
+def test_every_public_name_is_used():
+    """Functions, classes and methods that nothing in the package, the examples or the API pages uses are dead."""
+    pages = "".join(path.read_text() for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+    used = Counter(re.findall(r"\w+", pages))
+    for tree in [*TREES.values(), *(ast.parse(path.read_text()) for path in (ROOT / "examples").glob("*.py"))]:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                used[node.id] += 1
+            elif isinstance(node, ast.Attribute):
+                used[node.attr] += 1
+            elif isinstance(node, ast.keyword) and node.arg:
+                used[node.arg] += 1
+        used.update(word for text in list_strings(tree) for word in re.findall(r"\w+", text))
+    defined = Counter(name.rpartition(".")[2] for path in FILES for name in list_definitions(TREES[path]))
+    unused = {
+        name
+        for path in FILES
+        if name_module(path) not in NOT_YET_REACHED
+        for name in list_definitions(TREES[path])
+        if not used[leaf := name.rpartition(".")[2]] and defined[leaf] == 1 and not CALLBACKS.fullmatch(leaf)
+    }
+    assert unused - set(NAMES_NOT_YET_USED) == set()
+
+
+def list_definitions(tree: ast.Module) -> list[str]:
+    found: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.append(node.name)
+        if isinstance(node, ast.ClassDef):
+            methods = (m for m in node.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef))
+            found += [f"{node.name}.{m.name}" for m in methods if not m.name.startswith("__")]
+    return found

@@ -50,11 +50,11 @@ bench: setup-dev
 setup: $(VENV)/.setup
 setup-dev: $(VENV)/.setup-dev
 
-$(VENV)/.setup: pyproject.toml scripts/setup
+$(VENV)/.setup: pyproject.toml constraints.txt scripts/setup
 	@PYTHON="$(PYTHON)" scripts/setup "$(VENV)" local
 	@touch $@
 
-$(VENV)/.setup-dev: pyproject.toml scripts/setup
+$(VENV)/.setup-dev: pyproject.toml constraints.txt scripts/setup
 	@PYTHON="$(PYTHON)" scripts/setup "$(VENV)" local,mcp,tokens,modal,fast,dev
 	@touch $@ $(VENV)/.setup
 

@@ -21,14 +21,15 @@ from functools import cached_property
 from typing import Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
-from ludus.errors import LudusError, ModelError, ToolBroken
-from ludus.harness import Harness
+from ludus.errors import LudusError, ModelError, ToolBroken, raise_first
+from ludus.harness import Harness, HarnessSettings
 from ludus.models import Model
 from ludus.models.token_estimate import prompt_tokens, text_tokens
-from ludus.skill import Skill, with_front_matter
-from ludus.skill_examples import parse, without_examples
+from ludus.settings import Settings
+from ludus.skill import Skill, add_front_matter
+from ludus.skill_examples import parse_examples, without_examples
 from ludus.tools import BadArguments, Tool
 from ludus.tools.toolsets import BUILTIN, Registry
 from ludus.types import (
@@ -59,6 +60,26 @@ ExamplesAs = Literal["text", "turns"]
 
 SKILLS = "/tmp/skills"
 """Where in a slot skills lie: outside of what `verify` looks at."""
+
+
+class AgentSettings(Settings, frozen=True):
+    """The agent: what it is told beside the environment's own text, and which program it is."""
+
+    system: str = ""
+    """System text, added after the environment's."""
+    skill: str = ""
+    """A file with instructions (such as a SKILL.md), added after the system text."""
+    skill_as: SkillAs = "text"
+    """How the agent gets the skill: in the system text (`text`); as a file in its slot, in the Agent Skills form, whose
+    path the system text names (`file`); or `both`."""
+    examples_as: ExamplesAs = "text"
+    """Where the skill's worked examples are: in its text, or as earlier turns of the conversation."""
+    harness: str = ""
+    """A command-line agent that runs in place of Ludus's own loop: `mini-swe-agent`, `codex`, `claude-code` (see
+    docs/agents.md), one of `harnesses`, or one of your own: `module:NAME` or `file.py:NAME`. Its model calls go to
+    `model`."""
+    harnesses: dict[str, HarnessSettings] = field(default_factory=dict[str, HarnessSettings])
+    """Command-line agents of your own, or changes to known ones, by name."""
 
 
 class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -122,7 +143,7 @@ class Policy:
         """Where in the slot the skill lies, and the document in the Agent Skills form; None if it is text alone."""
         if self.skill is None or self.skill_as == "text" or not self.skill.text.strip():
             return None
-        named = with_front_matter(self.skill, "task-skill", "What to know and to do for tasks of this kind.")
+        named = add_front_matter(self.skill, "task-skill", "What to know and to do for tasks of this kind.")
         folder = self.harness.skills if self.harness and self.harness.skills else SKILLS
         return f"{folder}/{named.front.name if named.front else ''}/SKILL.md", named
 
@@ -140,7 +161,7 @@ class Policy:
         """The skill's worked examples as turns that come before the task's own."""
         if self.skill is None or self.examples_as == "text":
             return ()
-        pairs = ((Message("user", one.input), Message("assistant", one.output)) for one in parse(self.skill.text))
+        pairs = ((Message("user", one.input), Message("assistant", one.output)) for one in parse_examples(self.skill.text))
         return tuple(message for pair in pairs for message in pair)
 
 
@@ -253,11 +274,9 @@ def _batches(calls: Sequence[Call], tools: Mapping[str, Tool]) -> list[list[Call
 async def _together(
     calls: Sequence[Call], tools: Mapping[str, Tool], handler: ToolHandler | None, seconds: float
 ) -> list[ToolResult]:
-    try:
+    with raise_first():  # one failure is enough for the record
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_run_call(call, tools, handler, seconds)) for call in calls]
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None  # the world broke: one reason is enough for the record
     return [task.result() for task in tasks]
 
 

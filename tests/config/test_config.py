@@ -15,21 +15,15 @@ from ludus.config.build_models import build_ledger, build_model, build_models
 from ludus.config.build_tools import build_distribution
 from ludus.config.build_training import train_settings
 from ludus.config.reading import describe
-from ludus.config.tree import (
-    SECTIONS,
-    AnthropicConfig,
-    Config,
-    EmbeddedConfig,
-    ModelConfig,
-    OpenAIConfig,
-    SameConfig,
-    SandboxConfig,
-)
 from ludus.config.references import load_env_class, load_object
 from ludus.config.secrets import proxy_for, secrets
 from ludus.config.settings_page import field_docs, reference
+from ludus.config.tree import SECTIONS, Config, ModelSettings, SameSettings, SandboxConfig
 from ludus.envs.gsm8k import Gsm8k
 from ludus.errors import ConfigError
+from ludus.models.anthropic import AnthropicSettings
+from ludus.models.embedded import EmbeddedSettings
+from ludus.models.openai import OpenAISettings
 from ludus.reflact.gate import Gate
 from ludus.reflact.train_settings import Appendix, DataSettings, SlowUpdate, TrainSettings
 from ludus.sandbox import SandboxSpec
@@ -121,9 +115,9 @@ def test_the_environment_s_fields_lie_beside_ours():
 
 
 def test_the_model_s_type_is_embedded_until_something_is_said():
-    assert isinstance(load().model, EmbeddedConfig)
-    assert isinstance(load([], [("model.name", "x")]).model, OpenAIConfig)
-    assert isinstance(load([], [("model.type", "anthropic")]).model, AnthropicConfig)
+    assert isinstance(load().model, EmbeddedSettings)
+    assert isinstance(load([], [("model.name", "x")]).model, OpenAISettings)
+    assert isinstance(load([], [("model.type", "anthropic")]).model, AnthropicSettings)
 
 
 # ---- problems in words --------------------------------------------------------------------------------------------
@@ -573,7 +567,7 @@ def test_every_setting_of_ours_says_what_it_is_for():
             missing = {f.name for f in msgspec.structs.fields(recipe)} - set(field_docs(recipe))
             assert not missing, (name, missing)
             assert recipe.__doc__, name
-    assert {kind.__name__ for kind in get_args(ModelConfig)} >= {"OpenAIConfig", "EmbeddedConfig"}
+    assert {kind.__name__ for kind in get_args(ModelSettings)} >= {"OpenAISettings", "EmbeddedSettings"}
 
 
 @pytest.mark.parametrize("recipe", [TrainSettings, DataSettings, SlowUpdate, Appendix, Gate])
@@ -582,8 +576,8 @@ def test_every_setting_of_training_says_what_it_is_for(recipe: type[msgspec.Stru
 
 
 def test_the_optimizer_is_the_agent_s_model_until_something_is_said():
-    assert isinstance(load().optimizer, SameConfig)
-    assert isinstance(load([], [("optimizer.name", "x")]).optimizer, OpenAIConfig)
+    assert isinstance(load().optimizer, SameSettings)
+    assert isinstance(load([], [("optimizer.name", "x")]).optimizer, OpenAISettings)
     agent, optimizer = build_models(load(), build_ledger(Config()))
     assert optimizer is not None and optimizer.name == agent.name
     alone = load([], [("train.proposer", "exemplars")])

@@ -12,15 +12,14 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from ludus.agent import Limits, Policy
+from ludus.agent import AgentSettings, Limits, Policy
 from ludus.cli import main
 from ludus.config.build_agent import build_harness
-from ludus.config.tree import AgentConfig, HarnessConfig
 from ludus.config.secrets import agents_folder
 from ludus.env import Env
 from ludus.envs.terminal_test import TerminalTest
 from ludus.errors import BudgetExhausted, ConfigError, ModelError
-from ludus.harness import Harness, asked, filled
+from ludus.harness import Harness, HarnessSettings, asked, filled
 from ludus.harness.known import CODEX, KNOWN, MINI_SWE_AGENT, installed
 from ludus.models import Model
 from ludus.models.ledger import Budget, Ledger, Metered
@@ -183,8 +182,8 @@ for _ in range(2):
     messages += [reply, {"role": "user", "content": "I ran it: " + run(reply["content"])}]
 """
     rollout = once(tiny(code), ScriptedModel([say(MAKE), say("true")]))
-    assert rollout.turns[0].heard == (Message("user", "I ran it: made\n"),)
-    assert rollout.turns[1].heard == ()
+    assert rollout.turns[0].notices == (Message("user", "I ran it: made\n"),)
+    assert rollout.turns[1].notices == ()
     assert [message.role for message in rollout.messages] == ["user", "assistant", "user", "assistant"]
     assert rollout.score is not None
     assert rollout.score.passed
@@ -538,7 +537,7 @@ ask([{"role": "user", "content": " ".join(found) + " " + environments.strip()}])
 
     for rollout in asyncio.run(go()):
         assert rollout.failure is None
-        elsewhere, here, others = rollout.turns[0].heard[0].content.split()
+        elsewhere, here, others = rollout.turns[0].notices[0].content.split()
         assert elsewhere in ("URLError", "401")  # the latter if both doors happen to have the same number
         assert (here, others) == ("401", "0")
         assert len(rollout.turns) == 2
@@ -581,29 +580,29 @@ def test_a_conversation_becomes_one_text():
 
 
 def test_no_harness_is_the_loop():
-    assert build_harness(AgentConfig()) is None
+    assert build_harness(AgentSettings()) is None
 
 
 def test_an_unknown_agent_is_refused_with_a_suggestion():
     with pytest.raises(ConfigError, match=r"agent.harness: 'codx' is unknown; did you mean 'codex'\?"):
-        build_harness(AgentConfig(harness="codx"))
+        build_harness(AgentSettings(harness="codx"))
 
 
 def test_an_agent_of_ones_own_needs_a_command():
     with pytest.raises(ConfigError, match=r"agent.harnesses.mine.command is not set"):
-        build_harness(AgentConfig(harness="mine", harnesses={"mine": HarnessConfig()}))
+        build_harness(AgentSettings(harness="mine", harnesses={"mine": HarnessSettings()}))
 
 
 def test_a_variable_with_an_impossible_name_is_refused():
-    mine = HarnessConfig(command="go", env={"NO-WAY": "x"})
+    mine = HarnessSettings(command="go", env={"NO-WAY": "x"})
     with pytest.raises(ConfigError, match=r"agent.harnesses.mine.env: 'NO-WAY' is not the name of a variable"):
-        build_harness(AgentConfig(harness="mine", harnesses={"mine": mine}))
+        build_harness(AgentSettings(harness="mine", harnesses={"mine": mine}))
 
 
 def test_an_agent_that_is_not_installed_says_how_to_install_it(monkeypatch, tmp_path):
     monkeypatch.setenv("LUDUS_AGENTS", str(tmp_path))
     with pytest.raises(ConfigError, match=r"codex is not installed.*scripts/setup-agents codex"):
-        build_harness(AgentConfig(harness="codex"))
+        build_harness(AgentSettings(harness="codex"))
 
 
 def test_a_folder_that_slots_cannot_see_is_refused(monkeypatch, tmp_path):
@@ -613,13 +612,13 @@ def test_a_folder_that_slots_cannot_see_is_refused(monkeypatch, tmp_path):
     tmp_path.chmod(0o700)
     monkeypatch.setenv("LUDUS_AGENTS", str(tmp_path))
     with pytest.raises(ConfigError, match="slots run as other users"):
-        build_harness(AgentConfig(harness="codex"))
+        build_harness(AgentSettings(harness="codex"))
 
 
 def test_a_known_agent_can_be_changed(monkeypatch):
-    mine = HarnessConfig(model="gpt-5", env={"RUST_LOG": "debug"})
+    mine = HarnessSettings(model="gpt-5", env={"RUST_LOG": "debug"})
     monkeypatch.setattr("ludus.harness.known.installed", lambda harness, folder: harness)
-    found = build_harness(AgentConfig(harness="codex", harnesses={"codex": mine}))
+    found = build_harness(AgentSettings(harness="codex", harnesses={"codex": mine}))
     assert found is not None
     assert (found.command, found.skills, found.model) == (CODEX.command, CODEX.skills, "gpt-5")
     assert found.env == {**CODEX.env, "RUST_LOG": "debug"}
@@ -627,8 +626,8 @@ def test_a_known_agent_can_be_changed(monkeypatch):
 
 def test_a_known_agent_that_is_in_the_image_needs_no_installation_here(monkeypatch, tmp_path):
     monkeypatch.setenv("LUDUS_AGENTS", str(tmp_path))
-    mine = HarnessConfig(command="claude -p --dangerously-skip-permissions --model {model}")
-    found = build_harness(AgentConfig(harness="claude-code", harnesses={"claude-code": mine}))
+    mine = HarnessSettings(command="claude -p --dangerously-skip-permissions --model {model}")
+    found = build_harness(AgentSettings(harness="claude-code", harnesses={"claude-code": mine}))
     assert found is not None
     assert (found.mounts, found.env) == ((), KNOWN["claude-code"].env)
 
@@ -681,7 +680,7 @@ def agent(messages, tools, sampling):
 
 def optimizer(messages, tools, sampling):
     learned = {"op": "append", "content": "Say yes."}
-    if "tasks that it failed" in " ".join(messages[0].content.split()):
+    if sampling.stage == "analyst_failure":
         return json.dumps({"items": [learned]})
     return json.dumps({"items": [{"item": learned, "made_of": [1]}], "selected": [1], "guidance": "", "memory": ""})
 """

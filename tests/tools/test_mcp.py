@@ -204,10 +204,12 @@ def test_a_schema_that_is_none_and_one_that_points_elsewhere():
 
 
 def test_settings_name_one_way_to_the_server():
-    with pytest.raises(ConfigError, match="either `command` or `url`"):
-        McpSettings()
-    with pytest.raises(ConfigError, match="either `command` or `url`"):
-        McpSettings(command=("x",), url="http://x/")
+    async def body(_: dict[str, Tool]) -> None:
+        raise AssertionError("it should not come to this")
+
+    for settings in (McpSettings(), McpSettings(command=("x",), url="http://x/")):
+        with pytest.raises(ConfigError, match=r"tools\.mcp\.\w+: give either `command` or `url`"):
+            with_tools(settings, body)
 
 
 def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch):

@@ -15,7 +15,7 @@ from ludus.http_client import Client
 from ludus.tools import Tool
 from ludus.tools import web as web_module
 from ludus.tools.toolsets import BUILTIN
-from ludus.tools.web import Pages, WebProvider, html_text, is_public, make_provider, web_toolsets
+from ludus.tools.web import Pages, WebProvider, WebSettings, html_text, is_public, make_provider, web_toolsets
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,11 @@ def with_provider(
 ) -> None:
     async def main() -> None:
         async with stand_in(answer) as address, Client() as http:
-            provider = make_provider(name, http, key="k-123", base_url=address, allow_private=True)
+            provider = make_provider(
+                WebSettings(provider=name, base_url=address, allow_private=True),  # pyright: ignore[reportArgumentType]
+                http,
+                key="k-123",
+            )
             tools = BUILTIN.extended(*web_toolsets(provider)).make_tools(["web"], None)
             await body({tool.name: tool for tool in tools}, address)
 
@@ -204,7 +208,7 @@ def test_a_server_that_is_not_there_is_the_worlds_failure(monkeypatch: pytest.Mo
             pass
         async with Client() as http:
             with pytest.raises(ToolBroken, match="refused"):
-                await make_provider("searxng", http, base_url=address).search("q", 3)
+                await make_provider(WebSettings(provider="searxng", base_url=address), http).search("q", 3)
 
     asyncio.run(main())
 
@@ -319,12 +323,12 @@ def test_settings_that_cannot_work():
     async def main() -> None:
         async with Client() as http:
             with pytest.raises(ConfigError, match=r"unknown provider 'tavilly'; did you mean 'tavily'\?"):
-                make_provider("tavilly", http)
+                make_provider(WebSettings(provider="tavilly"), http)  # pyright: ignore[reportArgumentType]
             with pytest.raises(ConfigError, match=r"tools\.web\.api_key_var: brave needs a key"):
-                make_provider("brave", http)
+                make_provider(WebSettings(provider="brave"), http)
             with pytest.raises(ConfigError, match=r"tools\.web\.base_url"):
-                make_provider("searxng", http)
-            provider: WebProvider = make_provider("tavily", http, key="k-123")
+                make_provider(WebSettings(provider="searxng"), http)
+            provider: WebProvider = make_provider(WebSettings(provider="tavily"), http, key="k-123")
             assert "k-123" not in repr(provider)
 
     asyncio.run(main())

@@ -36,8 +36,9 @@ from ludus.config.reading import (
 )
 from ludus.config.references import load_env_class
 from ludus.config.secrets import exposed
-from ludus.config.tree import FREE, SECTIONS, Config, EmbeddedConfig, EnvConfig
+from ludus.config.tree import FREE, SECTIONS, Config, EnvConfig
 from ludus.errors import ConfigError
+from ludus.models.embedded import EmbeddedSettings
 from ludus.types import to_json
 
 __all__ = ["FREE", "Config", "assemble", "homes", "load", "to_record", "to_yaml"]
@@ -94,7 +95,7 @@ def _with_type(section: Any, silent: str) -> Any:
     only how that one is to be run."""
     if not is_tree(section) or "type" in section:
         return section
-    own = {f.name for f in msgspec.structs.fields(EmbeddedConfig)} if silent == "embedded" else set[str]()
+    own = {f.name for f in msgspec.structs.fields(EmbeddedSettings)} if silent == "embedded" else set[str]()
     return {"type": "openai" if section.keys() - own else silent, **section}
 
 

@@ -5,21 +5,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ludus.agent import Limits, Policy
+from ludus.agent import AgentSettings, Limits, Policy
 from ludus.config.build_sandboxes import changed_spec
 from ludus.config.reading import converted
 from ludus.config.references import load_env_class
 from ludus.config.secrets import agents_folder
-from ludus.config.tree import (
-    AgentConfig,
-    Config,
-    EmbeddedConfig,
-)
+from ludus.config.tree import Config
 from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.harness import Harness
 from ludus.models import Model
-from ludus.skill import Skill, from_file
+from ludus.models.embedded import EmbeddedSettings
+from ludus.skill import Skill, parse_file
 
 if TYPE_CHECKING:
     from ludus.tools.toolsets import Registry
@@ -65,7 +62,7 @@ def build_policy(config: Config, env: Env, model: Model, registry: "Registry") -
     )
 
 
-def build_harness(agent: AgentConfig) -> Harness | None:
+def build_harness(agent: AgentSettings) -> Harness | None:
     """The command-line agent that the settings name; None if they name none.
 
     Raises:
@@ -101,11 +98,11 @@ def build_harness(agent: AgentConfig) -> Harness | None:
 
 def _limits(config: Config) -> Limits:
     """The limits; the embedded model's window is known, and leaves room for a reply, if nothing is said of it."""
-    if not isinstance(config.model, EmbeddedConfig) or config.limits.context_tokens is not None:
+    if not isinstance(config.model, EmbeddedSettings) or config.limits.context_tokens is not None:
         return config.limits
-    from ludus.models.embedded import EmbeddedSettings
+    from ludus.models.embedded import EmbeddedRuntime
 
-    defaults = {f.name: f.default for f in msgspec.structs.fields(EmbeddedSettings)}
+    defaults = {f.name: f.default for f in msgspec.structs.fields(EmbeddedRuntime)}
     return msgspec.structs.replace(config.limits, context_tokens=defaults["context"] - defaults["reply_tokens"])
 
 
@@ -113,6 +110,6 @@ def _skill(path: str) -> Skill | None:
     if not path:
         return None
     try:
-        return from_file(Path(path).read_text(encoding="utf-8"))
+        return parse_file(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"agent.skill: {path} cannot be read: {error}") from None

@@ -4,11 +4,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ludus.config.tree import (
-    Config,
-    SameConfig,
-    TrainConfig,
-)
+from ludus.config.tree import Config, SameSettings, TrainConfig
 
 if TYPE_CHECKING:
     from ludus.reflact.proposers import Proposer
@@ -28,7 +24,7 @@ def build_proposer(train: TrainConfig) -> "Proposer":
 
 def has_optimizer(config: Config) -> bool:
     """Whether there is a model to ask for changes."""
-    return config.train.proposer == "analysts" or not isinstance(config.optimizer, SameConfig)
+    return config.train.proposer == "analysts" or not isinstance(config.optimizer, SameSettings)
 
 
 def train_settings(config: Config) -> "TrainSettings":

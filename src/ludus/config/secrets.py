@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from ludus.config.tree import Config, ServerConfig
+from ludus.config.tree import Config
 from ludus.errors import ConfigError
+from ludus.models.server import ServerSettings
 from ludus.models.weights import default_cache
 from ludus.sandbox.settings import Profile
 
@@ -64,10 +65,10 @@ def _profiles(config: Config) -> Iterator[tuple[str, Profile]]:
     yield from ((f"sandbox.profiles.{name}", profile) for name, profile in sandbox.profiles.items())
 
 
-def _servers(config: Config) -> Iterator[tuple[str, ServerConfig]]:
+def _servers(config: Config) -> Iterator[tuple[str, ServerSettings]]:
     """The models that are servers, by the sections they are in."""
     models = {"model": config.model, "optimizer": config.optimizer}
-    return ((role, model) for role, model in models.items() if isinstance(model, ServerConfig))
+    return ((role, model) for role, model in models.items() if isinstance(model, ServerSettings))
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")

@@ -13,8 +13,9 @@ from msgspec import inspect as kinds
 
 from ludus.config.reading import accepted_types, describe, entry_kind
 from ludus.config.references import load_env_class
-from ludus.config.tree import SECTIONS, ModelConfig, SandboxConfig, ServerConfig
+from ludus.config.tree import SECTIONS, ModelSettings, SandboxConfig
 from ludus.envs import BUILTIN
+from ludus.models.server import ServerSettings
 from ludus.sandbox.settings import DockerSettings, PodmanSettings, RemoteProfile, RemoteSettings
 
 
@@ -40,14 +41,14 @@ def reference() -> str:
 
 def _model_reference() -> Iterator[str]:
     """The kinds of models, with what servers of all kinds have in common told once."""
-    types = [o for o in accepted_types(ModelConfig) if isinstance(o, kinds.StructType)]
+    types = [o for o in accepted_types(ModelSettings) if isinstance(o, kinds.StructType)]
     yield _MODEL
-    servers = ", ".join(f"`{o.tag}`" for o in types if issubclass(o.cls, ServerConfig))
-    yield f"### Servers: {servers}\n\n{inspect.cleandoc(ServerConfig.__doc__ or '')}"
-    yield _table(ServerConfig, "model")
+    servers = ", ".join(f"`{o.tag}`" for o in types if issubclass(o.cls, ServerSettings))
+    yield f"### Servers: {servers}\n\n{inspect.cleandoc(ServerSettings.__doc__ or '')}"
+    yield _table(ServerSettings, "model")
     for option in types:
         recipe = option.cls
-        only = set(recipe.__annotations__) if issubclass(recipe, ServerConfig) else None
+        only = set(recipe.__annotations__) if issubclass(recipe, ServerSettings) else None
         yield f"### `model.type: {option.tag}`\n\n{inspect.cleandoc(recipe.__doc__ or '')}"
         yield _table(recipe, "model", only)
 

@@ -4,7 +4,7 @@ What cannot work is refused before the run begins: a name that leads nowhere whe
 another model and a template that loses tools when it is made ready. What works but is worth knowing is told.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,13 @@ import msgspec
 
 from ludus.agent import Policy
 from ludus.config.secrets import weights_folder
-from ludus.config.tree import EmbeddedConfig, OpenAIConfig
 from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.models import Model, Starts
+from ludus.models.embedded import EmbeddedSettings
 from ludus.models.ledger import Metered
-from ludus.models.server import ServerSettings
+from ludus.models.openai import OpenAISettings
+from ludus.models.server import Endpoint
 
 if TYPE_CHECKING:
     from ludus.tokens.codec import Codec
@@ -27,40 +28,34 @@ if TYPE_CHECKING:
 Tell = Callable[[str], None]
 
 
-def server_model(model: OpenAIConfig, servers: list[ServerSettings], section: str) -> Model:
+def server_model(model: OpenAISettings, endpoints: Sequence[Endpoint], section: str) -> Model:
     """A model in token mode on an inference server."""
     if model.engine == "vllm_chat":
-        from ludus.models.openai import ChatSettings
         from ludus.tokens.capture import CapturedChatModel
 
-        chats = [
-            ChatSettings(**msgspec.structs.asdict(server), max_tokens_field=model.max_tokens_field)
-            for server in servers
-        ]
-        return CapturedChatModel(*chats, retry=model.retry)
+        return CapturedChatModel(model, *endpoints)
     codec = _codec(model, model.tokenizer or model.name, section)
     from ludus.tokens.token_model import TokenModel
 
-    engine = _engine_class(model.engine)(*servers, retry=model.retry)
+    engine = _engine_class(model.engine)(model, *endpoints)
     return TokenModel(engine, codec, name=model.name, price=model.price)
 
 
-def embedded_model(model: EmbeddedConfig, tell: Tell, section: str) -> Model:
+def embedded_model(model: EmbeddedSettings, tell: Tell, section: str) -> Model:
     """The embedded model in token mode. Its weights are fetched at once: the tokenizer is in them."""
-    from ludus.models.embedded import EmbeddedSettings
+    from ludus.models.embedded import EmbeddedRuntime
     from ludus.models.weights import find
 
-    given = Path(model.weights).expanduser() if model.weights else None
-    weights = find(given, weights_folder(), tell=tell)
+    runtime = EmbeddedRuntime(cache=weights_folder())
+    weights = find(model.weights_path, runtime.cache, tell=tell)
     codec = _codec(model, weights, section)
     from ludus.tokens.engines.embedded_engine import EmbeddedEngine
     from ludus.tokens.token_model import TokenModel
 
-    settings = EmbeddedSettings(cache=weights_folder(), weights=weights, threads=model.threads)
-    return TokenModel(EmbeddedEngine(settings, tell), codec)
+    return TokenModel(EmbeddedEngine(msgspec.structs.replace(model, weights=str(weights)), runtime, tell), codec)
 
 
-def _codec(model: OpenAIConfig | EmbeddedConfig, tokenizer: str | Path, section: str) -> "Codec":
+def _codec(model: OpenAISettings | EmbeddedSettings, tokenizer: str | Path, section: str) -> "Codec":
     from ludus.parsers import Parser
 
     try:

@@ -28,7 +28,8 @@ from ludus.errors import BudgetExhausted, HarnessError, LudusError, ModelError, 
 from ludus.models import Model
 from ludus.models.ledger import Budget
 from ludus.sandbox import WORKSPACE, ExecResult, Sandbox, SandboxSpec
-from ludus.sandbox.port.local_port import open_door
+from ludus.sandbox.port.local_port import open_port
+from ludus.settings import Settings
 from ludus.types import Exit, Message, Sampling, StopReason, Turn
 
 if TYPE_CHECKING:
@@ -74,6 +75,25 @@ class Harness(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         return msgspec.structs.replace(spec, caches=(*spec.caches, *self.mounts)) if self.mounts else spec
 
 
+class HarnessSettings(Settings, frozen=True):
+    """A command-line agent of your own, or changes to one that Ludus knows; what is null or not named stays as it is.
+    In `command` and `env`, `{prompt}`, `{model}`, `{url}` (OpenAI's base URL), `{anthropic_url}`, `{key}` and
+    `{workspace}` are replaced."""
+
+    command: str | None = None
+    """Run by bash in /workspace. The prompt is on its standard input."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """Variables, such as OPENAI_BASE_URL: "{url}" and OPENAI_API_KEY: "{key}"."""
+    files: dict[str, str] = field(default_factory=dict[str, str])
+    """Files to write before the start: path → text. `~/` is the slot's home."""
+    skills: str | None = None
+    """The folder in which the agent looks for skills, for `agent.skill_as: file`."""
+    model: str | None = None
+    """The model's name that the agent is given; null: its real name."""
+    mounts: dict[str, str] = field(default_factory=dict[str, str])
+    """Folders of this machine that the agent needs: folder here → its path in the slot, read-only."""
+
+
 @dataclass(frozen=True)
 class Acted:
     """What an agent did."""
@@ -108,7 +128,7 @@ async def act(
     """
     from ludus.gateway import Gateway  # a web server, which few runs need
 
-    async with Gateway(model, host=None) as gateway, open_door(box, gateway.accept) as port:
+    async with Gateway(model, host=None) as gateway, open_port(box, gateway.accept) as port:
         session = gateway.open(sampling=sampling, budget=Budget(calls=turns), name=name)
         base = session.base(f"http://127.0.0.1:{port}")
         fields = {
@@ -214,7 +234,7 @@ def turns_of(record: "Record", stop: StopReason) -> tuple[Turn, ...]:
         if before >= 0 and before not in followed:
             followed.add(before)
             heard = tuple(message for message in exchange.messages if message.role != "tool")
-            turns[before] = msgspec.structs.replace(turns[before], heard=heard)
+            turns[before] = msgspec.structs.replace(turns[before], notices=heard)
     if turns:
         turns[-1] = msgspec.structs.replace(turns[-1], stop=stop)
     return tuple(turns)

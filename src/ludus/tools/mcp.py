@@ -20,14 +20,16 @@ import tempfile
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from msgspec import Struct, field
+from msgspec import field
 
 from ludus.errors import ConfigError, ToolBroken, suggest
+from ludus.settings import Settings
 from ludus.tools import BadArguments, Tool
 from ludus.tools.toolsets import Toolset
-from ludus.types import JsonObject, ToolSpec, to_json
+from ludus.types import JsonObject, Positive, ToolSpec, to_json
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -35,31 +37,43 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult, ContentBlock
 
 
-class McpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to reach a server: by starting a command, or at an address."""
+class McpSettings(Settings, frozen=True):
+    """An MCP server whose tools are offered as a toolset of its name. It runs outside the sandbox."""
 
     command: tuple[str, ...] = ()
-    """Program and arguments of a server that speaks over stdin and stdout."""
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Variables for the command, beside HOME, PATH and their like; nothing else of our environment is passed on."""
-    cwd: str | None = None
+    """Program and arguments of a server that speaks over stdin and stdout. Give this or `url`."""
     url: str = ""
     """Address of a server that speaks streamable HTTP."""
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Sent with every request to `url`: keys, for example."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """Variables for the command, beside HOME, PATH and a few others; nothing else of the environment is passed on. They
+    are recorded: no secrets here."""
+    env_vars: dict[str, str] = field(default_factory=dict[str, str])
+    """Variables for the command whose values are secret: variable → NAME of the environment variable that holds it."""
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    """Sent with every request to `url`. They are recorded: no secrets here."""
+    header_vars: dict[str, str] = field(default_factory=dict[str, str])
+    """Headers whose values are secret: header → NAME of the environment variable."""
+    cwd: str | None = None
+    """The folder that the command starts in."""
     only: tuple[str, ...] = ()
-    """Offer these of its tools; empty for all."""
+    """Offer only these of its tools; empty: all."""
     prefix: str = ""
-    """Put before the tools' names, where they would collide with others."""
+    """Put before the tools' names, for names that would collide with others."""
     parallel: bool = False
-    """Its tools may run side by side in one turn."""
-    start_seconds: float = 30.0
-    call_seconds: float | None = None
-    """Time limit of a call instead of the policy's."""
+    """Its tools may run at the same time in one turn."""
+    start_seconds: Positive = 30.0
+    """Time limit for starting or reaching it."""
+    call_seconds: Positive | None = None
+    """Time limit of one call; null: `limits.tool_seconds`."""
 
-    def __post_init__(self) -> None:
-        if bool(self.command) == bool(self.url):
-            raise ConfigError("tools.mcp: give a server either `command` or `url`")
+
+ReadSecret = Callable[[str, str], str]
+"""Returns the value of an environment variable, given its name and the setting that names it."""
+
+
+def refuse_secret(variable: str, setting: str) -> str:
+    """The `ReadSecret` of a caller that has no secrets to give."""
+    raise ConfigError(f"{setting} names the variable {variable}, but nothing was given to read it with")
 
 
 class McpToolError(Exception):
@@ -67,15 +81,22 @@ class McpToolError(Exception):
 
 
 @asynccontextmanager
-async def mcp_toolset(name: str, settings: McpSettings) -> AsyncGenerator[Toolset, None]:
-    """A server, connected, as a toolset. On leaving, the connection is closed and a started server ended.
+async def mcp_toolset(
+    name: str, settings: McpSettings, read_secret: ReadSecret = refuse_secret
+) -> AsyncGenerator[Toolset, None]:
+    """Connect to a server and yield its tools as a toolset. Leaving closes the connection and ends a started server.
 
     Raises:
-        ConfigError: the SDK is not installed, the server cannot be reached, or what it offers cannot be used.
+        ConfigError: the settings are wrong, the SDK is not installed, the server cannot be reached, or its tools cannot
+            be used.
     """
+    _check_settings(name, settings)
+    where = f"tools.mcp.{name}"
+    env = {key: read_secret(var, f"{where}.env_vars.{key}") for key, var in settings.env_vars.items()}
+    headers = {key: read_secret(var, f"{where}.header_vars.{key}") for key, var in settings.header_vars.items()}
     _require_sdk(name)
     with tempfile.TemporaryFile("w+") as log:
-        server = _Server(name, settings, log)
+        server = _Server(name, settings, log, env={**settings.env, **env}, headers={**settings.headers, **headers})
         try:
             try:
                 offers = await server.offers()
@@ -85,6 +106,15 @@ async def mcp_toolset(name: str, settings: McpSettings) -> AsyncGenerator[Toolse
             yield Toolset(name, f"tools of the MCP server '{name}'", lambda _box: tools)
         finally:
             await server.close()
+
+
+def _check_settings(name: str, settings: McpSettings) -> None:
+    command = settings.command
+    if bool(command) == bool(settings.url):
+        raise ConfigError(f"tools.mcp.{name}: give either `command` or `url`")
+    if len(command) == 1 and " " in command[0] and not Path(command[0]).exists():
+        advice = f"give the program and its arguments as a list: [{', '.join(command[0].split())}]"
+        raise ConfigError(f"tools.mcp.{name}.command: there is no program '{command[0]}'; {advice}")
 
 
 def _require_sdk(name: str) -> None:
@@ -118,9 +148,13 @@ class _Link:
 class _Server:
     """A server that is connected to when it is needed, and again after the connection broke."""
 
-    def __init__(self, name: str, settings: McpSettings, log: TextIO) -> None:
+    def __init__(
+        self, name: str, settings: McpSettings, log: TextIO, *, env: Mapping[str, str], headers: Mapping[str, str]
+    ) -> None:
         self._name = name
         self._settings = settings
+        self._env = env
+        self._headers = headers
         self._log = log
         self._links: list[_Link] = []
         """Those whose tasks may still run; the last one is in use."""
@@ -194,13 +228,13 @@ class _Server:
         if settings.command:
             program, *arguments = settings.command
             parameters = StdioServerParameters(
-                command=program, args=arguments, env=dict(settings.env), cwd=settings.cwd
+                command=program, args=arguments, env=dict(self._env), cwd=settings.cwd
             )
             transport = stdio_client(parameters, errlog=self._log)
         else:
             # A call may take as long as the tool's own time limit allows, so reading has none here.
             timeout = httpx2.Timeout(settings.start_seconds, read=None)
-            http = httpx2.AsyncClient(headers=dict(settings.headers), timeout=timeout)
+            http = httpx2.AsyncClient(headers=dict(self._headers), timeout=timeout)
             transport = streamable_http_client(settings.url, http_client=await stack.enter_async_context(http))
         return await stack.enter_async_context(Client(transport))
 

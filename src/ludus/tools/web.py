@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from time import time
-from typing import Annotated, Literal, Protocol, TypeVar, get_args
+from typing import Annotated, Literal, Protocol, TypeVar
 from urllib.parse import urlencode, urljoin
 
 import msgspec
@@ -31,6 +31,7 @@ from ludus.errors import ConfigError, ToolBroken, suggest
 from ludus.http_client import Client, HttpError, Response, Timeouts, split_url
 from ludus.models.server import retry_after
 from ludus.sandbox import Sandbox
+from ludus.settings import Settings
 from ludus.tools import Tool, tool
 from ludus.tools.toolsets import Toolset
 
@@ -45,8 +46,20 @@ REDIRECTS = 5
 ATTEMPTS = 3
 TIMEOUTS = Timeouts(connect=10.0, silence=30.0, total=60.0)
 
-ProviderName = Literal["tavily", "brave", "searxng"]
 Reply = TypeVar("Reply")
+
+
+class WebSettings(Settings, frozen=True):
+    """Where the `web` toolsets search and read pages."""
+
+    provider: Literal["", "tavily", "brave", "searxng"] = ""
+    """The search service; empty: the agent has no web tools."""
+    api_key_var: str = ""
+    """The NAME of the environment variable that holds the provider's key."""
+    base_url: str = ""
+    """The provider's address; required for `searxng`, which is self-hosted."""
+    allow_private: bool = False
+    """Let the agent read pages from this machine and the local network."""
 
 
 class Hit(Struct, frozen=True):
@@ -125,13 +138,14 @@ def _one_line(text: str) -> str:
 # ---- providers ----------------------------------------------------------------------------------------------------
 
 
-def make_provider(
-    name: str, http: Client, *, key: str = "", base_url: str = "", allow_private: bool = False
-) -> WebProvider:
-    """The provider of that name. The client stays the caller's to close."""
-    names = list[str](get_args(ProviderName))
-    if name not in names:
-        raise ConfigError(f"tools.web.provider: unknown provider '{name}'; {suggest(name, names)}")
+_PROVIDERS = ("tavily", "brave", "searxng")
+
+
+def make_provider(settings: WebSettings, http: Client, *, key: str = "") -> WebProvider:
+    """Make the provider that the settings name. The caller closes the client."""
+    name, base_url, allow_private = settings.provider, settings.base_url, settings.allow_private
+    if name not in _PROVIDERS:
+        raise ConfigError(f"tools.web.provider: unknown provider '{name}'; {suggest(name, list(_PROVIDERS))}")
     if name == "searxng":
         if not base_url:
             raise ConfigError("tools.web.base_url: searxng is self-hosted; give the address of your server")

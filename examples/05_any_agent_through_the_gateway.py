@@ -8,7 +8,7 @@ import asyncio
 import json
 from urllib.request import Request, urlopen
 
-from ludus.gateway import Gateway
+from ludus.gateway.service import Gateway
 from ludus.models.scripted import ScriptedModel
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ludus.gateway import Gateway
+from ludus.gateway.service import Gateway
 from ludus.http_client import Client, Response
 from ludus.models import Model
 

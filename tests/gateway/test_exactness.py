@@ -10,7 +10,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
 from ludus.models.ledger import Budget, Ledger, Metered
-from ludus.models.openai import ChatSettings
+from ludus.models.openai import OpenAISettings
 from ludus.models.server import ServerSettings
 from ludus.tokens.capture import CapturedChatModel
 from ludus.tokens.engine_standin import StandIn
@@ -53,10 +53,10 @@ def test_every_drawn_id_is_in_one_row_whatever_the_agents_do(kit, kind):
         toy = kit.token_model(script, scatter=0.4 if kind == "engine" else 0.0)
         async with StandIn(toy.engine, codec=toy.codec) as server:
             if kind == "engine":
-                engine = VllmEngine(ServerSettings(base_url=f"{server.url}/v1", model="toy"))
+                engine = VllmEngine(ServerSettings(base_url=f"{server.url}/v1", name="toy"))
                 model = TokenModel(engine, toy.codec)
             else:
-                model = CapturedChatModel(ChatSettings(base_url=f"{server.url}/v1", model="toy"))
+                model = CapturedChatModel(OpenAISettings(base_url=f"{server.url}/v1", name="toy"))
             ledger = Ledger()
             async with kit.visiting(Metered(model, ledger, "agent")) as guest:
                 session = guest.gateway.open(sampling=Sampling(max_tokens=500), budget=Budget(tokens=10_000_000))

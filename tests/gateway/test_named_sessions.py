@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ludus.gateway.named_sessions import House
+from ludus.gateway.named_sessions import GatewaySettings, House
 from ludus.models.ledger import Budget
 from ludus.models.scripted import ScriptedModel
 from ludus.types import Sampling
@@ -72,7 +72,7 @@ def test_a_token_is_needed_where_one_is_set(kit):
 
 def test_a_session_that_is_idle_is_closed_and_opened_anew_when_it_is_used_again(kit):
     async def test():
-        async with keeping(kit, idle_seconds=0.05) as (_, guest, records):
+        async with keeping(kit, settings=GatewaySettings(idle_seconds=0.05)) as (_, guest, records):
             url = guest.gateway.url + "/s/anna/v1/chat/completions"
             for number in (1, 2):
                 assert (await guest.post(url, HI)).status == 200
@@ -84,7 +84,7 @@ def test_a_session_that_is_idle_is_closed_and_opened_anew_when_it_is_used_again(
 
 def test_sessions_have_a_budget_each_and_their_number_is_limited(kit):
     async def test():
-        async with keeping(kit, budget=Budget(calls=1), sessions=2) as (_, guest, __):
+        async with keeping(kit, settings=GatewaySettings(session=Budget(calls=1)), sessions=2) as (_, guest, __):
             url = guest.gateway.url + "/s/{}/v1/chat/completions"
             statuses = [(await guest.post(url.format(name), HI)).status for name in ("a", "a", "b", "c")]
             assert statuses == [200, 429, 200, 503]

@@ -7,8 +7,7 @@ import socket
 import pytest
 
 from ludus.errors import ConfigError, ModelError
-from ludus.gateway import Gateway
-from ludus.gateway.service import enforced
+from ludus.gateway.service import Gateway, enforced
 from ludus.http_client import Client
 from ludus.models.ledger import Budget, Ledger, Metered
 from ludus.models.scripted import ScriptedModel, call, say
@@ -134,7 +133,7 @@ def test_a_conversation_is_recorded_once_however_often_it_is_sent(kit):
         assert record.opening[1].content == "1 + 2 + 3?"
         turns = record.turns()
         assert [r.content for t in turns for r in t.results] == ["so much", "so much"]
-        assert turns[1].heard == (Message("user", "Well?"),)
+        assert turns[1].notices == (Message("user", "Well?"),)
         assert record.exchanges[0].tools[0].name == "add"
         assert record.exchanges[0].tools is record.exchanges[2].tools
         assert not record.exact

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, field
 
 from ludus.agent import AgentSettings, Limits
-from ludus.gateway.named_sessions import GatewaySettings
+from ludus.gateway.settings import GatewaySettings
 from ludus.models.anthropic import AnthropicSettings
 from ludus.models.embedded import EmbeddedSettings
 from ludus.models.ledger import Budget

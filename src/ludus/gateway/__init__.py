@@ -12,8 +12,3 @@ the same record as our own loop does, exact ids included when the model is in to
 A session is one rollout, found by its secret in the path (`/s/SECRET/v1`) or in the key. Read `gateway` (the life of a
 request), then `session` and `conversation` (the record), then any dialect (`chat`, `responses`, `messages`, …).
 """
-
-from ludus.gateway.gateway_session import Exchange, Record, Session
-from ludus.gateway.service import Gateway
-
-__all__ = ["Exchange", "Gateway", "Record", "Session"]

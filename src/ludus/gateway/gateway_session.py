@@ -1,7 +1,7 @@
 """A session: one rollout's agent at the gateway, and the record of what it asked and got.
 
 The record is linear in what was said: an exchange holds the messages that came since the reply it goes on from, not
-the conversation again. In token mode the replies carry their exact ids (`Completion.tokens` and `joint`), numbered as
+the conversation again. In token mode the replies carry their exact ids (`Completion.tokens` and `splice`), numbered as
 the replies are, so `Record.sequences` and `ludus.rl.rows.rows` can put them together.
 """
 
@@ -107,7 +107,7 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
         for number, completion in enumerate(self.completions):
             if completion.tokens is None:
                 raise ValueError(f"session '{self.name}': reply {number} was not drawn in token mode")
-            steps.append(Step(completion.tokens, completion.joint))
+            steps.append(Step(completion.tokens, completion.splice))
         return sequences(steps)
 
 
@@ -119,7 +119,7 @@ def _turn(exchange: Exchange, told: tuple[Message, ...]) -> Turn:
         completion,
         tuple(ToolResult(call, answers[name]) for name, call in calls.items() if name in answers),
         seconds=exchange.seconds,
-        heard=tuple(message for message in told if message.role != "tool" or message.call_id not in calls),
+        notices=tuple(message for message in told if message.role != "tool" or message.call_id not in calls),
     )
 
 

@@ -14,7 +14,7 @@ from ludus.gateway.gateway_session import Session
 from ludus.models import Model
 from ludus.models.ledger import Metered, estimated
 from ludus.models.server import Price, usage
-from ludus.models.server_pool import Servers
+from ludus.models.server_pool import ServerPool
 from ludus.models.token_estimate import prompt_tokens
 from ludus.tokens.session_tree import Tree
 from ludus.types import Completion, Message, Sampling
@@ -40,7 +40,7 @@ class Asker:
         """The model, if it is in token mode."""
         self._captured = _captured_model(inner)
         """The model, if its server tells the ids."""
-        self._price = inner.price if isinstance(inner, Servers) else self.exact.price if self.exact else Price()
+        self._price = inner.price if isinstance(inner, ServerPool) else self.exact.price if self.exact else Price()
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ class Asker:
         if self.exact is None:
             return prompt_tokens(asked.messages, asked.tools)
         codec = self.exact.codec
-        return len(codec.tokenizer.encode(codec.renderer.opening(asked.messages, asked.tools)))
+        return len(codec.tokenizer.encode(codec.renderer.render_prompt(asked.messages, asked.tools)))
 
     async def ask(self, session: Session, asked: Asked, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Draw one reply. In token mode nothing is waited for between the tree taking it in and the return, so that
@@ -138,13 +138,13 @@ async def _continue(model: "TokenModel", tree: "Tokens", prompt: str | Sequence[
     (generated,) = await model.engine.generate(ids, sampling)
     check_echo(ids, generated)
     check_columns(generated)
-    text = codec.text(generated.ids)
+    text = codec.decode_reply(generated.ids)
     check_text(text, generated, codec.tokenizer.ends.values())
-    given = tree.give(tree.root, (), ids, "", ())
-    message = codec.read(text, (), stop=sampling.stop)
-    _, step = tree.reply(given, message, generated, ended=codec.ended(generated.ids))
+    given = tree.add_given(tree.root, (), ids, "", ())
+    message = codec.parse_reply(text, (), stop=sampling.stop)
+    _, step = tree.add_reply(given, message, generated, ended=codec.ends_turn(generated.ids))
     spent = usage(model.price, len(ids), len(generated.ids), generated.cached_tokens)
-    return Completion(message, generated.finish, spent, model.name, step.tokens, step.joint)
+    return Completion(message, generated.finish, spent, model.name, step.tokens, step.splice)
 
 
 def _token_model(model: Model) -> "TokenModel | None":

@@ -19,6 +19,7 @@ from ludus.gateway.dialect import Trouble
 from ludus.gateway.gateway_session import Record, Session
 from ludus.gateway.http_server import Responder
 from ludus.gateway.service import DIALECTS, Gateway, refuse
+from ludus.gateway.settings import GatewaySettings
 from ludus.models.ledger import Budget
 from ludus.types import Sampling
 
@@ -33,18 +34,17 @@ class House:
     def __init__(
         self,
         record: Callable[[Record], None],
+        settings: GatewaySettings = GatewaySettings(),
         *,
         token: str = "",
         sampling: Sampling | None = None,
-        budget: Budget | None = None,
-        idle_seconds: float = 600.0,
         sessions: int = SESSIONS,
     ) -> None:
         self._record = record
         self._token = token
-        self._sampling = sampling
-        self._budget = budget
-        self._idle = idle_seconds
+        self._sampling = sampling if settings.enforce else None
+        self._budget = None if settings.session == Budget() else settings.session
+        self._idle = settings.idle_seconds
         self._most = sessions
         self._wake = asyncio.Event()
         self._released: list[Session] = []

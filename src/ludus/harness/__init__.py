@@ -33,7 +33,7 @@ from ludus.settings import Settings
 from ludus.types import Exit, Message, Sampling, StopReason, Turn
 
 if TYPE_CHECKING:
-    from ludus.gateway import Record
+    from ludus.gateway.gateway_session import Record
 
 _OUTPUT_CHARS = 4_000
 """How much of the end of the program's output is kept."""
@@ -126,7 +126,7 @@ async def act(
         SandboxError: the slot has no door.
         SetupError: the agent's files could not be written.
     """
-    from ludus.gateway import Gateway  # a web server, which few runs need
+    from ludus.gateway.service import Gateway  # a web server, which few runs need
 
     async with Gateway(model, host=None) as gateway, open_port(box, gateway.accept) as port:
         session = gateway.open(sampling=sampling, budget=Budget(calls=turns), name=name)

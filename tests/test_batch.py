@@ -35,6 +35,7 @@ from ludus.batch import (
 from ludus.env import Env
 from ludus.errors import BudgetExhausted, ConfigError, ModelError, StoreError
 from ludus.models.scripted import ScriptedModel, call, say
+from ludus.rollout import RunOptions
 from ludus.stats import Summary
 from ludus.store import RunDir
 from ludus.tools import tool
@@ -222,7 +223,7 @@ def test_stopping_drains_and_a_resume_does_the_rest(tmp_path: Path):
 
     async def stopped(run: RunDir):
         stop = asyncio.Event()
-        return await process(asked, None, run, concurrency=1, stop=stop, on_rollout=stop_after(5, stop))
+        return await process(asked, None, run, RunOptions(1, stop=stop), on_rollout=stop_after(5, stop))
 
     with RunDir.open(tmp_path, {}) as run:
         report = asyncio.run(stopped(run))
@@ -243,7 +244,7 @@ def test_a_batch_that_is_stopped_before_it_starts_runs_nothing(tmp_path: Path):
     async def stopped(run: RunDir):
         stop = asyncio.Event()
         stop.set()
-        return await evaluate(batch(), None, run, stop=stop)
+        return await evaluate(batch(), None, run, RunOptions(stop=stop))
 
     with RunDir.open(tmp_path, {}) as run:
         assert asyncio.run(stopped(run)).overall.rollouts == 0
@@ -260,7 +261,7 @@ def test_finished_work_is_kept_and_written_when_something_stops_the_run(tmp_path
     asked = batch(breaks, Toy(many=9))
     with RunDir.open(tmp_path, {}) as run:
         with pytest.raises(type(error), match=str(error)):
-            asyncio.run(command(asked, None, run, concurrency=2))
+            asyncio.run(command(asked, None, run, RunOptions(2)))
         assert run.count() == 14
         if command is process:
             assert [row["task"]["id"] for row in rows(run, GROUPS)] == [f"t{n}" for n in range(7)]
@@ -397,7 +398,7 @@ def test_kills_at_any_moment_lose_nothing_and_repeat_nothing(tmp_path: Path):
             note(log, f"kept {rollout.task.id}/{rollout.provenance.replicate}")
 
         with RunDir.open(home, {}, resume=True) as run:
-            asyncio.run(process(asked, None, run, concurrency=5, on_rollout=hear))
+            asyncio.run(process(asked, None, run, RunOptions(5), on_rollout=hear))
 
     killed = 0
     for _ in range(20):

@@ -12,7 +12,7 @@ from ludus.agent import Limits, Policy
 from ludus.env import Env
 from ludus.errors import BudgetExhausted, ModelError
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import RESULTS, Job, derive_seed, run, run_group, run_many, run_retrying
+from ludus.rollout import RESULTS, Job, RunOptions, derive_seed, run, run_group, run_many, run_retrying
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.pool import open_pool
 from ludus.skill import Skill
@@ -345,6 +345,10 @@ def jobs(count: int, who: Policy) -> list[Job]:
     return [Job(Task(id=str(i), prompt="p", answer="yes"), who) for i in range(count)]
 
 
+def add_to(rollouts: list[Rollout]) -> Callable[[Job, Rollout], None]:
+    return lambda job, rollout: rollouts.append(rollout)
+
+
 def test_concurrency_is_bounded_and_jobs_start_in_order():
     running = 0
     most = 0
@@ -362,7 +366,7 @@ def test_concurrency_is_bounded_and_jobs_start_in_order():
     who = policy(script)
     done: list[Rollout] = []
     work = [Job(Task(id=str(i), prompt=str(i), answer="yes"), who) for i in range(40)]
-    asyncio.run(run_many(work, Yes(), None, record=done.append, concurrency=7))
+    asyncio.run(run_many(work, Yes(), None, RunOptions(7), record=add_to(done)))
     assert most == 7
     assert started == sorted(started)
     assert len(done) == 40
@@ -379,7 +383,7 @@ def test_a_stop_drains_what_runs_and_starts_nothing_new():
             await asyncio.sleep(0.01)
             return say("yes")
 
-        await run_many(jobs(50, policy(script)), Yes(), None, record=done.append, concurrency=5, stop=stop)
+        await run_many(jobs(50, policy(script)), Yes(), None, RunOptions(5, stop=stop), record=add_to(done))
 
     asyncio.run(go())
     assert len(done) == 5
@@ -399,13 +403,13 @@ def test_a_spent_budget_drains_and_is_raised_at_the_end():
 
     done: list[Rollout] = []
     with pytest.raises(BudgetExhausted, match="10 of 10"):
-        asyncio.run(run_many(jobs(50, policy(script)), Yes(), None, record=done.append, concurrency=4))
+        asyncio.run(run_many(jobs(50, policy(script)), Yes(), None, RunOptions(4), record=add_to(done)))
     assert len(done) == 10, "what was paid for is kept"
     assert all(r.failure is None for r in done)
 
 
 def test_a_bug_stops_the_run_loudly():
-    def record(rollout: Rollout) -> None:
+    def record(job: Job, rollout: Rollout) -> None:
         raise ZeroDivisionError("bug")
 
     with pytest.raises(ExceptionGroup) as caught:

@@ -20,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.errors import ConfigError, StoreError
-from ludus.store import CONFIG, LOCK, STORE, RunDir, outcome_key, safe_name
+from ludus.runner import outcome_key
+from ludus.store import CONFIG, LOCK, STORE, RunDir, safe_name
 from ludus.types import (
     Call,
     Completion,

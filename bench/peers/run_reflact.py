@@ -22,7 +22,8 @@ from ludus.reflact.records import Summary
 from ludus.reflact.splits import load
 from ludus.reflact.train_settings import DataSettings, TrainSettings
 from ludus.reflact.trainer import train
-from ludus.reflact.training_run import Engine
+from ludus.reflact.training_run import Resources
+from ludus.rollout import RunOptions
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import Skill
 from ludus.store import RunDir
@@ -47,18 +48,18 @@ class Questions(Env, frozen=True):
         return Score.of(float(right), "" if right else f"said {said[-1:]}, expected {rollout.task.answer}")
 
 
-def said(system: str, user: str) -> dict[str, Any]:
-    """What the optimizer's model says, by what it is asked."""
-    if "# Failed rollouts" in user:
+def answer(stage: str, user: str) -> dict[str, Any]:
+    """The reply of the optimizer's model in a stage."""
+    if stage == "analyst_failure":
         return {"items": [{"op": "append", "content": text} for text in world.rules_asked_for(user)[:4]]}
-    if "# Successful rollouts" in user or "# Rollouts that succeeded" in user:
+    if stage == "analyst_success":
         return {"items": [{"op": "append", "content": "Stay brief."}]}
-    if "made_of" in system:
+    if stage.startswith("merge"):
         places: dict[str, list[int]] = {}
         for number, text in enumerate(_PROPOSED.findall(user), 1):
             places.setdefault(text, []).append(number)
         return {"items": [{"item": {"op": "append", "content": t}, "made_of": n} for t, n in places.items()]}
-    if "# Proposals" in user:
+    if stage == "rank":
         return {"selected": [1, 2, 3, 4]}
     return {"guidance": "Keep going.", "memory": "Rules help."}
 
@@ -76,7 +77,7 @@ def models(delay: float) -> tuple[ScriptedModel, ScriptedModel]:
     async def optimizer(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         if delay:
             await asyncio.sleep(delay)
-        return say(json.dumps(said(messages[0].content, messages[1].content)))
+        return say(json.dumps(answer(sampling.stage, messages[1].content)))
 
     return ScriptedModel(agent, "agent"), ScriptedModel(optimizer, "optimizer")
 
@@ -90,8 +91,8 @@ async def go(path: Path, plan: world.Plan) -> Summary:
     )
     policy = Policy(agent, Skill(world.SKILL))
     with RunDir.open(path, {}, resume=True) as run:
-        engine = Engine(store=run, concurrency=world.WORKERS)
-        records = [r async for r in train(env, policy, splits, settings, optimizer=optimizer, engine=engine)]
+        resources = Resources(store=run, options=RunOptions(concurrency=world.WORKERS))
+        records = [r async for r in train(env, policy, splits, settings, optimizer=optimizer, resources=resources)]
     summary = records[-1]
     assert isinstance(summary, Summary)
     return summary

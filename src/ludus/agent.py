@@ -29,7 +29,7 @@ from ludus.models import Model
 from ludus.models.token_estimate import prompt_tokens, text_tokens
 from ludus.settings import Settings
 from ludus.skill import Skill, add_front_matter
-from ludus.skill_examples import parse_examples, without_examples
+from ludus.skill_examples import parse_examples, remove_examples
 from ludus.tools import BadArguments, Tool
 from ludus.tools.toolsets import BUILTIN, Registry
 from ludus.types import (
@@ -151,7 +151,7 @@ class Policy:
         """The environment's system text, the policy's own, and the skill, in this order."""
         text = self.skill.text if self.skill and self.skill_as != "file" else ""
         if self.examples_as == "turns":
-            text = without_examples(text)
+            text = remove_examples(text)
         where = f"Your skill is in {self.skill_file[0]}. Read it before you begin." if self.skill_file else ""
         parts = (env_system, self.system, text, where)
         return "\n\n".join(part for part in parts if part)

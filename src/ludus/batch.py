@@ -13,7 +13,6 @@ which they complete; `index` is the task's place in the batch. `Task.answer` is 
 know.
 """
 
-import asyncio
 import dataclasses
 import itertools
 from collections import Counter
@@ -27,12 +26,13 @@ from msgspec import Struct
 from ludus import trajectory_page as page
 from ludus.agent import Policy
 from ludus.env import Env
-from ludus.errors import ConfigError, LudusError, StoreError, told
-from ludus.rollout import Job, as_group, derive_seed, group_jobs, run_many
+from ludus.errors import ConfigError, LudusError, StoreError, describe_error
+from ludus.rollout import Job, RunOptions, as_group, derive_seed, group_jobs
+from ludus.runner import address_jobs, find_missing, run_stored
 from ludus.sandbox.pool import Pool
 from ludus.stats import Summary, summarize
-from ludus.store import RunDir, outcome_key
-from ludus.tokens.sequences import mode
+from ludus.store import RunDir
+from ludus.tokens.sequences import find_mode
 from ludus.tools.distributions import Distribution, draw
 from ludus.tools.toolsets import choose
 from ludus.types import Failure, Group, JsonObject, Message, Rollout, Task, ToolError, Usage, to_json
@@ -120,7 +120,9 @@ def each_task(env: Env, split: str) -> Iterator[Task]:
     except LudusError:
         raise
     except Exception as error:  # an environment is foreign code, and its data is the user's to mend
-        raise ConfigError(f"env {env.name}: the tasks of split '{split}' cannot be loaded: {told(error)}") from error
+        raise ConfigError(
+            f"env {env.name}: the tasks of split '{split}' cannot be loaded: {describe_error(error)}"
+        ) from error
 
 
 def _check_ids(env: Env, tasks: Iterable[Task]) -> None:
@@ -154,33 +156,29 @@ def _policy(batch: Batch, task: Task) -> Policy:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A batch's jobs and where their outcomes are kept."""
+    """A batch's jobs and the content addresses of their outcomes."""
 
     batch: Batch
-    jobs: Sequence[Job]
+    jobs: Mapping[str, Job]
+    """By content address."""
     keys: Mapping[tuple[str, int], str]
-    """By task id and replicate."""
+    """Content addresses by task id and replicate."""
 
-    def missing(self, run: RunDir) -> list[Job]:
-        """The jobs that have no score in the store."""
-        scores = run.scores()
-        return [job for job in self.jobs if scores.get(self.keys[job.task.id, job.replicate]) is None]
-
-    def group(self, run: RunDir, index: int) -> Group:
-        """The group of a task as the store has it, perhaps without any rollout."""
+    def read_group(self, run: RunDir, index: int) -> Group:
+        """The group of a task as the store has it. It may have no rollouts."""
         task, size = self.batch.tasks[index], self.batch.group_size
         found = (run.get(self.keys[task.id, replicate]) for replicate in range(size))
         return as_group(task, (rollout for rollout in found if rollout is not None), size)
 
-    def groups(self, run: RunDir) -> Iterator[tuple[int, Group]]:
-        """The groups that were begun, with the places of their tasks."""
-        every = ((index, self.group(run, index)) for index in range(len(self.batch.tasks)))
+    def read_groups(self, run: RunDir) -> Iterator[tuple[int, Group]]:
+        """The groups with at least one rollout, each with the index of its task."""
+        every = ((index, self.read_group(run, index)) for index in range(len(self.batch.tasks)))
         return ((index, group) for index, group in every if group.rollouts)
 
 
-def _planned(batch: Batch) -> _Plan:
-    jobs = plan(batch)
-    return _Plan(batch, jobs, {(job.task.id, job.replicate): outcome_key(job, batch.env) for job in jobs})
+def _make_plan(batch: Batch) -> _Plan:
+    jobs = address_jobs(plan(batch), batch.env)
+    return _Plan(batch, jobs, {(job.task.id, job.replicate): key for key, job in jobs.items()})
 
 
 # ---- running it ---------------------------------------------------------------------------------------------------
@@ -190,56 +188,33 @@ async def run_batch(
     batch: Batch,
     pool: Pool | None,
     run: RunDir,
+    options: RunOptions = RunOptions(),
     *,
-    concurrency: int = 16,
-    retries: int = 2,
-    stop: asyncio.Event | None = None,
     on_rollout: OnRollout | None = None,
 ) -> None:
-    """Run every job that has no score in the store yet; each rollout is committed before `on_rollout` hears of it.
+    """Run every job that has no score in the store yet. `on_rollout` is called with each rollout after it is stored.
 
-    Setting `stop` drains and returns; a spent budget drains and raises `BudgetExhausted`.
+    Setting `options.stop` drains and returns; a spent budget drains and raises `BudgetExhausted`.
     """
-    await _run(_planned(batch), pool, run, concurrency=concurrency, retries=retries, stop=stop, on_rollout=on_rollout)
+    await _run(_make_plan(batch), pool, run, options, on_rollout)
 
 
-async def _run(
-    plan: _Plan,
-    pool: Pool | None,
-    run: RunDir,
-    *,
-    concurrency: int,
-    retries: int,
-    stop: asyncio.Event | None,
-    on_rollout: OnRollout | None,
-) -> None:
+async def _run(plan: _Plan, pool: Pool | None, run: RunDir, options: RunOptions, on_rollout: OnRollout | None) -> None:
     count = _Count(plan, run.scores())
 
-    def record(rollout: Rollout) -> None:
-        run.put(plan.keys[rollout.task.id, rollout.provenance.replicate], rollout)
+    def on_outcome(_: str, rollout: Rollout) -> None:
         progress = count.add(rollout)
         if on_rollout is not None:
             on_rollout(rollout, progress)
 
-    def waiting() -> Iterator[Job]:
-        for job in plan.missing(run):
-            if stop is not None and stop.is_set():
-                return
-            yield job
-
-    try:
-        await run_many(
-            waiting(), plan.batch.env, pool, record=record, concurrency=concurrency, retries=retries, stop=stop
-        )
-    except BaseExceptionGroup as errors:
-        raise _first(errors) from None
+    await run_stored(plan.jobs, plan.batch.env, pool, run, options, on_outcome=on_outcome, read_back=False)
 
 
 class _Count:
-    """Counts rollouts as they land."""
+    """Counts rollouts as they end."""
 
     def __init__(self, plan: _Plan, stored: Mapping[str, float | None]) -> None:
-        scores = [score for key in plan.keys.values() if (score := stored.get(key)) is not None]
+        scores = [score for key in plan.jobs if (score := stored.get(key)) is not None]
         self._total = len(plan.jobs)
         self._done = self._scored = len(scores)
         self._score = sum(scores)
@@ -255,16 +230,9 @@ class _Count:
         return Progress(self._total, self._done, self._scored, mean, self._usage)
 
 
-def _first(error: BaseException) -> BaseException:
-    """The error to tell the user of: workers that fall together have one cause."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    return error  # pyright: ignore[reportUnknownVariableType]
-
-
 def groups(batch: Batch, run: RunDir) -> Iterator[Group]:
     """The groups that have outcomes, in task order, from the store. A group that lacks some is partial."""
-    return (group for _, group in _planned(batch).groups(run))
+    return (group for _, group in _make_plan(batch).read_groups(run))
 
 
 def stored_groups(run: RunDir, size: int = 1) -> list[Group]:
@@ -282,10 +250,8 @@ async def process(
     batch: Batch,
     pool: Pool | None,
     run: RunDir,
+    options: RunOptions = RunOptions(),
     *,
-    concurrency: int = 16,
-    retries: int = 2,
-    stop: asyncio.Event | None = None,
     on_rollout: OnRollout | None = None,
     more: More = lambda group: {},
 ) -> ProcessReport:
@@ -295,12 +261,12 @@ async def process(
     end, as partial. A resumed run writes the file anew from the store and goes on from there. `more` gives further
     fields of a group's line.
     """
-    plan = _planned(batch)
+    plan = _make_plan(batch)
     places = {task.id: index for index, task in enumerate(batch.tasks)}
-    missing = Counter(job.task.id for job in plan.missing(run))
+    missing = Counter(job.task.id for job in find_missing(plan.jobs, run).values())
 
     def row(index: int) -> bytes:
-        return line(plan.group(run, index), index)
+        return line(plan.read_group(run, index), index)
 
     def line(group: Group, index: int) -> bytes:
         return to_json({**msgspec.structs.asdict(group_row(group, index)), **more(group)})
@@ -315,14 +281,14 @@ async def process(
 
     def finish() -> ProcessReport:
         for id, index in places.items():
-            if missing[id] and (group := plan.group(run, index)).rollouts:
+            if missing[id] and (group := plan.read_group(run, index)).rollouts:
                 run.append(GROUPS, line(group, index))
-        summary = summarize(group for _, group in plan.groups(run))
+        summary = summarize(group for _, group in plan.read_groups(run))
         _write_page(plan, run, summary)
         return ProcessReport(summary.overall.tasks, summary.partial, summary)
 
     run.write(GROUPS, (row(index) + b"\n" for id, index in places.items() if not missing[id]))
-    running = _run(plan, pool, run, concurrency=concurrency, retries=retries, stop=stop, on_rollout=landed)
+    running = _run(plan, pool, run, options, landed)
     return await _finished(running, finish)
 
 
@@ -330,24 +296,22 @@ async def evaluate(
     batch: Batch,
     pool: Pool | None,
     run: RunDir,
+    options: RunOptions = RunOptions(),
     *,
-    concurrency: int = 16,
-    retries: int = 2,
-    stop: asyncio.Event | None = None,
     on_rollout: OnRollout | None = None,
 ) -> Summary:
     """Run the batch; write its numbers, every sample, and a page to look at them."""
-    plan = _planned(batch)
+    plan = _make_plan(batch)
 
     def finish() -> Summary:
-        summary = summarize(group for _, group in plan.groups(run))
+        summary = summarize(group for _, group in plan.read_groups(run))
         run.write(SUMMARY, msgspec.json.format(to_json(summary), indent=2) + b"\n")
-        rows = (row for index, group in plan.groups(run) for row in sample_rows(group, index))
+        rows = (row for index, group in plan.read_groups(run) for row in sample_rows(group, index))
         run.write(SAMPLES, (to_json(row) + b"\n" for row in rows))
         _write_page(plan, run, summary)
         return summary
 
-    running = _run(plan, pool, run, concurrency=concurrency, retries=retries, stop=stop, on_rollout=on_rollout)
+    running = _run(plan, pool, run, options, on_rollout)
     return await _finished(running, finish)
 
 
@@ -374,7 +338,7 @@ def _write_page(plan: _Plan, run: RunDir, summary: Summary) -> None:
         "policy": policy.fingerprint,
         "skill": policy.skill.hash if policy.skill else "",
     }
-    rows = (to_json(group_row(group, index)) for index, group in plan.groups(run))
+    rows = (to_json(group_row(group, index)) for index, group in plan.read_groups(run))
     run.write(PAGE, page.render(run.path.resolve().name, facts, summary, rows))
 
 
@@ -465,7 +429,7 @@ def _fields(rollout: Rollout) -> dict[str, Any]:
         "score": msgspec.structs.asdict(rollout.score) if rollout.score else None,
         "failure": rollout.failure,
         "stop": rollout.stop.value,
-        "mode": mode(rollout),
+        "mode": find_mode(rollout),
         "messages": [chat_message(message) for message in rollout.messages],
         "tool_errors": rollout.tool_errors,
         "turns": len(rollout.turns),

@@ -18,6 +18,8 @@ into a recorded `Failure`. Any other exception is a bug in Ludus and stops the r
 
 import sysconfig
 import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
@@ -105,6 +107,18 @@ class boundary:  # a class and not a generator, because every rollout goes throu
             return
         words = "timed out" if isinstance(error, TimeoutError) and not str(error) else describe_error(error)
         raise self._kind(f"{self._what}: {words}") from error
+
+
+@contextmanager
+def raise_first() -> Generator[None]:
+    """Raise the first error of an exception group in place of the group: tasks that fail together have one cause."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        raise error from error.__cause__  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
 
 
 LONGEST = 2_000

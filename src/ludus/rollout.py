@@ -24,8 +24,8 @@ from ludus.env import Env
 from ludus.errors import BudgetExhausted, RolloutError, SandboxError, SetupError, VerifierError, boundary
 from ludus.harness import Harness, act, in_slot
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.agent_files import collect, hand_over
-from ludus.sandbox.archive import TooLarge
+from ludus.sandbox.agent_files import collect_files, copy_files
+from ludus.sandbox.archive import ArchiveTooLarge
 from ludus.sandbox.pool import Pool
 from ludus.tools import Tool
 from ludus.tools.toolsets import make_tools
@@ -92,7 +92,7 @@ async def run(
             try:
                 async with judging_slot(env, job.task, box, pool, limits) as place:
                     return await _judge(env, acted, place, limits)
-            except TooLarge as error:  # the agent's doing, and so a score
+            except ArchiveTooLarge as error:  # the agent's doing, and so a score
                 return msgspec.structs.replace(acted, score=Score.of(0.0, f"The files left behind: {error.strerror}"))
     except RolloutError as error:
         return record(StopReason.FAILED, error.as_failure())
@@ -142,16 +142,16 @@ async def judging_slot(
         yield box
         return
     try:
-        left = await collect(box)
-    except TooLarge:
+        left = await collect_files(box)
+    except ArchiveTooLarge:
         raise
     except (OSError, ValueError) as error:
         raise SandboxError(f"the agent's files could not be read: {error}") from error
     async with pool.exchange(box) as fresh:
         await _set_up(env, task, fresh, limits)
         try:
-            await hand_over(left, fresh, env.protected)
-        except TooLarge:
+            await copy_files(left, fresh, env.protected)
+        except ArchiveTooLarge:
             raise
         except (OSError, ValueError) as error:
             raise SandboxError(f"the agent's files could not be carried into a fresh slot: {error}") from error
@@ -298,20 +298,35 @@ async def run_retrying(
     return rollout
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """How jobs are run: how many at once, how often again, and when to stop. It does not change what comes out."""
+
+    concurrency: int = 16
+    """Rollouts at a time."""
+    retries: int = 2
+    """How often a rollout is run again after a failure that is not the agent's."""
+    stop: asyncio.Event | None = None
+    """Setting it drains the run: nothing new starts, and what runs is finished and recorded."""
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stop is not None and self.stop.is_set()
+
+
 async def run_many(
     jobs: Iterable[Job],
     env: Env,
     pool: Pool | None,
+    options: RunOptions = RunOptions(),
     *,
-    record: Callable[[Rollout], None],
-    concurrency: int = 16,
-    retries: int = 2,
-    stop: asyncio.Event | None = None,
+    record: Callable[[Job, Rollout], None],
 ) -> None:
-    """Run jobs, at most `concurrency` at a time, started in their order; `record` gets each rollout as it ends.
+    """Run jobs, at most `options.concurrency` at a time, started in their order. `record` is called with each job and
+    its rollout when the rollout ends.
 
-    Setting `stop` drains: nothing new starts, what runs is finished and recorded. A spent budget drains in the same
-    way and is raised at the end. Any other exception is a bug and cancels everything.
+    Setting `options.stop` drains: nothing new starts, what runs is finished and recorded. A spent budget drains in the
+    same way and is raised at the end. Any other exception is a bug and cancels everything.
     """
     queue = iter(jobs)
     spent: list[BudgetExhausted] = []
@@ -319,14 +334,14 @@ async def run_many(
     async def work() -> None:
         for job in queue:
             try:
-                record(await run_retrying(job, env, pool, retries=retries))
+                record(job, await run_retrying(job, env, pool, retries=options.retries))
             except BudgetExhausted as error:
                 spent.append(error)
-            if spent or (stop is not None and stop.is_set()):
+            if spent or options.is_stopping:
                 return
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(concurrency):
+        for _ in range(options.concurrency):
             group.create_task(work())
     if spent:
         raise spent[0]
@@ -337,9 +352,8 @@ async def run_group(
 ) -> Group:
     """All rollouts of one task, side by side."""
     rollouts: list[Rollout] = []
-    await run_many(
-        group_jobs(task, policy, size, seed), env, pool, record=rollouts.append, concurrency=size, retries=retries
-    )
+    jobs, options = group_jobs(task, policy, size, seed), RunOptions(concurrency=size, retries=retries)
+    await run_many(jobs, env, pool, options, record=lambda _, rollout: rollouts.append(rollout))
     return as_group(task, rollouts, size)
 
 

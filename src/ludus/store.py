@@ -27,16 +27,12 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
-from ludus.errors import ConfigError, StoreError
-from ludus.types import Rollout, canonical, to_json
-
-if TYPE_CHECKING:
-    from ludus.env import Env
-    from ludus.rollout import Job
+from ludus.errors import StoreError
+from ludus.types import Rollout, to_json
 
 CONFIG = "config.json"
 STORE = "store.sqlite"
@@ -62,23 +58,67 @@ COMMIT;
 _ROLLOUT = msgspec.json.Decoder(Rollout)
 
 
-def outcome_key(job: "Job", env: "Env") -> str:
-    """The content address of a job's outcome: equal exactly when the same rollout would be run again."""
-    what = (env.name, env.version, env, job.task, job.replicate, job.seed, job.policy.fingerprint)
-    try:
-        data = canonical(what)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"env {env.name}, task '{job.task.id}': options and tasks must be plain JSON values so that outcomes "
-            f"can be found again ({error})"
-        ) from error
-    return hashlib.sha256(data).hexdigest()[:32]
-
-
 def _as_dict(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+class Store(Protocol):
+    """Where outcomes and records are kept and found again, by content address. `RunDir` is one on disk."""
+
+    def get(self, key: str) -> Rollout | None: ...
+
+    def put(self, key: str, rollout: Rollout) -> None:
+        """Keep an outcome. A scored one under the same key stays as it is."""
+        ...
+
+    def keep(self, key: str, rollout: Rollout) -> Rollout:
+        """Put an outcome, and return it as every later `get` will."""
+        ...
+
+    def scores(self) -> Mapping[str, float | None]:
+        """The score of every outcome by key, None where it failed."""
+        ...
+
+    def get_record(self, key: str) -> bytes | None: ...
+
+    def put_record(self, key: str, kind: str, body: bytes) -> bytes:
+        """Keep a record and return what is kept: the first one under a key stays."""
+        ...
+
+
+class MemoryStore:
+    """A store that lasts as long as its process."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, Rollout] = {}
+        self.bodies: dict[str, tuple[str, bytes]] = {}
+
+    def get(self, key: str) -> Rollout | None:
+        return self.outcomes.get(key)
+
+    def put(self, key: str, rollout: Rollout) -> None:
+        self.keep(key, rollout)
+
+    def keep(self, key: str, rollout: Rollout) -> Rollout:
+        stored = self.outcomes.get(key)
+        if stored is None or stored.score is None:
+            stored = self.outcomes[key] = rollout
+        return stored
+
+    def scores(self) -> dict[str, float | None]:
+        return {key: rollout.score.value if rollout.score else None for key, rollout in self.outcomes.items()}
+
+    def get_record(self, key: str) -> bytes | None:
+        found = self.bodies.get(key)
+        return found[1] if found else None
+
+    def put_record(self, key: str, kind: str, body: bytes) -> bytes:
+        return self.bodies.setdefault(key, (kind, body))[1]
+
+    def records(self, kind: str) -> Iterable[tuple[str, bytes]]:
+        return ((key, body) for key, (its, body) in self.bodies.items() if its == kind)
 
 
 class RunDir:

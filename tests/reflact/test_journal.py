@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from ludus.errors import StoreError
-from ludus.reflact.journal import InMemory, Journal, one_error, side_by_side
+from ludus.errors import StoreError, raise_first
+from ludus.reflact.journal import Journal, side_by_side
 from ludus.reflact.records import Spent, Unusable, total
-from ludus.store import RunDir
+from ludus.store import MemoryStore, RunDir
 from ludus.types import Usage
 
 
 @pytest.fixture(params=["memory", "disk"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[InMemory | RunDir]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryStore | RunDir]:
     if request.param == "memory":
-        yield InMemory()
+        yield MemoryStore()
         return
     with RunDir.open(tmp_path / "run", {}) as run:
         yield run
 
 
-def test_a_record_is_found_again_and_the_first_one_stays(store: InMemory | RunDir):
+def test_a_record_is_found_again_and_the_first_one_stays(store: MemoryStore | RunDir):
     assert store.get_record("k") is None
     assert store.put_record("k", "call", b"one") == b"one"
     assert store.put_record("k", "call", b"two") == b"one"
@@ -76,7 +76,7 @@ def test_totals_add_up_by_role_and_stage():
     assert total([one], [two, one]) == (two, Spent("agent", "test", 2, Usage(2, 2)))
 
 
-def test_tasks_that_fall_together_raise_one_error():
+def test_tasks_that_fall_together_raise_raise_first():
     async def fall(error: Exception) -> None:
         raise error
 
@@ -87,5 +87,5 @@ def test_tasks_that_fall_together_raise_one_error():
 
     with pytest.raises(KeyError, match="first"):
         asyncio.run(together())
-    with pytest.raises(KeyError), one_error():
+    with pytest.raises(KeyError), raise_first():
         raise ExceptionGroup("outer", [ExceptionGroup("inner", [KeyError("deep")])])

@@ -25,7 +25,8 @@ from ludus.reflact.optimizer import CALLS
 from ludus.reflact.records import Record, Step, Summary
 from ludus.reflact.train_settings import Appendix, SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
-from ludus.reflact.training_run import Engine, read_records
+from ludus.reflact.training_run import Resources, read_records
+from ludus.rollout import RunOptions
 from ludus.store import RunDir
 from ludus.types import Message, Rollout, to_json
 
@@ -101,13 +102,16 @@ class Mortal:
 
     def __init__(self, run: RunDir, life: Life) -> None:
         self._run, self._life = run, life
-        self.get, self.get_record = run.get, run.get_record
+        self.get, self.get_record, self.scores = run.get, run.get_record, run.scores
 
     def keep(self, key: str, rollout: Rollout) -> Rollout:
         self._life.passes()
         kept = self._run.keep(key, rollout)
         self._life.passes()
         return kept
+
+    def put(self, key: str, rollout: Rollout) -> None:
+        self.keep(key, rollout)
 
     def put_record(self, key: str, kind: str, body: bytes) -> bytes:
         self._life.passes()
@@ -138,7 +142,7 @@ async def work(world: SimpleNamespace, path: Path, settings: TrainSettings, life
             world.splits(train=6, selection=3, test=3),
             settings,
             optimizer=ScriptedModel(optimizer, name="moody"),
-            engine=Engine(store=Mortal(run, life), concurrency=3),
+            resources=Resources(store=Mortal(run, life), options=RunOptions(concurrency=3)),
         ):
             life.passes()
             seen.append(record)

@@ -15,8 +15,8 @@ from ludus.models.ledger import Budget, Ledger, Metered
 from ludus.models.scripted import ScriptedModel, say
 from ludus.reflact.gate import Decision, Gate, Measure
 from ludus.reflact.items import credited
-from ludus.reflact.journal import InMemory, Progress
-from ludus.reflact.lab import Outage
+from ludus.reflact.journal import Progress
+from ludus.reflact.measure import Outage
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import (
     Baseline,
@@ -31,8 +31,10 @@ from ludus.reflact.records import (
 from ludus.reflact.splits import Splits
 from ludus.reflact.train_settings import Appendix, SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
-from ludus.reflact.training_run import Engine, read_records
-from ludus.skill import Edit, Skill, guidance, notes
+from ludus.reflact.training_run import Resources, read_records
+from ludus.rollout import RunOptions
+from ludus.skill import Edit, Skill, read_guidance, read_notes
+from ludus.store import MemoryStore
 from ludus.types import Message, Rollout, Sampling, Score, ToolSpec
 
 replace = msgspec.structs.replace
@@ -129,10 +131,10 @@ def test_what_does_harm_is_rejected_and_remembered(world: SimpleNamespace):
 
 def test_a_score_of_zero_is_a_score(world: SimpleNamespace):
     """SkillOpt takes 0.0 for "not measured" and starts over."""
-    store = InMemory()
-    first = world.run(optimizer=world.optimizer_model(harmful(world)), engine=Engine(store=store))
+    store = MemoryStore()
+    first = world.run(optimizer=world.optimizer_model(harmful(world)), resources=Resources(store=store))
     assert summary(first).best.selection == 0.0
-    assert world.run(optimizer=world.optimizer_model(harmful(world)), engine=Engine(store=store)) == first
+    assert world.run(optimizer=world.optimizer_model(harmful(world)), resources=Resources(store=store)) == first
 
 
 # ---- every mode ---------------------------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ def test_protected_regions_and_the_front_matter_survive_every_mode(world: Simple
     )
     best = summary(records).best.skill
     assert best.text.startswith(head)
-    assert guidance(best) == "guide"
+    assert read_guidance(best) == "guide"
     assert summary(records).best.selection == 1.0
 
 
@@ -285,7 +287,7 @@ def test_the_first_epoch_has_nothing_to_compare_with(world: SimpleNamespace):
 def test_guidance_that_does_not_help_is_rejected_by_the_gate(world: SimpleNamespace):
     second = ends(world.run())[1]
     assert (second.slow.action, second.slow.guidance) == ("reject", "Keep to the rules you have.")
-    assert guidance(second.state.current.skill) == ""
+    assert read_guidance(second.state.current.skill) == ""
     assert second.slow.categories["stable_success"] == 3
 
 
@@ -320,7 +322,7 @@ def test_forced_guidance_inherits_no_score_and_is_measured_before_the_next_decis
     records = world.run(settings=settings, optimizer=world.optimizer_model(replies))
     forced = ends(records)[1]
     assert forced.slow.action == "force_accept"
-    assert guidance(forced.state.current.skill) == world.HARM
+    assert read_guidance(forced.state.current.skill) == world.HARM
     assert forced.state.current.measure is None
     assert forced.state.history[-1].current != 0.0
     after = steps(records)[4]
@@ -420,10 +422,10 @@ def test_notes_about_lapses_are_added_whatever_the_gate_decides_and_then_measure
     settings = replace(world.SETTINGS, appendix=Appendix(enabled=True), epochs=1)
     first, second = steps(world.run(settings=settings, optimizer=world.optimizer_model(replies)))
     assert (first.action, first.notes_added, first.notes) == ("reject", 1, 1)
-    assert notes(first.state.current.skill) == ("Mind RULE-0.",)
+    assert read_notes(first.state.current.skill) == ("Mind RULE-0.",)
     assert first.state.current.measure is None
     assert first.candidate is not None
-    assert notes(first.candidate) == ()
+    assert read_notes(first.candidate) == ()
     assert second.verdict is not None
     assert second.verdict.current == pytest.approx(1 / 3)  # RULE-0 is in the note, and the note was measured
     assert second.state.best.origin == "appendix_step_0001"
@@ -504,13 +506,13 @@ def test_failures_of_the_world_are_retried_excluded_and_never_zeros(world: Simpl
 
 
 def test_an_outage_stops_the_run_and_resuming_goes_on_with_what_is_there(world: SimpleNamespace):
-    store = InMemory()
+    store = MemoryStore()
     agent = Fragile(world, {f"selection question {n}" for n in range(4)}, {})
     with pytest.raises(Outage, match=r"4 of 6 rollouts could not be run.*server on fire"):
-        world.run(policy=world.policy(script=agent), engine=Engine(store=store))
+        world.run(policy=world.policy(script=agent), resources=Resources(store=store))
     agent.broken = set()
     tried = agent.tries["selection question 5"]
-    assert summary(world.run(policy=world.policy(script=agent), engine=Engine(store=store))).best.selection == 1.0
+    assert summary(world.run(policy=world.policy(script=agent), resources=Resources(store=store))).best.selection == 1.0
     assert tried == 1
 
 
@@ -538,22 +540,22 @@ def test_without_a_common_item_the_gate_is_undecided_and_the_skill_stays(world: 
 
 
 def test_a_decision_that_was_made_is_not_made_again_when_the_world_has_healed(world: SimpleNamespace):
-    store = InMemory()
+    store = MemoryStore()
     agent = Fragile(world, {"selection question 0"}, {})
-    first = world.run(policy=world.policy(script=agent), engine=Engine(store=store))
+    first = world.run(policy=world.policy(script=agent), resources=Resources(store=store))
     agent.broken = set()
-    assert world.run(policy=world.policy(script=agent), engine=Engine(store=store)) == first
+    assert world.run(policy=world.policy(script=agent), resources=Resources(store=store)) == first
 
 
 def test_a_spent_budget_stops_the_run_which_goes_on_with_a_larger_one(world: SimpleNamespace):
-    store = InMemory()
+    store = MemoryStore()
 
     def limited(calls: int | None) -> list[Record]:
         ledger = Ledger(Budget(calls=calls))
         policy = world.policy()
         metered = Metered(policy.model, ledger, "agent")
         return world.run(
-            policy=world.policy(script=lambda m, t, s: metered.complete(m, t, s)), engine=Engine(store=store)
+            policy=world.policy(script=lambda m, t, s: metered.complete(m, t, s)), resources=Resources(store=store)
         )
 
     with pytest.raises(BudgetExhausted):
@@ -620,8 +622,8 @@ def test_several_runs_fit_in_one_process(world: SimpleNamespace):
     together = asyncio.run(both())
     assert [summary(records).best.selection for records in together] == [1.0, 1.0, 1.0]
     assert [s.action for s in steps(together[0])] == [s.action for s in steps(world.run())]
-    assert not notes(summary(together[0]).final.skill)
-    assert notes(summary(together[2]).final.skill)
+    assert not read_notes(summary(together[0]).final.skill)
+    assert read_notes(summary(together[2]).final.skill)
 
 
 def test_skills_that_are_compared_run_side_by_side(world: SimpleNamespace):
@@ -652,7 +654,7 @@ def test_skills_that_are_compared_run_side_by_side(world: SimpleNamespace):
             world.splits(),
             settings,
             optimizer=world.optimizer_model(),
-            engine=Engine(concurrency=64),
+            resources=Resources(options=RunOptions(concurrency=64)),
         ):
             if isinstance(record, Step):
                 where = "slow" if record.number == 4 else ""
@@ -665,7 +667,7 @@ def test_skills_that_are_compared_run_side_by_side(world: SimpleNamespace):
 
 def test_progress_is_told_while_a_stage_runs(world: SimpleNamespace):
     told: list[Progress] = []
-    world.run(engine=Engine(watch=told.append))
+    world.run(resources=Resources(watch=told.append))
     assert told[0] == Progress(0, 0, "baseline", 1, 6)
     stages = {(p.epoch, p.step, p.stage) for p in told}
     assert {(1, 1, "rollout"), (1, 2, "evaluate"), (2, 4, "slow"), (2, 4, "test")} <= stages
@@ -676,7 +678,7 @@ def test_progress_is_told_while_a_stage_runs(world: SimpleNamespace):
 
 @pytest.mark.parametrize("stage", ["rollout", "evaluate"])
 def test_a_run_that_is_asked_to_stop_ends_before_its_summary_and_can_go_on(world: SimpleNamespace, stage: str):
-    store = InMemory()
+    store = MemoryStore()
 
     async def some() -> list[Record]:
         stop = asyncio.Event()
@@ -686,28 +688,28 @@ def test_a_run_that_is_asked_to_stop_ends_before_its_summary_and_can_go_on(world
             if progress.step == 2 and progress.stage == stage:
                 stop.set()
 
-        engine = Engine(store=store, stop=stop, watch=watch, concurrency=2)
+        resources = Resources(store=store, options=RunOptions(concurrency=2, stop=stop), watch=watch)
         async for record in train(
             world.Env(),
             world.policy(),
             world.splits(),
             world.SETTINGS,
             optimizer=world.optimizer_model(),
-            engine=engine,
+            resources=resources,
         ):
             seen.append(record)
         return seen
 
     partly = asyncio.run(some())
     assert [type(record) for record in partly] == [Baseline, Step]
-    whole = world.run(engine=Engine(store=store))
+    whole = world.run(resources=Resources(store=store))
     assert whole[:2] == partly
     assert isinstance(whole[-1], Summary)
 
 
 def test_the_store_has_the_records_in_order(world: SimpleNamespace):
-    store = InMemory()
-    records = world.run(engine=Engine(store=store))
+    store = MemoryStore()
+    records = world.run(resources=Resources(store=store))
     assert list(read_records(store)) == records
     assert json.loads(msgspec.json.encode(records[1]))["record"] == "step"
 

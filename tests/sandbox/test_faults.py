@@ -24,11 +24,11 @@ from ludus.agent import Policy
 from ludus.env import Env
 from ludus.errors import SandboxError
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import Job, run, run_many
+from ludus.rollout import Job, RunOptions, run, run_many
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.local.bwrap import Bwrap
 from ludus.sandbox.pool import Pool
-from ludus.sandbox.processes import children
+from ludus.sandbox.processes import find_children
 from ludus.tools import Tool, tool
 from ludus.types import Rollout, Score, Task
 
@@ -122,7 +122,7 @@ def _running(line: str) -> list[int]:
 
 def _first_processes() -> list[int]:
     """The first process of every slot of this driver: bubblewrap's only child."""
-    return [pid for child in children(os.getpid()) for pid in children(child)]
+    return [pid for child in find_children(os.getpid()) for pid in find_children(child)]
 
 
 def test_a_slot_that_is_taken_back_while_its_rollout_runs(bwrap):
@@ -212,7 +212,7 @@ def test_more_rollouts_than_slots_and_a_backend_that_comes_and_goes(bwrap):
         bwrap, done = Bwrap(), []
         async with asyncio.timeout(300), Pool(create, max_slots=3, on_close=bwrap.close) as pool:
             jobs = [Job(TASK, policy("echo x > f"), number) for number in range(12)]
-            await run_many(iter(jobs), Write(), pool, record=done.append, concurrency=6, retries=6)
+            await run_many(iter(jobs), Write(), pool, RunOptions(6, 6), record=lambda _, rollout: done.append(rollout))
         assert len(done) == 12
         assert all(each.score is not None and each.score.passed for each in done), [each.failure for each in done]
 

@@ -8,57 +8,14 @@ that is decided depends on it.
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from contextlib import asynccontextmanager, contextmanager
-from typing import Protocol
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
 
 from msgspec import Struct
 
+from ludus.errors import raise_first
 from ludus.reflact.records import Spent, Unusable
-from ludus.types import Rollout, Usage
-
-
-class Store(Protocol):
-    """Where finished rollouts and replies are found again."""
-
-    def get(self, key: str) -> Rollout | None: ...
-
-    def keep(self, key: str, rollout: Rollout) -> Rollout:
-        """Keep a rollout and return what is kept: a scored one under the same key stays."""
-        ...
-
-    def get_record(self, key: str) -> bytes | None: ...
-
-    def put_record(self, key: str, kind: str, body: bytes) -> bytes:
-        """Keep a record and return what is kept: the first one under a key stays."""
-        ...
-
-
-class InMemory:
-    """A store that lasts as long as its process."""
-
-    def __init__(self) -> None:
-        self.outcomes: dict[str, Rollout] = {}
-        self.bodies: dict[str, tuple[str, bytes]] = {}
-
-    def get(self, key: str) -> Rollout | None:
-        return self.outcomes.get(key)
-
-    def keep(self, key: str, rollout: Rollout) -> Rollout:
-        kept = self.outcomes.get(key)
-        if kept is None or kept.score is None:
-            kept = self.outcomes[key] = rollout
-        return kept
-
-    def get_record(self, key: str) -> bytes | None:
-        found = self.bodies.get(key)
-        return found[1] if found else None
-
-    def put_record(self, key: str, kind: str, body: bytes) -> bytes:
-        return self.bodies.setdefault(key, (kind, body))[1]
-
-    def records(self, kind: str) -> Iterable[tuple[str, bytes]]:
-        return ((key, body) for key, (its, body) in self.bodies.items() if its == kind)
+from ludus.types import Usage
 
 
 class Progress(Struct, frozen=True):
@@ -152,21 +109,9 @@ def _spent(role: str, stage: str, usages: list[Usage]) -> Spent:
     return Spent(role, stage, len(usages), usage)
 
 
-@contextmanager
-def one_error() -> Generator[None]:
-    """Raise the first error of a group instead of the group: tasks that fall together have one cause."""
-    try:
-        yield
-    except BaseExceptionGroup as errors:
-        error: BaseException = errors
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        raise error from errors  # pyright: ignore[reportUnknownVariableType]
-
-
 @asynccontextmanager
 async def side_by_side() -> AsyncGenerator[asyncio.TaskGroup, None]:
     """A task group that raises one error."""
-    with one_error():
+    with raise_first():
         async with asyncio.TaskGroup() as group:
             yield group

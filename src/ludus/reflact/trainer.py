@@ -30,7 +30,7 @@ from ludus.env import Env
 from ludus.models import Model
 from ludus.reflact import step_buffer as buffer
 from ludus.reflact.journal import Clock, side_by_side
-from ludus.reflact.lab import Outage, Stopped
+from ludus.reflact.measure import Outage, Stopped
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.proposers import Proposer
 from ludus.reflact.records import (
@@ -51,7 +51,14 @@ from ludus.reflact.records import (
 from ludus.reflact.splits import Batch, Finished, Splits, plan_epoch, steps_per_epoch
 from ludus.reflact.stages.appendix import note_lapses
 from ludus.reflact.stages.collect import roll_and_reflect
-from ludus.reflact.stages.evaluate import evaluate, measure_on_selection, measured_current, product, score_of, test
+from ludus.reflact.stages.evaluate import (
+    compute_score,
+    evaluate,
+    measure_current,
+    measure_on_selection,
+    make_product,
+    run_test,
+)
 from ludus.reflact.stages.optimizer_memory import write_memory
 from ludus.reflact.stages.select import choose, decide_budget, not_selected
 from ludus.reflact.stages.slow_update import (
@@ -65,8 +72,8 @@ from ludus.reflact.stages.slow_update import (
 )
 from ludus.reflact.stages.update import NOTHING, update
 from ludus.reflact.train_settings import TrainSettings
-from ludus.reflact.training_run import Engine, Run, begin, initial_skill
-from ludus.skill import notes
+from ludus.reflact.training_run import Resources, Run, begin, initial_skill
+from ludus.skill import read_notes
 from ludus.types import Sampling
 
 
@@ -80,7 +87,7 @@ async def train(
     sampling: Sampling = Sampling(),
     proposer: Proposer | None = None,
     prompts: Prompts | None = None,
-    engine: Engine = Engine(),
+    resources: Resources = Resources(),
 ) -> AsyncGenerator[Record, None]:
     """Train `policy.skill` and yield what is learned, part by part; the last record is the `Summary`.
 
@@ -101,7 +108,7 @@ async def train(
         sampling=sampling,
         proposer=proposer,
         prompts=prompts,
-        engine=engine,
+        resources=resources,
     )
     settings = run.settings
     start = Held(initial_skill(policy), "initial_skill")
@@ -179,7 +186,7 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Bat
         digest = buffer.digest(number, judged.verdict, every, reflections, made.fates, settings.success_at)
         after = replace(after, buffer=(*after.buffer, digest))
     line = Decided(
-        number, state.epoch, action, score_of(settings.gate, after.current), score_of(settings.gate, after.best)
+        number, state.epoch, action, compute_score(settings.gate, after.current), compute_score(settings.gate, after.best)
     )
     spent = run.journal.spent()
     return Step(
@@ -195,8 +202,8 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Bat
         measure=judged.measure,
         verdict=judged.verdict,
         action=action,
-        notes_added=len(set(notes(after.current.skill)) - set(notes(judged.state.current.skill))),
-        notes=len(notes(after.current.skill)),
+        notes_added=len(set(read_notes(after.current.skill)) - set(read_notes(judged.state.current.skill))),
+        notes=len(read_notes(after.current.skill)),
         consolidated=consolidated,
         events=run.journal.events(),
         spent=spent,
@@ -228,7 +235,7 @@ async def end_epoch(run: Run, state: RunState) -> EpochEnd:
     settings = run.settings
     pairs: list[Pair] = []
     if (settings.slow.enabled or settings.memory) and state.previous is not None:
-        pairs = await compare(run.lab, run.view(state, state.step), state.previous, run.splits.train)
+        pairs = await compare(run.runner, run.view(state, state.step), state.previous, run.splits.train)
     clock.lap("compare")
 
     guidance, memory = await _lessons(run, state, pairs)
@@ -280,17 +287,17 @@ async def finish(run: Run, state: RunState) -> Summary:
     """Validate the final skill, promote it if it is better, and test what there is."""
     clock = Clock(run.journal, state.epoch, state.step)
     best_so_far = state.best.skill
-    state = await measured_current(run, state)
+    state = await measure_current(run, state)
     clock.lap("validate")
 
     finished = Finished(state.initial.skill, state.best.skill, state.current.skill)
-    tested = await test(run, finished) if run.settings.test else {}
+    tested = await run_test(run, finished) if run.settings.test else {}
     clock.lap("test")
 
     epochs = stats(state.history)
     spent = total(state.spent, run.journal.spent())
     initial, best, final = (
-        product(run.settings.gate, held, tested.get(held.skill)) for held in (state.initial, state.best, state.current)
+        make_product(run.settings.gate, held, tested.get(held.skill)) for held in (state.initial, state.best, state.current)
     )
     return Summary(
         steps=state.step,

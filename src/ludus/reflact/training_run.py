@@ -4,7 +4,6 @@
 does not have it. What is in the store stands: a decision that was made is not made again, whatever would come out now.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.models import Model
 from ludus.reflact import step_buffer as buffer
-from ludus.reflact.journal import InMemory, Journal, Store, Watch
-from ludus.reflact.lab import Lab
+from ludus.reflact.journal import Journal, Watch
+from ludus.reflact.measure import Runner
 from ludus.reflact.optimizer import Optimizer
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.proposers import Proposer, View
@@ -27,8 +26,10 @@ from ludus.reflact.proposers.analysts import Analysts
 from ludus.reflact.records import Baseline, EpochEnd, Record, RunState, Step, Summary
 from ludus.reflact.splits import Splits
 from ludus.reflact.train_settings import TrainSettings, checked
+from ludus.rollout import RunOptions
 from ludus.sandbox.pool import Pool
 from ludus.skill import Skill
+from ludus.store import MemoryStore, Store
 from ludus.types import Sampling, Task, canonical, to_json
 
 RECORDS = "record"
@@ -41,22 +42,19 @@ R = TypeVar("R", Baseline, Step, EpochEnd, Summary)
 
 
 @dataclass(frozen=True)
-class Engine:
-    """What a run works with: it decides where and how fast, not what comes out."""
+class Resources:
+    """What a run works with. It decides where and how fast the run goes, not what comes out."""
 
     pool: Pool | None = None
     store: Store | None = None
     """Where finished work is found again, such as a `RunDir`. Without one, nothing outlives the run."""
-    concurrency: int = 16
-    """Rollouts at a time."""
+    options: RunOptions = RunOptions()
+    """How rollouts are run. Setting its `stop` ends the run before its summary; what is under way is finished and
+    kept."""
     optimizer_concurrency: int = 16
     """Requests to the optimizer at a time."""
-    retries: int = 2
-    """More tries for a rollout that the world broke."""
-    stop: asyncio.Event | None = None
-    """Setting it ends the run before its summary; what is under way is finished and kept."""
     watch: Watch | None = None
-    """Hears how far the stages are."""
+    """Called with the progress of each stage."""
 
 
 class _Kept(Struct, frozen=True):
@@ -73,7 +71,7 @@ _KEPT = msgspec.json.Decoder(_Kept)
 class Run:
     settings: TrainSettings
     splits: Splits
-    lab: Lab
+    runner: Runner
     proposer: Proposer
     optimizer: Optimizer | None
     store: Store
@@ -113,7 +111,7 @@ class Run:
         key = hashlib.sha256(canonical((self.identity, kind.__name__, state))).hexdigest()[:32]
         body = self.store.get_record(key)
         if body is None:
-            self.lab.check_stop()
+            self.runner.check_stop()
             record = await work(self, state, *args, **kwargs)
             body = self.store.put_record(key, RECORDS, to_json(_Kept(record, self.journal.close())))
         kept = _KEPT.decode(body)
@@ -133,26 +131,16 @@ def begin(
     sampling: Sampling,
     proposer: Proposer | None,
     prompts: Prompts | None,
-    engine: Engine,
+    resources: Resources,
 ) -> Run:
     """Put a run together; raises `ConfigError` if its parts do not fit each other."""
     settings = checked(settings)
     proposer = proposer or Analysts()
     check_fit(settings, splits, proposer, optimizer is not None)
     prompts = prompts or Prompts.load()
-    store = InMemory() if engine.store is None else engine.store
-    journal = Journal(engine.watch)
-    lab = Lab(
-        env,
-        policy,
-        engine.pool,
-        store,
-        journal,
-        concurrency=engine.concurrency,
-        retries=engine.retries,
-        max_failed=settings.max_failed,
-        stop=engine.stop,
-    )
+    store = MemoryStore() if resources.store is None else resources.store
+    journal = Journal(resources.watch)
+    runner = Runner(env, policy, resources.pool, store, journal, resources.options, settings.max_failed)
     asked = None if optimizer is None else Optimizer(
         optimizer,
         prompts,
@@ -161,7 +149,7 @@ def begin(
         sampling=sampling,
         tries=settings.optimizer_tries,
         reply_tokens=settings.reply_tokens,
-        concurrency=engine.optimizer_concurrency,
+        concurrency=resources.optimizer_concurrency,
         seed=settings.seed,
     )  # fmt: skip
     parts = (
@@ -177,7 +165,7 @@ def begin(
     return Run(
         settings=settings,
         splits=splits,
-        lab=lab,
+        runner=runner,
         proposer=proposer,
         optimizer=asked,
         store=store,

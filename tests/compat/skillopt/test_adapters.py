@@ -23,16 +23,15 @@ from ludus.compat.skillopt.adapters import (
 )
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel
-from ludus.reflact.journal import InMemory
 from ludus.reflact.records import Record, Step, Summary
 from ludus.reflact.splits import Splits, load
 from ludus.reflact.train_settings import DataSettings, SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
-from ludus.reflact.training_run import RECORDS, Engine
+from ludus.reflact.training_run import RECORDS, Resources
 from ludus.rollout import Job, run
 from ludus.skill import Skill
-from ludus.store import RunDir
-from ludus.types import Message, Rollout, Task
+from ludus.store import MemoryStore, RunDir
+from ludus.types import Message, Rollout, Sampling, Task
 
 ADAPTER = '''
 """An adapter as SkillOpt's documentation shapes it, without the package."""
@@ -161,13 +160,13 @@ SETTINGS = TrainSettings(
 )
 
 
-def optimizer(messages: Sequence[Message], *_: Any) -> str:
+def optimizer(messages: Sequence[Message], tools: Any, sampling: Sampling) -> str:
     """Proposes the rules that failures name, and merges nothing away."""
     asked = messages[1].content
-    if "# Proposals" in asked:
+    if not sampling.stage.startswith("analyst"):
         count = asked.count("content: ")
         return json.dumps({"selected": list(range(1, count + 1)), "items": []})
-    rules = re.findall(r"rule missing: (RULE-\d)", asked.partition("# Failed rollouts")[2])
+    rules = re.findall(r"rule missing: (RULE-\d)", asked) if sampling.stage == "analyst_failure" else []
     return json.dumps({"items": [{"op": "append", "content": f"Obey {rule}."} for rule in dict.fromkeys(rules)]})
 
 
@@ -175,7 +174,7 @@ async def collect(records: AsyncGenerator[Record, None]) -> list[Record]:
     return [record async for record in records]
 
 
-def trained(env: AdapterEnv, **engine: Any) -> list[Record]:
+def trained(env: AdapterEnv, **resources: Any) -> list[Record]:
     async def go() -> list[Record]:
         model = AdapterModel(env)
         try:
@@ -187,7 +186,7 @@ def trained(env: AdapterEnv, **engine: Any) -> list[Record]:
                     SETTINGS,
                     optimizer=ScriptedModel(optimizer, name="optimizer"),
                     proposer=proposer_of(env),
-                    engine=Engine(**engine),
+                    resources=Resources(**resources),
                 )
             )
         finally:
@@ -236,7 +235,7 @@ def test_its_own_reflection_is_used(file: Path):
 
 
 def test_what_its_own_reflection_said_is_found_when_an_unfinished_step_is_resumed(file: Path):
-    store = InMemory()
+    store = MemoryStore()
     records = trained(made(file, "Reflecting"), store=store)
     for key in [key for key, (kind, _) in store.bodies.items() if kind == RECORDS]:
         del store.bodies[key]  # as if no step had been finished
@@ -390,9 +389,10 @@ import json, re
 
 def optimizer(messages, tools, sampling):
     asked = messages[1].content
-    if "# Proposals" in asked:
+    if not sampling.stage.startswith("analyst"):
         return json.dumps({"selected": [1, 2], "items": []})
-    rules = dict.fromkeys(re.findall(r"rule missing: (RULE-\\d)", asked.partition("# Failed rollouts")[2]))
+    failed = asked if sampling.stage == "analyst_failure" else ""
+    rules = dict.fromkeys(re.findall(r"rule missing: (RULE-\\d)", failed))
     return json.dumps({"items": [{"op": "append", "content": f"Obey {rule}."} for rule in rules]})
 """
 

@@ -37,7 +37,7 @@ from ludus.config.reading import is_tree
 from ludus.env import Env
 from ludus.errors import ConfigError, ModelError, VerifierError, boundary
 from ludus.reflact.items import FORMS, Document, Item, Suggestion, credited
-from ludus.reflact.lab import succeeded
+from ludus.reflact.measure import succeeded
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.proposers.analysts import Analysts
 from ludus.reflact.records import Reflection

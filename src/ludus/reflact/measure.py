@@ -7,7 +7,6 @@ measure and counted; it is never a zero. When most of them break it is an outage
 finished is kept, and resuming tries again.
 """
 
-import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,14 +17,16 @@ from ludus.agent import Policy
 from ludus.env import Env
 from ludus.errors import LudusError
 from ludus.reflact.gate import Mark, Measure, mean
-from ludus.reflact.journal import Journal, Store, one_error
-from ludus.rollout import Job, derive_seed, run_many
+from ludus.reflact.journal import Journal
+from ludus.rollout import Job, RunOptions, derive_seed
+from ludus.runner import outcome_key, run_stored
 from ludus.sandbox.pool import Pool
 from ludus.skill import Skill
-from ludus.store import outcome_key
+from ludus.store import Store
 from ludus.types import Rollout, Task
 
-Landed = Callable[[int, Rollout], None]
+OnRollout = Callable[[int, Rollout], None]
+"""Called with the index of a trial and its rollout."""
 
 FEW = 3
 """Fewer failures than this are never an outage."""
@@ -49,48 +50,39 @@ class Trial(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lab:
-    """Everything that it takes to try a skill."""
+class Runner:
+    """Runs skills on tasks: one environment, one policy and one store."""
 
     env: Env
     policy: Policy
     pool: Pool | None
     store: Store
     journal: Journal
-    concurrency: int = 16
-    retries: int = 2
+    options: RunOptions = RunOptions()
     max_failed: float = 0.5
-    stop: asyncio.Event | None = None
 
-    async def roll(self, trials: Sequence[Trial], stage: str, landed: Landed | None = None) -> list[Rollout]:
-        """The rollouts of the trials, in their order. `landed` hears of each as soon as it is there."""
+    async def roll(self, trials: Sequence[Trial], stage: str, on_rollout: OnRollout | None = None) -> list[Rollout]:
+        """The rollouts of the trials, in their order. `on_rollout` is called with each when it ends or is found."""
         skills = dict.fromkeys(trial.skill for trial in trials)
         policies = {skill: dataclasses.replace(self.policy, skill=skill) for skill in skills}
-        jobs = [_job(trial, policies[trial.skill]) for trial in trials]
+        jobs = [_make_job(trial, policies[trial.skill]) for trial in trials]
         keys = [outcome_key(job, self.env) for job in jobs]
         places: dict[str, list[int]] = {}
         for index, key in enumerate(keys):
             places.setdefault(key, []).append(index)
         done: dict[str, Rollout] = {}
 
-        def arrived(key: str, rollout: Rollout) -> None:
+        def on_outcome(key: str, rollout: Rollout) -> None:
             done[key] = rollout
             self.journal.book_outcome(key, stage, rollout.usage)
             for index in places[key]:
-                if landed is not None:
-                    landed(index, rollout)
+                if on_rollout is not None:
+                    on_rollout(index, rollout)
             self.journal.progress(stage, len(done), len(places))
 
-        missing: list[tuple[str, Job]] = []
-        for key in places:
-            found = self.store.get(key)
-            if found is not None and found.score is not None:
-                arrived(key, found)
-            else:
-                missing.append((key, jobs[places[key][0]]))
-        if missing:
-            self.check_stop()
-            await self._run(missing, arrived)
+        # With read_back: the optimizer must see the same text now and after a resume.
+        addressed = dict(zip(keys, jobs, strict=True))
+        await run_stored(addressed, self.env, self.pool, self.store, self.options, on_outcome=on_outcome)
         if len(done) < len(places):
             raise Stopped("the run was asked to stop")
         _check_outage(list(done.values()), stage, self.max_failed)
@@ -98,33 +90,13 @@ class Lab:
 
     def check_stop(self) -> None:
         """Raises `Stopped` if the run was asked to."""
-        if self.stop is not None and self.stop.is_set():
+        if self.options.is_stopping:
             raise Stopped("the run was asked to stop")
-
-    async def _run(self, missing: Sequence[tuple[str, Job]], arrived: Callable[[str, Rollout], None]) -> None:
-        key_of = {(job.task.id, job.replicate, job.seed, _skill_of(job)): key for key, job in missing}
-
-        def record(rollout: Rollout) -> None:
-            at = rollout.provenance
-            key = key_of[rollout.task.id, at.replicate, at.seed, at.skill]
-            # What is kept, not what was made: the optimizer must see the same text now and after a resume.
-            arrived(key, self.store.keep(key, rollout))
-
-        with one_error():
-            await run_many(
-                [job for _, job in missing],
-                self.env,
-                self.pool,
-                record=record,
-                concurrency=min(self.concurrency, len(missing)),
-                retries=self.retries,
-                stop=self.stop,
-            )
 
     async def measure(
         self, skills: Sequence[Skill], tasks: Sequence[Task], stage: str, *, seed: int, replicates: int = 1
     ) -> list[Measure]:
-        """What the tasks say of each of the skills, which are run side by side."""
+        """A measure of each skill on the tasks. The skills run side by side."""
         trials = [Trial(skill, task, seed, r) for skill in skills for task in tasks for r in range(replicates)]
         rollouts = await self.roll(trials, stage)
         size = len(tasks) * replicates
@@ -150,12 +122,8 @@ def succeeded(rollout: Rollout, success_at: float | None) -> bool:
     return score is not None and (score.passed if success_at is None else score.soft >= success_at)
 
 
-def _job(trial: Trial, policy: Policy) -> Job:
+def _make_job(trial: Trial, policy: Policy) -> Job:
     return Job(trial.task, policy, trial.replicate, derive_seed(trial.seed, trial.task.id, trial.replicate))
-
-
-def _skill_of(job: Job) -> str:
-    return job.policy.skill.hash if job.policy.skill else ""
 
 
 def _check_outage(rollouts: Sequence[Rollout], stage: str, max_failed: float) -> None:

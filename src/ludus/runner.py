@@ -1,0 +1,124 @@
+"""Run jobs and store their outcomes. What the store has already is not run again.
+
+    jobs ──> content addresses ──> what is missing ──> run_many ──> store ──> on_outcome
+
+`evaluate`, `process` and `train` all run rollouts through `run_stored`. The content address of a job
+(`outcome_key`) covers everything that decides its outcome, so resuming is running the same jobs again. An outcome
+without a score is a failure of the world, not a result: the job is run again. A rollout is in the store before
+`on_outcome` is called with it, so a process that is killed loses only the rollouts that had not ended.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from ludus.env import Env
+from ludus.errors import ConfigError, raise_first
+from ludus.rollout import Job, RunOptions, run_many
+from ludus.sandbox.pool import Pool
+from ludus.settings import Settings
+from ludus.store import Store
+from ludus.types import Count, Rollout, Whole, canonical
+
+OnOutcome = Callable[[str, Rollout], None]
+"""Called with the content address of an outcome and the rollout."""
+
+
+class RunSettings(Settings, frozen=True):
+    """How the run goes. `--out` and `--resume` are short for the first two."""
+
+    out: str = ""
+    """The run directory; empty: `runs/<env>-<time>`."""
+    resume: bool = False
+    """Go on with the run in `out`: what is finished there is not run again."""
+    seed: int = 0
+    """From which every rollout derives its own seed."""
+    concurrency: Count = 16
+    """Rollouts under way at once."""
+    retries: Whole = 2
+    """How often a rollout is run again, in a fresh slot, after a failure that is not the agent's."""
+
+    def make_options(self, stop: asyncio.Event | None = None) -> RunOptions:
+        return RunOptions(self.concurrency, self.retries, stop)
+
+
+def outcome_key(job: Job, env: Env) -> str:
+    """The content address of a job's outcome: equal exactly when the same rollout would be run again."""
+    parts = (env.name, env.version, env, job.task, job.replicate, job.seed, job.policy.fingerprint)
+    try:
+        data = canonical(parts)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"env {env.name}, task '{job.task.id}': options and tasks must be plain JSON values so that outcomes "
+            f"can be found again ({error})"
+        ) from error
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def address_jobs(jobs: Iterable[Job], env: Env) -> dict[str, Job]:
+    """The jobs by content address, in their order. Jobs with one address are one job."""
+    return {outcome_key(job, env): job for job in jobs}
+
+
+def find_missing(jobs: Mapping[str, Job], store: Store) -> dict[str, Job]:
+    """The jobs that have no score in the store. Reads no rollout."""
+    scores = store.scores()
+    return {key: job for key, job in jobs.items() if scores.get(key) is None}
+
+
+async def run_stored(
+    jobs: Mapping[str, Job],
+    env: Env,
+    pool: Pool | None,
+    store: Store,
+    options: RunOptions = RunOptions(),
+    *,
+    on_outcome: OnOutcome,
+    read_back: bool = True,
+) -> None:
+    """Run the jobs that have no score in the store, and put each outcome there when it ends.
+
+    `jobs` are by content address, as `address_jobs` returns them. With `read_back`, `on_outcome` is called with every
+    outcome as the store has it: first with those that are found, then with each new one, masked and decoded, so that
+    a caller sees the same values now and after a resume. Without it, found outcomes are not read and new ones are
+    passed as they were made. This is faster, and no outcome has to stay in memory.
+
+    Setting `options.stop` drains and returns.
+
+    Raises:
+        BudgetExhausted: a budget is spent. What was under way is finished and stored.
+        Exception: a bug or an unusable store, as itself and not in a group. What was under way is cancelled.
+    """
+    missing = _read_found(jobs, store, on_outcome) if read_back else find_missing(jobs, store)
+    keys = {id(job): key for key, job in missing.items()}
+
+    def record(job: Job, rollout: Rollout) -> None:
+        key = keys[id(job)]
+        if read_back:
+            rollout = store.keep(key, rollout)
+        else:
+            store.put(key, rollout)
+        on_outcome(key, rollout)
+
+    def draw_jobs() -> Iterator[Job]:
+        for job in missing.values():
+            if options.is_stopping:
+                return
+            yield job
+
+    workers = min(options.concurrency, len(missing))
+    with raise_first():
+        await run_many(draw_jobs(), env, pool, replace(options, concurrency=workers), record=record)
+
+
+def _read_found(jobs: Mapping[str, Job], store: Store, on_outcome: OnOutcome) -> dict[str, Job]:
+    """Call `on_outcome` with each scored outcome in the store. Returns the jobs that have none."""
+    missing: dict[str, Job] = {}
+    for key, job in jobs.items():
+        found = store.get(key)
+        if found is not None and found.score is not None:
+            on_outcome(key, found)
+        else:
+            missing[key] = job
+    return missing

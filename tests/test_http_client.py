@@ -25,7 +25,7 @@ from ludus.http_client import (
     request_head,
     split_url,
 )
-from ludus.models.openai import ChatModel, ChatSettings
+from ludus.models.openai import ChatModel, OpenAISettings
 from ludus.models.server import ServerFault
 from ludus.types import Message, Sampling
 
@@ -566,7 +566,7 @@ def test_a_server_without_tls_is_not_asked_again():
         loop = asyncio.get_running_loop()
         async with await loop.create_server(Plain, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            model = ChatModel(ChatSettings(base_url=f"https://127.0.0.1:{port}", model="m"))
+            model = ChatModel(OpenAISettings(base_url=f"https://127.0.0.1:{port}", name="m"))
             with pytest.raises(ServerFault, match=r"it does not speak TLS: .* start with http://\?$") as caught:
                 await model.complete([Message("user", "hi")], [], Sampling())
             await model.close()

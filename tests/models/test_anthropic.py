@@ -12,7 +12,7 @@ from ludus.models.anthropic import (
     parse_reply,
     request_body,
 )
-from ludus.models.server import BadReply, Price
+from ludus.models.server import BadReply, Endpoint, Price
 from ludus.types import Call, Completion, Finish, Message, Reasoning, Sampling, ToolSpec, Usage
 
 ADD = ToolSpec("add", "Add.", {"type": "object"})
@@ -208,7 +208,7 @@ def test_a_call_from_end_to_end(kit):
     async def main():
         reply = {"content": [text("hello")], "stop_reason": "end_turn", "model": "served"}
         async with kit.Loopback(kit.sequence(reply)) as server:
-            model = AnthropicModel(AnthropicSettings(base_url=server.url, model="claude", api_key="sk-ant"))
+            model = AnthropicModel(AnthropicSettings(name="claude"), Endpoint(server.url, api_key="sk-ant"))
             got = await model.complete(USER, [ADD], Sampling())
             await model.close()
             return got, server.requests
@@ -227,7 +227,7 @@ def test_overload_is_retried(kit):
         time = kit.FakeTime()
         reply = {"content": [text("hello")], "stop_reason": "end_turn"}
         async with kit.Loopback(kit.sequence(kit.response(error, 529), reply)) as server:
-            model = AnthropicModel(AnthropicSettings(base_url=server.url, model="claude"), waits=time.waits)
+            model = AnthropicModel(AnthropicSettings(base_url=server.url, name="claude"), waits=time.waits)
             got = await model.complete(USER, [], Sampling())
             await model.close()
             return got, len(server.requests), time.slept

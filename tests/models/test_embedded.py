@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ludus.errors import ConfigError, ModelError
-from ludus.models.embedded import EmbeddedModel, EmbeddedSettings, as_text, grammar, with_call
+from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime, EmbeddedSettings, as_text, grammar, with_call
 from ludus.models.weights import default_cache, find
 from ludus.tools import tool
 from ludus.tools.toolsets import make_tools
@@ -39,21 +39,24 @@ EXAMPLES = [
 ]
 
 
+ONE_THREAD = EmbeddedSettings(threads=1)
+"""One thread does not wait for another on a busy machine."""
+
+
 @pytest.fixture(scope="session")
-def settings() -> EmbeddedSettings:
+def runtime() -> EmbeddedRuntime:
     pytest.importorskip("xllamacpp", reason="the embedded model's engine is not installed")
     cache = default_cache(os.environ)
     try:
         find(None, cache)
     except ConfigError as error:
         pytest.skip(str(error))
-    # One thread does not wait for another on a busy machine.
-    return EmbeddedSettings(cache=cache, slots=2, context=1024, threads=1)
+    return EmbeddedRuntime(cache=cache, slots=2, context=1024)
 
 
-def with_model(settings: EmbeddedSettings, body: Callable[[EmbeddedModel], Awaitable[None]]) -> None:
+def with_model(runtime: EmbeddedRuntime, body: Callable[[EmbeddedModel], Awaitable[None]]) -> None:
     async def main() -> None:
-        model = EmbeddedModel(settings)
+        model = EmbeddedModel(ONE_THREAD, runtime)
         try:
             await body(model)
         finally:
@@ -62,7 +65,7 @@ def with_model(settings: EmbeddedSettings, body: Callable[[EmbeddedModel], Await
     asyncio.run(main())
 
 
-def test_it_answers_calls_a_tool_and_says_when_it_was_cut(settings: EmbeddedSettings):
+def test_it_answers_calls_a_tool_and_says_when_it_was_cut(runtime: EmbeddedRuntime):
     async def body(model: EmbeddedModel) -> None:
         plain, called, cut = await asyncio.gather(
             model.complete([Message("user", "Say hello.")], [], GREEDY),
@@ -79,10 +82,10 @@ def test_it_answers_calls_a_tool_and_says_when_it_was_cut(settings: EmbeddedSett
         assert set(json.loads(call.arguments)) == {"path", "content"}
         assert cut.finish is Finish.LENGTH
 
-    with_model(settings, body)
+    with_model(runtime, body)
 
 
-def test_a_tool_can_be_demanded_or_forbidden(settings: EmbeddedSettings):
+def test_a_tool_can_be_demanded_or_forbidden(runtime: EmbeddedRuntime):
     async def body(model: EmbeddedModel) -> None:
         ask = [Message("user", "What a nice day.")]
         must = await model.complete(ask, SPECS, Sampling(temperature=0.0, tool_choice="required", max_tokens=40))
@@ -92,10 +95,10 @@ def test_a_tool_can_be_demanded_or_forbidden(settings: EmbeddedSettings):
         )
         assert not not_.message.calls
 
-    with_model(settings, body)
+    with_model(runtime, body)
 
 
-def test_the_same_seed_gives_the_same_reply(settings: EmbeddedSettings):
+def test_the_same_seed_gives_the_same_reply(runtime: EmbeddedRuntime):
     async def body(model: EmbeddedModel) -> None:
         ask = [Message("user", "Invent a name for a boat.")]
         drawn = Sampling(temperature=1.0, seed=7, max_tokens=20, extra={"cache_prompt": False})
@@ -103,32 +106,32 @@ def test_the_same_seed_gives_the_same_reply(settings: EmbeddedSettings):
         second = await model.complete(ask, [], drawn)
         assert first.message == second.message
 
-    with_model(settings, body)
+    with_model(runtime, body)
 
 
-def test_more_requests_than_slots_wait_for_their_turn(settings: EmbeddedSettings):
+def test_more_requests_than_slots_wait_for_their_turn(runtime: EmbeddedRuntime):
     async def body(model: EmbeddedModel) -> None:
         asks = [[Message("user", f"What is {i} plus {i}?")] for i in range(5)]
         short = Sampling(temperature=0.0, max_tokens=4)
         got = await asyncio.gather(*(model.complete(ask, [], short) for ask in asks))
         assert all(0 < reply.usage.completion_tokens <= 4 for reply in got)
 
-    with_model(settings, body)
+    with_model(runtime, body)
 
 
-def test_who_gives_up_while_it_loads_takes_it_from_nobody(settings: EmbeddedSettings):
+def test_who_gives_up_while_it_loads_takes_it_from_nobody(runtime: EmbeddedRuntime):
     async def body(model: EmbeddedModel) -> None:
         impatient = asyncio.create_task(model.start())
         await asyncio.sleep(0)
         impatient.cancel()
         assert (await model.complete([Message("user", "Say hello.")], [], GREEDY)).message.content
 
-    with_model(settings, body)
+    with_model(runtime, body)
 
 
-def test_closing_ends_what_is_being_computed(settings: EmbeddedSettings):
+def test_closing_ends_what_is_being_computed(runtime: EmbeddedRuntime):
     async def main() -> None:
-        model = EmbeddedModel(settings)
+        model = EmbeddedModel(ONE_THREAD, runtime)
         await model.start()
         endless = Sampling(max_tokens=900, extra={"ignore_eos": True})
         busy = [asyncio.create_task(model.complete([Message("user", "Tell a story.")], [], endless)) for _ in range(3)]
@@ -140,33 +143,34 @@ def test_closing_ends_what_is_being_computed(settings: EmbeddedSettings):
     asyncio.run(main())
 
 
-def test_a_program_that_forgets_to_close_it_still_ends(settings: EmbeddedSettings):
+def test_a_program_that_forgets_to_close_it_still_ends(runtime: EmbeddedRuntime):
     program = f"""
 import asyncio
 from pathlib import Path
-from ludus.models.embedded import EmbeddedModel, EmbeddedSettings
-model = EmbeddedModel(EmbeddedSettings(cache=Path({str(settings.cache)!r}), slots=1, context=256, threads=1))
+from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime, EmbeddedSettings
+runtime = EmbeddedRuntime(cache=Path({str(runtime.cache)!r}), slots=1, context=256)
+model = EmbeddedModel(EmbeddedSettings(threads=1), runtime)
 asyncio.run(model.start())
 """
     assert subprocess.run([sys.executable, "-c", program], timeout=300, check=False).returncode == 0
 
 
-def test_a_conversation_that_outgrows_the_context_is_refused(settings: EmbeddedSettings):
+def test_a_conversation_that_outgrows_the_context_is_refused(runtime: EmbeddedRuntime):
     async def body(model: EmbeddedModel) -> None:
         with pytest.raises(ModelError, match="context") as caught:
             await model.complete([Message("user", "word " * 2000)], [], GREEDY)
         assert not caught.value.retryable
 
-    with_model(settings, body)
+    with_model(runtime, body)
 
 
-def test_loading_leaves_the_environment_as_it_was(settings: EmbeddedSettings):
+def test_loading_leaves_the_environment_as_it_was(runtime: EmbeddedRuntime):
     before = dict(os.environ)
 
     async def body(model: EmbeddedModel) -> None:
         await model.start()
 
-    with_model(settings, body)
+    with_model(runtime, body)
     assert dict(os.environ) == before
 
 
@@ -189,7 +193,7 @@ SHAPES = {
 }
 
 
-def test_the_engine_keeps_to_the_schemas_of_all_shapes_of_tools(settings: EmbeddedSettings):
+def test_the_engine_keeps_to_the_schemas_of_all_shapes_of_tools(runtime: EmbeddedRuntime):
     async def called(model: EmbeddedModel, spec: ToolSpec) -> tuple[ToolSpec, Completion]:
         must = Sampling(temperature=0.0, tool_choice="required", max_tokens=30)
         return spec, await model.complete([Message("user", "Do something.")], [spec], must)
@@ -201,10 +205,10 @@ def test_the_engine_keeps_to_the_schemas_of_all_shapes_of_tools(settings: Embedd
                 given = json.loads(call.arguments)
                 assert set(spec.parameters["required"]) <= set(given) <= set(spec.parameters["properties"])
 
-    with_model(settings, body)
+    with_model(runtime, body)
 
 
-def test_the_engine_accepts_the_grammar_of_all_builtin_tools(settings: EmbeddedSettings):
+def test_the_engine_accepts_the_grammar_of_all_builtin_tools(runtime: EmbeddedRuntime):
     class Slot:
         """Tools only need it when they run."""
 
@@ -214,12 +218,12 @@ def test_the_engine_accepts_the_grammar_of_all_builtin_tools(settings: EmbeddedS
         reply = await model.complete([Message("user", "Hi.")], specs, Sampling(max_tokens=1))
         assert reply.usage.completion_tokens == 1
 
-    with_model(settings, body)
+    with_model(runtime, body)
 
 
-def test_closing_twice_is_fine_and_closed_is_closed(settings: EmbeddedSettings):
+def test_closing_twice_is_fine_and_closed_is_closed(runtime: EmbeddedRuntime):
     async def main() -> None:
-        model = EmbeddedModel(settings)
+        model = EmbeddedModel(ONE_THREAD, runtime)
         await model.start()
         await model.close()
         await model.close()
@@ -229,12 +233,12 @@ def test_closing_twice_is_fine_and_closed_is_closed(settings: EmbeddedSettings):
     asyncio.run(main())
 
 
-def test_weights_that_are_none_are_refused(tmp_path: Path, settings: EmbeddedSettings):
+def test_weights_that_are_none_are_refused(tmp_path: Path, runtime: EmbeddedRuntime):
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUFxxxx" * 10)
 
     async def main() -> None:
-        model = EmbeddedModel(EmbeddedSettings(cache=tmp_path, weights=bad))
+        model = EmbeddedModel(EmbeddedSettings(weights=str(bad)), EmbeddedRuntime(cache=tmp_path))
         with pytest.raises(ConfigError, match=r"model.weights: llama.cpp cannot load .*bad.gguf"):
             await model.start()
         await model.close()
@@ -244,7 +248,7 @@ def test_weights_that_are_none_are_refused(tmp_path: Path, settings: EmbeddedSet
 
 def test_without_the_engine_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    model = EmbeddedModel(EmbeddedSettings(cache=tmp_path))
+    model = EmbeddedModel(EmbeddedSettings(), EmbeddedRuntime(cache=tmp_path))
     with pytest.raises(ConfigError, match=r"ludus\[local\]"):
         asyncio.run(model.start())
 
@@ -286,7 +290,7 @@ def test_the_grammar_names_every_tool_and_its_arguments():
     assert "answer" not in grammar(SPECS, "required").splitlines()[0]
 
 
-def test_a_rollout_on_it_ends_like_any_other(settings: EmbeddedSettings):
+def test_a_rollout_on_it_ends_like_any_other(runtime: EmbeddedRuntime):
     from ludus.agent import Limits, Policy, turns
 
     async def body(model: EmbeddedModel) -> None:
@@ -296,4 +300,4 @@ def test_a_rollout_on_it_ends_like_any_other(settings: EmbeddedSettings):
         assert got[0].results[0].content.startswith("Wrote ")
         assert got[-1].stop in {StopReason.FINISHED, StopReason.MAX_TURNS, StopReason.LENGTH}
 
-    with_model(settings, body)
+    with_model(runtime, body)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ludus.errors import BudgetExhausted, ModelError
 from ludus.models.ledger import Amount, Budget, Ledger, Metered, Totals, passed
-from ludus.models.openai import ChatModel, ChatSettings
+from ludus.models.openai import ChatModel, OpenAISettings
 from ludus.models.scripted import ScriptedModel
 from ludus.models.server import Price
 from ludus.types import Completion, Message, Sampling, Usage
@@ -221,7 +221,7 @@ def test_retries_are_counted_and_charged_once(kit):
         ledger, time = Ledger(Budget(calls=1)), kit.FakeTime()
         handler = kit.sequence(kit.response(b"", 500), kit.response(b"", 429), b"junk", kit.chat_reply())
         async with kit.Loopback(handler) as server:
-            settings = ChatSettings(base_url=server.url, model="m", price=Price(prompt=1, completion=1))
+            settings = OpenAISettings(base_url=server.url, name="m", price=Price(prompt=1, completion=1))
             model = Metered(ChatModel(settings, waits=time.waits), ledger, "agent")
             await model.complete(USER, [], PLAIN)
             await model.close()
@@ -239,7 +239,7 @@ def test_attempts_that_all_fail_are_not_charged(kit):
     async def main():
         ledger, time = Ledger(), kit.FakeTime()
         async with kit.Loopback(kit.sequence(kit.response(b"", 500))) as server:
-            model = Metered(ChatModel(ChatSettings(base_url=server.url, model="m"), waits=time.waits), ledger, "agent")
+            model = Metered(ChatModel(OpenAISettings(base_url=server.url, name="m"), waits=time.waits), ledger, "agent")
             with pytest.raises(ModelError):
                 await model.complete(USER, [], PLAIN)
             await model.close()

@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.errors import ModelError
-from ludus.models.openai import ChatModel, ChatSettings, parse_reply, request_body, safe_arguments, split_think
-from ludus.models.server import BadReply, Price
+from ludus.models.openai import (
+    AzureSettings,
+    ChatModel,
+    OpenAISettings,
+    parse_reply,
+    request_body,
+    safe_arguments,
+    split_think,
+)
+from ludus.models.server import BadReply, Endpoint, Price
 from ludus.types import Call, Completion, Finish, Message, Reasoning, Sampling, ToolSpec, Usage
 
 ADD = ToolSpec("add", "Add.", {"type": "object", "properties": {"a": {"type": "integer"}}})
@@ -362,10 +370,10 @@ def test_other_messages_survive_the_wire(message):
 # ---- the model ----------------------------------------------------------------------------------------------------
 
 
-def complete(kit, handler, **settings):
+def complete(kit, handler, api_key="", **settings):
     async def main():
         async with kit.Loopback(handler) as server:
-            model = ChatModel(ChatSettings(**{"base_url": server.url + "/v1/", "model": "m", **settings}))
+            model = ChatModel(OpenAISettings(name="m", **settings), Endpoint(server.url + "/v1/", api_key=api_key))
             try:
                 return await model.complete(USER, [ADD], Sampling(max_tokens=7)), server.requests
             finally:
@@ -394,10 +402,8 @@ def test_without_a_key_none_is_sent(kit):
 def test_azure(kit):
     async def main():
         async with kit.Loopback(kit.sequence(kit.chat_reply())) as server:
-            settings = ChatSettings(
-                base_url=server.url, model="my-gpt", api="azure", api_key="k", api_version="2024-10-21"
-            )
-            model = ChatModel(settings)
+            settings = AzureSettings(name="my-gpt", api_version="2024-10-21")
+            model = ChatModel(settings, Endpoint(server.url, api_key="k"))
             await model.complete(USER, [], Sampling())
             await model.close()
             return server.requests
@@ -418,7 +424,7 @@ def test_the_users_headers_win(kit):
 
 def test_a_model_without_servers_is_refused():
     with pytest.raises(ValueError, match="at least one server"):
-        ChatModel()
+        ChatModel(OpenAISettings(name="m"))
 
 
 def test_a_key_that_cannot_be_sent_is_reported_without_showing_it(kit):

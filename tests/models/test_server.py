@@ -6,22 +6,30 @@ import pytest
 from rich.console import Console
 
 from ludus.http_client import Response, Timeouts
-from ludus.models.openai import ChatSettings, chat_server
-from ludus.models.server import Price, ServerFault, is_retryable, merge_headers, redact, retry_after, server_words
+from ludus.models.openai import OpenAISettings, chat_server
+from ludus.models.server import (
+    Endpoint,
+    Price,
+    ServerFault,
+    is_retryable,
+    merge_headers,
+    redact,
+    retry_after,
+    server_words,
+)
 from ludus.types import Message, Sampling
 
 KEY = "sk-very-secret-key-0123456789"
 USER = [Message("user", "hi")]
 
 
-def fault(kit, handler, **settings) -> ServerFault:
+def fault(kit, handler, *, base_url="", api_key=KEY, response_bytes=2**26, **settings) -> ServerFault:
     """What one attempt at a server with this behaviour raises."""
 
     async def main():
         async with kit.Loopback(handler) as loopback:
-            server = chat_server(
-                ChatSettings(**{"base_url": loopback.url + "/v1", "model": "my-model", "api_key": KEY, **settings})
-            )
+            endpoint = Endpoint(base_url or loopback.url + "/v1", api_key=api_key, response_bytes=response_bytes)
+            server = chat_server(OpenAISettings(name="my-model", **settings), endpoint)
             try:
                 await server.attempt(USER, [], Sampling())
             finally:
@@ -223,13 +231,19 @@ def test_headers_are_merged_in_any_case():
     assert merge_headers({"A": "1", "B": "2"}, {"a": "3"}) == (("B", "2"), ("a", "3"))
 
 
-def test_settings_never_show_the_key():
-    settings = ChatSettings(base_url="http://me:pass@h/v1?token=abc", model="m", api_key=KEY, headers={"X-Key": KEY})
+@pytest.mark.parametrize(
+    "value",
+    [
+        OpenAISettings(base_url="http://me:pass@h/v1?token=abc", name="m", headers={"X-Key": KEY}),
+        Endpoint("http://me:pass@h/v1?token=abc", api_key=KEY, headers={"X-Key": KEY}),
+    ],
+)
+def test_settings_and_endpoints_never_show_the_key(value):
     console = Console(record=True, width=300, quiet=False)
     with console.capture() as captured:
-        console.print(settings)
-    for text in (repr(settings), str(settings), captured.get(), f"{[settings]}"):
+        console.print(value)
+    for text in (repr(value), str(value), captured.get(), f"{[value]}"):
         assert KEY not in text
         assert "token=abc" not in text
         assert "pass" not in text
-        assert "m" in text
+        assert "h/v1" in text

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from ludus.errors import ModelError
 from ludus.http_client import Timeouts
-from ludus.models.openai import ChatModel, ChatSettings, chat_server
-from ludus.models.server import Price, ServerFault
-from ludus.models.server_pool import Bucket, Lane, Retry, Waits, backoff, choose
+from ludus.models.openai import ChatModel, OpenAISettings, chat_server
+from ludus.models.server import Endpoint, Price, Retry, ServerFault
+from ludus.models.server_pool import Bucket, Lane, ServerPool, Waits, backoff, choose
 from ludus.types import Message, Sampling
 
 USER = [Message("user", "hi")]
@@ -27,8 +27,8 @@ def ask(kit, *handlers, times: int = 1, retry=Retry(), **settings):
         for server in servers:
             await server.__aenter__()
         model = ChatModel(
-            *(ChatSettings(base_url=server.url, model="m", **settings) for server in servers),
-            retry=retry,
+            OpenAISettings(name="m", retry=retry, **settings),
+            *(Endpoint(server.url) for server in servers),
             waits=time.waits,
         )
         got = []
@@ -88,7 +88,7 @@ def test_an_unreachable_server_is_tried_and_told(kit):
             holder.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{holder.getsockname()[1]}/v1"
             time = kit.FakeTime()
-            model = ChatModel(ChatSettings(base_url=url, model="m"), waits=time.waits)
+            model = ChatModel(OpenAISettings(base_url=url, name="m"), waits=time.waits)
             with pytest.raises(ModelError, match=r"after 7 attempts; the last: .* connection refused"):
                 await model.complete(USER, [], PLAIN)
             await model.close()
@@ -118,7 +118,7 @@ def test_one_429_slows_everyone_down(kit):
             return kit.response(b"", 429, Retry_After="30") if len(times) == 1 else kit.response(kit.chat_reply())
 
         async with kit.Loopback(handler) as server:
-            model = ChatModel(ChatSettings(base_url=server.url, model="m", concurrency=1), waits=time.waits)
+            model = ChatModel(OpenAISettings(base_url=server.url, name="m", concurrency=1), waits=time.waits)
             await asyncio.gather(*(model.complete(USER, [], PLAIN) for _ in range(5)))
             await model.close()
         return times
@@ -142,7 +142,7 @@ def test_the_observer_is_told_of_each_retry(kit):
         time = kit.FakeTime()
         handler = kit.sequence(kit.response(b"", 503), kit.response(b"", 429), kit.chat_reply())
         async with kit.Loopback(handler) as server:
-            model = ChatModel(ChatSettings(base_url=server.url, model="m"), waits=time.waits)
+            model = ChatModel(OpenAISettings(base_url=server.url, name="m"), waits=time.waits)
             await model.complete(USER, [], PLAIN, on_retry=seen.append)
             await model.close()
         return seen
@@ -186,7 +186,7 @@ def test_a_server_that_comes_back_is_used_again(kit):
 
         async with kit.Loopback(flaky) as first, kit.Loopback(kit.sequence(kit.chat_reply("ok"))) as second:
             urls = (first.url, second.url)
-            model = ChatModel(*(ChatSettings(base_url=url, model="m") for url in urls), waits=time.waits)
+            model = ChatModel(OpenAISettings(name="m", base_url=urls[0], servers=tuple(urls[1:])), waits=time.waits)
 
             async def some(count):
                 return [(await model.complete(USER, [], PLAIN)).message.content for _ in range(count)]
@@ -218,7 +218,8 @@ def test_a_doubtful_server_is_probed_by_one_request_alone(kit):
             return kit.response(b"", 500) if broken else kit.response(kit.chat_reply())
 
         async with kit.Loopback(handler) as server:
-            model = ChatModel(ChatSettings(base_url=server.url, model="m"), retry=Retry(retries=0), waits=time.waits)
+            settings = OpenAISettings(base_url=server.url, name="m", retry=Retry(retries=0))
+            model = ChatModel(settings, waits=time.waits)
             for _ in range(3):
                 with pytest.raises(ModelError):
                     await model.complete(USER, [], PLAIN)
@@ -239,9 +240,7 @@ def test_servers_that_never_answered_are_given_up_soon_and_for_good(kit):
     async def main():
         time = kit.FakeTime()
         async with kit.Loopback(kit.sequence(None)) as server:
-            model = ChatModel(
-                ChatSettings(base_url=server.url, model="m", concurrency=10), retry=Retry(), waits=time.waits
-            )
+            model = ChatModel(OpenAISettings(base_url=server.url, name="m", concurrency=10), waits=time.waits)
             many = (model.complete(USER, [], PLAIN) for _ in range(1000))
             results = await asyncio.gather(*many, return_exceptions=True)
             before = len(server.requests)
@@ -265,7 +264,7 @@ def test_when_nothing_answers_for_long_the_waiting_are_told(kit):
         time = kit.FakeTime()
         async with kit.Loopback(kit.sequence(kit.chat_reply("ok"), None)) as server:
             model = ChatModel(
-                ChatSettings(base_url=server.url, model="m", concurrency=10), retry=retry, waits=time.waits
+                OpenAISettings(base_url=server.url, name="m", concurrency=10, retry=retry), waits=time.waits
             )
             await model.complete(USER, [], PLAIN)
             results = await asyncio.gather(
@@ -282,7 +281,8 @@ def test_when_nothing_answers_for_long_the_waiting_are_told(kit):
 
 
 def lane(active=0, turn=0, failures=0, closed_until=0.0, concurrency=4) -> Lane:
-    made = Lane(chat_server(ChatSettings(base_url="http://h", model="m", concurrency=concurrency)), now=0.0)
+    settings = OpenAISettings(name="m", concurrency=concurrency)
+    made = Lane(chat_server(settings, Endpoint("http://h")), now=0.0)
     made.active, made.turn, made.failures, made.closed_until = active, turn, failures, closed_until
     return made
 
@@ -363,7 +363,7 @@ def test_concurrency_is_limited_per_server_and_turns_are_in_order(kit):
             return kit.response(kit.chat_reply(request.json["messages"][0]["content"]))
 
         async with kit.Loopback(handler) as server:
-            model = ChatModel(ChatSettings(base_url=server.url, model="m", concurrency=4))
+            model = ChatModel(OpenAISettings(base_url=server.url, name="m", concurrency=4))
             asked = [[Message("user", str(n))] for n in range(40)]
             got = await asyncio.gather(*(model.complete(messages, [], PLAIN) for messages in asked))
             await model.close()
@@ -431,7 +431,7 @@ def test_a_cancelled_request_gives_back_what_it_held(kit, where):
         waits = Waits(clock=lambda: 1000.0, sleep=sleep)
         async with kit.Loopback(handler) as server:
             rate = 1 if where == "pace" else None
-            settings = ChatSettings(base_url=server.url, model="m", concurrency=1, requests_per_minute=rate)
+            settings = OpenAISettings(base_url=server.url, name="m", concurrency=1, requests_per_minute=rate)
             model = ChatModel(settings, waits=waits)
             tasks = [asyncio.ensure_future(model.complete(USER, [], PLAIN)) for _ in range(3)]
             await held_up.wait()
@@ -454,7 +454,7 @@ def test_turns_are_never_lost_whatever_is_cancelled(victims, concurrency):
     """20 requests on few turns; some are cancelled at random moments; the rest all end, and all turns come back."""
 
     async def main():
-        settings = ChatSettings(base_url="http://h", model="m", concurrency=concurrency)
+        settings = OpenAISettings(base_url="http://h", name="m", concurrency=concurrency)
         model = ChatModel(settings)
 
         class Fake:
@@ -489,7 +489,7 @@ def test_turns_are_never_lost_whatever_is_cancelled(victims, concurrency):
 def test_close_twice_and_calls_after_it(kit):
     async def main():
         async with kit.Loopback(kit.sequence(kit.chat_reply())) as server:
-            model = ChatModel(ChatSettings(base_url=server.url, model="m"))
+            model = ChatModel(OpenAISettings(base_url=server.url, name="m"))
             await model.complete(USER, [], PLAIN)
             await model.close()
             await model.close()
@@ -501,10 +501,11 @@ def test_close_twice_and_calls_after_it(kit):
 
 
 def test_names_and_prices_of_several_servers():
-    model = ChatModel(
-        ChatSettings(base_url="http://a", model="m", price=Price(completion=1)),
-        ChatSettings(base_url="http://b", model="m", price=Price(completion=3)),
-        ChatSettings(base_url="http://c", model="org/m"),
-    )
+    settings = [
+        OpenAISettings(name="m", price=Price(completion=1)),
+        OpenAISettings(name="m", price=Price(completion=3)),
+        OpenAISettings(name="org/m"),
+    ]
+    model = ServerPool([chat_server(each, Endpoint("http://h")) for each in settings])
     assert model.name == "m|org/m"
     assert model.price == Price(completion=3)

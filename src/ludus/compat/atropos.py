@@ -206,7 +206,7 @@ class Managed:
                     "base_url": held.base_url,
                     "created_at": held.created,
                     "last_accessed": now - (clock - held.session.used),
-                    "num_nodes": 0 if held.session.tree is None else len(held.session.tree.sequences()),
+                    "num_nodes": 0 if held.session.tree is None else len(held.session.tree.build_sequences()),
                 }
                 for name, held in self._open.items()
             ]
@@ -259,7 +259,7 @@ def _rendered(session: Session, body: bytes) -> dict[str, Any]:
     codec = session.asker.codec
     if codec is None:
         raise BadRequest("only a model in token mode can tell what a prompt looks like")
-    text = codec.renderer.opening(asked.messages, asked.tools)
+    text = codec.renderer.render_prompt(asked.messages, asked.tools)
     ids = codec.tokenizer.encode(text)
     return {"prompt_text": text, "token_ids": ids, "num_tokens": len(ids)}
 

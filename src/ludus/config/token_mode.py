@@ -97,10 +97,10 @@ async def make_ready(policy: Policy, env: Env, tell: Tell) -> None:
     token_model = as_token_model(model)
     if token_model is None:
         return
-    from ludus.tokens.probe import refuse
+    from ludus.tokens.probe import raise_fatal
 
     tools = bool(env.toolsets if policy.toolsets is None else policy.toolsets)
-    refuse(token_model.findings, tools=tools)
+    raise_fatal(token_model.findings, tools=tools)
     for finding in token_model.findings:
         if finding.level != "info" and (tools or not finding.for_tools):
             tell(f"{finding.level}: {finding.message}")

@@ -9,7 +9,7 @@ starts a sub-agent or asks twice simply branches.
 
 from collections.abc import Iterator, Sequence
 
-from ludus.tokens.same_message import same
+from ludus.tokens.same_message import same_message
 from ludus.types import Message
 
 
@@ -72,7 +72,7 @@ class Conversations:
 def _child(at: Said, message: Message) -> Said | None:
     """The latest child that says the same."""
     for child in reversed(at.children):
-        if child.message == message or (message.role == "assistant" and same(child.message, message)):
+        if child.message == message or (message.role == "assistant" and same_message(child.message, message)):
             return child
     return None
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from ludus.gateway.conversation import Conversations, Said
 from ludus.gateway.dialect import Api, Asked
 from ludus.models.ledger import Budget, Ledger
-from ludus.tokens.sequences import Step, TokenSequence, sequences
+from ludus.tokens.sequences import TokenStep, TokenSequence, build_sequences
 from ludus.tokens.session_tree import Tree
 from ludus.types import (
     Completion,
@@ -103,12 +103,12 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Raises:
             ValueError: the record is not exact.
         """
-        steps: list[Step] = []
+        steps: list[TokenStep] = []
         for number, completion in enumerate(self.completions):
             if completion.tokens is None:
                 raise ValueError(f"session '{self.name}': reply {number} was not drawn in token mode")
-            steps.append(Step(completion.tokens, completion.splice))
-        return sequences(steps)
+            steps.append(TokenStep(completion.tokens, completion.splice))
+        return build_sequences(steps)
 
 
 def _turn(exchange: Exchange, told: tuple[Message, ...]) -> Turn:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ludus.tokens.capture import Capture, CapturedChatModel
     from ludus.tokens.codec import Codec
     from ludus.tokens.token_model import TokenModel
-    from ludus.tokens.token_session import Session as Tokens
+    from ludus.tokens.token_session import TokenSession as Tokens
 
 
 class Asker:
@@ -59,7 +59,7 @@ class Asker:
             return Capture()
         if self.exact is None:
             return None
-        from ludus.tokens.token_session import Session as Tokens
+        from ludus.tokens.token_session import TokenSession as Tokens
 
         return Tokens(self.exact.codec)
 
@@ -118,13 +118,13 @@ class Asker:
         self, session: Session, asked: Asked, messages: Sequence[Message], sampling: Sampling
     ) -> Completion:
         if self._captured is not None:
-            return await self._captured.ask(cast("Capture", session.tree), messages, asked.tools, sampling)
+            return await self._captured.sample(cast("Capture", session.tree), messages, asked.tools, sampling)
         if self.exact is None:
             return await self._model.complete(messages, asked.tools, sampling)
         tree = cast("Tokens", session.tree)
         if asked.prompt is not None:
             return await _continue(self.exact, tree, asked.prompt, sampling)
-        (completion,) = await self.exact.ask(tree, messages, asked.tools, sampling)
+        (completion,) = await self.exact.sample(tree, messages, asked.tools, sampling)
         return completion
 
 

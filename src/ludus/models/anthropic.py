@@ -15,39 +15,48 @@ import msgspec
 from msgspec import Struct
 
 from ludus.models.openai import encode_body, safe_arguments, safe_name
-from ludus.models.server import BadReply, Price, Server, ServerSettings, usage
-from ludus.models.server_pool import Retry, Servers, Waits
+from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, open_endpoints, usage
+from ludus.models.server_pool import ServerPool, Waits
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage
 
 DEFAULT_MAX_TOKENS = 8192
 """The API demands a limit; this is used when the sampling sets none."""
 
 
-class AnthropicSettings(ServerSettings, frozen=True, kw_only=True):
-    """How to reach the Messages API. `base_url` ends where `/v1/messages` is appended."""
+class AnthropicSettings(ServerSettings, frozen=True, tag_field="type", tag="anthropic"):
+    """The Anthropic Messages API."""
 
     base_url: str = "https://api.anthropic.com"
+    """The server's address, up to where `/v1/messages` is added."""
+    api_key_var: str = "ANTHROPIC_API_KEY"
+    """The NAME of the environment variable that holds the key."""
     version: str = "2023-06-01"
+    """The version of the API."""
     cache: bool = True
+    """Mark the conversation for the server's prompt cache."""
 
 
-class AnthropicModel(Servers):
-    """A model behind the Messages API, at one or several servers."""
+class AnthropicModel(ServerPool):
+    """A model behind the Messages API, at one or several servers. Without endpoints, the servers of the settings are
+    reached without a key."""
 
-    def __init__(self, *servers: AnthropicSettings, retry: Retry = Retry(), waits: Waits = Waits()) -> None:
-        super().__init__([anthropic_server(settings) for settings in servers], retry, waits)
+    def __init__(self, settings: AnthropicSettings, *endpoints: Endpoint, waits: Waits = Waits()) -> None:
+        servers = [anthropic_server(settings, endpoint) for endpoint in endpoints or open_endpoints(settings)]
+        super().__init__(servers, settings.retry, waits)
 
 
-def anthropic_server(settings: AnthropicSettings) -> Server:
+def anthropic_server(settings: AnthropicSettings, endpoint: Endpoint) -> ModelServer:
+    """A server that speaks the dialect."""
     headers = {"Content-Type": "application/json", "anthropic-version": settings.version}
-    if settings.api_key:
-        headers["x-api-key"] = settings.api_key
-    return Server(
+    if endpoint.api_key:
+        headers["x-api-key"] = endpoint.api_key
+    return ModelServer(
         settings,
-        url=f"{settings.base_url.rstrip('/')}/v1/messages",
+        endpoint,
+        url=f"{endpoint.base_url.rstrip('/')}/v1/messages",
         headers=headers,
         encode=lambda messages, tools, sampling: request_body(
-            messages, tools, sampling, settings.model, cache=settings.cache, omit=settings.omit
+            messages, tools, sampling, settings.name, cache=settings.cache, omit=settings.omit
         ),
         parse=lambda data: parse_reply(data, settings.price),
     )

@@ -25,53 +25,68 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
 from ludus.errors import ConfigError, LudusError, ModelError
-from ludus.models.openai import ChatModel, ChatSettings
-from ludus.models.server_pool import Retry
+from ludus.models.openai import ChatModel, OpenAISettings
+from ludus.models.server import Endpoint, Retry
 from ludus.models.weights import SMOLLM2, Tell, find
-from ludus.types import Call, Completion, Finish, JsonObject, Message, Sampling, ToolSpec
+from ludus.settings import Settings
+from ludus.types import Call, Completion, Count, Finish, JsonObject, Message, Sampling, ToolSpec
 
 
-class EmbeddedSettings(Struct, frozen=True, kw_only=True):
-    """Which weights to run, and with how much of the machine."""
+class EmbeddedSettings(Settings, frozen=True, tag_field="type", tag="embedded"):
+    """A small model in this process, without key or account: for trying Ludus, not for results."""
 
-    cache: Path
-    """Where fetched weights are kept."""
-    weights: Path | None = None
-    """A GGUF file to run instead of the one that is fetched."""
-    slots: int = 4
-    """Conversations computed side by side; more requests than that wait for their turn."""
-    threads: int = 2
-    context: int = 4096
-    """Tokens of one conversation, the reply included."""
-    reply_tokens: int = 512
-    """The longest reply where the sampling does not say."""
+    weights: str = ""
+    """A GGUF file to use instead of the one that is fetched."""
+    threads: Count = 2
+    """How many cores it may use."""
+    mode: Literal["chat", "token"] = "chat"
+    """`chat`: the server renders and parses, and only text is recorded. `token`: Ludus does, and the exact ids, masks
+    and logprobs are recorded, as RL needs them (`docs/tokens.md`)."""
+    parser: str = "hermes"
+    """In token mode, the format that the model writes tool calls in (`docs/parsers.md`)."""
+    template: str = "chatml"
+    """In token mode, the chat template: a file, or `chatml`; empty: the one in the weights."""
+    history: Literal["template", "append"] = "template"
+    """In token mode, what the model sees of its past: what the template makes of it, or replies as sampled."""
+
+    @property
+    def weights_path(self) -> Path | None:
+        """The file of the user; None: the one that is fetched."""
+        return Path(self.weights).expanduser() if self.weights else None
 
     @property
     def name(self) -> str:
-        return Path(SMOLLM2.file).stem if self.weights is None else self.weights.stem
+        """The model's name: the stem of its weights file."""
+        return Path(self.weights or SMOLLM2.file).stem
+
+
+class EmbeddedRuntime(Struct, frozen=True):
+    """The folder for weights, and how large the server is. Not settings: only tests change the sizes."""
+
+    cache: Path
+    """Where fetched weights are kept."""
+    slots: int = 4
+    """Conversations that are computed at the same time. Further requests wait."""
+    context: int = 4096
+    """Tokens of one conversation, the reply included."""
+    reply_tokens: int = 512
+    """The longest reply if the sampling sets no limit."""
 
 
 # ---- the server ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Address:
-    """How to reach a server: `base_url` without a path."""
-
-    base_url: str
-    api_key: str
-
-
 @dataclass
 class _Running:
     engine: Any
-    address: Address
+    endpoint: Endpoint
+    """Its `base_url` has no path."""
 
     def stop(self) -> None:
         """Dropping the last reference ends the server's threads and frees its memory."""
@@ -81,13 +96,14 @@ class _Running:
 class EmbeddedServer:
     """llama.cpp's server in this process. It is loaded at the first `start`, and once."""
 
-    def __init__(self, settings: EmbeddedSettings, tell: Tell = lambda _: None) -> None:
+    def __init__(self, settings: EmbeddedSettings, runtime: EmbeddedRuntime, tell: Tell = lambda _: None) -> None:
         self._settings = settings
+        self._runtime = runtime
         self._tell = tell
         self._loading: asyncio.Future[_Running] | None = None
         self._closed = False
 
-    async def start(self) -> Address:
+    async def start(self) -> Endpoint:
         """Load the model, which may mean to fetch its weights first; after that, only tell where it is.
 
         Raises:
@@ -96,9 +112,9 @@ class EmbeddedServer:
         if self._closed:
             raise ModelError("the embedded model was closed", retryable=False)
         if self._loading is None:
-            self._loading = asyncio.get_running_loop().run_in_executor(None, _load, self._settings, self._tell)
+            self._loading = asyncio.get_running_loop().run_in_executor(None, self._load)
         # Shielded, because all who ask share one loading: the one that gives up must not take it from the others.
-        return (await asyncio.shield(self._loading)).address
+        return (await asyncio.shield(self._loading)).endpoint
 
     async def close(self) -> None:
         """Stop. Requests that are under way must have ended: the engine would wait for them."""
@@ -109,16 +125,15 @@ class EmbeddedServer:
             running = await asyncio.shield(self._loading)
             await asyncio.to_thread(running.stop)
 
-
-def _load(settings: EmbeddedSettings, tell: Tell) -> _Running:
-    engine = _engine()
-    weights = find(settings.weights, settings.cache, tell=tell)
-    key = secrets.token_hex(16)
-    try:
-        server = engine.Server(_parameters(engine, settings, weights, key))
-    except RuntimeError as error:
-        raise ConfigError(f"model.weights: llama.cpp cannot load {weights}: {error}") from error
-    return _Running(server, Address(server.listening_address, key))
+    def _load(self) -> _Running:
+        engine = _engine()
+        weights = find(self._settings.weights_path, self._runtime.cache, tell=self._tell)
+        key = secrets.token_hex(16)
+        try:
+            server = engine.Server(_parameters(engine, self._settings, self._runtime, weights, key))
+        except RuntimeError as error:
+            raise ConfigError(f"model.weights: llama.cpp cannot load {weights}: {error}") from error
+        return _Running(server, Endpoint(server.listening_address, api_key=key))
 
 
 def _engine() -> Any:
@@ -153,15 +168,15 @@ def _short_spins() -> Generator[None]:
         del os.environ[name]
 
 
-def _parameters(engine: Any, settings: EmbeddedSettings, weights: Path, key: str) -> Any:
+def _parameters(engine: Any, settings: EmbeddedSettings, runtime: EmbeddedRuntime, weights: Path, key: str) -> Any:
     parameters = engine.CommonParams()
     parameters.model.path = str(weights)
     parameters.model_alias = {settings.name}  # else replies carry the path
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = 0
     parameters.api_keys = [key]
-    parameters.n_parallel = settings.slots
-    parameters.n_ctx = settings.slots * settings.context
+    parameters.n_parallel = runtime.slots
+    parameters.n_ctx = runtime.slots * runtime.context
     parameters.cache_ram_mib = 0  # slots keep their prompts; a second cache would take up to 8 GB
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = settings.threads
     parameters.ui = False
@@ -176,9 +191,10 @@ def _parameters(engine: Any, settings: EmbeddedSettings, weights: Path, key: str
 class EmbeddedModel:
     """A `Model` on an `EmbeddedServer` of its own."""
 
-    def __init__(self, settings: EmbeddedSettings, tell: Tell = lambda _: None) -> None:
+    def __init__(self, settings: EmbeddedSettings, runtime: EmbeddedRuntime, tell: Tell = lambda _: None) -> None:
         self._settings = settings
-        self._server = EmbeddedServer(settings, tell)
+        self._runtime = runtime
+        self._server = EmbeddedServer(settings, runtime, tell)
         self._chat: ChatModel | None = None
 
     @property
@@ -197,7 +213,7 @@ class EmbeddedModel:
             (),
             msgspec.structs.replace(
                 sampling,
-                max_tokens=sampling.max_tokens or self._settings.reply_tokens,
+                max_tokens=sampling.max_tokens or self._runtime.reply_tokens,
                 extra={**extra, **sampling.extra},
             ),
         )
@@ -211,17 +227,10 @@ class EmbeddedModel:
             await self._server.close()
 
     async def _client(self) -> ChatModel:
-        address = await self._server.start()
+        endpoint = await self._server.start()
         if self._chat is None:
-            self._chat = ChatModel(
-                ChatSettings(
-                    base_url=f"{address.base_url}/v1",
-                    api_key=address.api_key,
-                    model=self.name,
-                    concurrency=self._settings.slots,
-                ),
-                retry=Retry(retries=1),
-            )
+            settings = OpenAISettings(name=self.name, concurrency=self._runtime.slots, retry=Retry(retries=1))
+            self._chat = ChatModel(settings, Endpoint(f"{endpoint.base_url}/v1", api_key=endpoint.api_key))
         return self._chat
 
 

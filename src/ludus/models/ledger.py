@@ -22,17 +22,21 @@ from msgspec import Struct
 from ludus.errors import BudgetExhausted
 from ludus.models import Model
 from ludus.models.server import Price
-from ludus.models.server_pool import Servers
+from ludus.models.server_pool import ServerPool
 from ludus.models.token_estimate import prompt_tokens, reply_tokens
-from ludus.types import Completion, Message, Sampling, ToolSpec, Usage
+from ludus.settings import Settings
+from ludus.types import Completion, Count, Message, Positive, Sampling, ToolSpec, Usage
 
 
-class Budget(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Upper limits over all roles together; None is no limit."""
+class Budget(Settings, frozen=True):
+    """Where to stop. A run that reaches one of these ends cleanly and can be resumed with a larger one."""
 
-    tokens: int | None = None
-    dollars: float | None = None
-    calls: int | None = None
+    tokens: Count | None = None
+    """Prompt and completion tokens together; null for no limit."""
+    dollars: Positive | None = None
+    """By `model.price`; null for no limit."""
+    calls: Count | None = None
+    """Model calls; null for no limit."""
 
 
 class Totals(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -245,7 +249,7 @@ class Metered:
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         async with self.reserve(messages, tools, sampling) as charge:
-            if isinstance(self._model, Servers):
+            if isinstance(self._model, ServerPool):
                 completion = await self._model.complete(messages, tools, sampling, on_retry=charge.retried)
             else:
                 completion = await self._model.complete(messages, tools, sampling)

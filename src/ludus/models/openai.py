@@ -20,52 +20,80 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from ludus.models.server import BadReply, Price, Server, ServerSettings, usage
-from ludus.models.server_pool import Retry, Servers, Waits
+from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, open_endpoints, usage
+from ludus.models.server_pool import ServerPool, Waits
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage, to_json
 
 
-class ChatSettings(ServerSettings, frozen=True, kw_only=True):
-    """How to reach an OpenAI-compatible server. `base_url` ends where `/chat/completions` is appended, most often
-    in `/v1`; for Azure it is the resource, such as `https://name.openai.azure.com`."""
+class OpenAISettings(ServerSettings, frozen=True, tag_field="type", tag="openai"):
+    """Any server that speaks OpenAI's chat completions: OpenAI, OpenRouter, vLLM, SGLang, llama.cpp and others.
+    `base_url` most often ends in `/v1`."""
 
-    api: Literal["openai", "azure"] = "openai"
-    api_version: str = "2024-10-21"
-    """Azure only."""
     max_tokens_field: str = "max_tokens"
-    """OpenAI's reasoning models want `max_completion_tokens`."""
+    """How the server calls the limit; OpenAI's reasoning models want `max_completion_tokens`."""
+    mode: Literal["chat", "token"] = "chat"
+    """`chat`: the server renders and parses, and only text is recorded. `token`: Ludus does, and the exact ids, masks
+    and logprobs are recorded, as RL needs them (`docs/tokens.md`)."""
+    engine: Literal["vllm", "sglang", "llamacpp", "atropos", "vllm_chat"] = "vllm"
+    """In token mode, what the server is. `atropos`: the `/generate` server of its trainers; `vllm_chat`: vLLM renders
+    and parses itself and tells the ids, so drift costs rows."""
+    tokenizer: str = ""
+    """In token mode: a `tokenizer.json`, a folder, a GGUF file, or `owner/name` on the hub; empty: what `model.name`
+    says."""
+    parser: str = "auto"
+    """In token mode, the format that the model writes tool calls in (`docs/parsers.md`)."""
+    template: str = ""
+    """In token mode, a chat template in place of the model's own: a file, or `chatml`."""
+    history: Literal["template", "append"] = "template"
+    """In token mode, what the model sees of its past: what the template makes of it, or replies as sampled."""
 
 
-class ChatModel(Servers):
-    """A model behind one or several OpenAI-compatible servers.
+class AzureSettings(ServerSettings, frozen=True, tag_field="type", tag="azure"):
+    """Azure OpenAI. `base_url` is the resource (`https://<name>.openai.azure.com`), `name` the deployment."""
 
-    >>> model = ChatModel(ChatSettings(base_url="http://127.0.0.1:8000/v1", model="qwen"))
+    api_key_var: str = "AZURE_OPENAI_API_KEY"
+    """The NAME of the environment variable that holds the key."""
+    api_version: str = "2024-10-21"
+    """The version of the API."""
+    max_tokens_field: str = "max_tokens"
+    """How the server calls the limit; OpenAI's reasoning models want `max_completion_tokens`."""
+
+
+class ChatModel(ServerPool):
+    """A model behind one or several OpenAI-compatible servers. Without endpoints, the servers of the settings are
+    reached without a key.
+
+    >>> model = ChatModel(OpenAISettings(base_url="http://127.0.0.1:8000/v1", name="qwen"))
+    >>> model = ChatModel(OpenAISettings(name="gpt-5"), Endpoint("https://api.openai.com/v1", api_key=key))
     """
 
-    def __init__(self, *servers: ChatSettings, retry: Retry = Retry(), waits: Waits = Waits()) -> None:
-        super().__init__([chat_server(settings) for settings in servers], retry, waits)
+    def __init__(self, settings: OpenAISettings | AzureSettings, *endpoints: Endpoint, waits: Waits = Waits()) -> None:
+        servers = [chat_server(settings, endpoint) for endpoint in endpoints or open_endpoints(settings)]
+        super().__init__(servers, settings.retry, waits)
 
 
-def chat_server(settings: ChatSettings) -> Server:
-    base = settings.base_url.rstrip("/")
+def chat_server(settings: OpenAISettings | AzureSettings, endpoint: Endpoint) -> ModelServer:
+    """A server that speaks the dialect."""
+    base = endpoint.base_url.rstrip("/")
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
-    if settings.api == "azure":
-        url = f"{base}/openai/deployments/{settings.model}/chat/completions?api-version={settings.api_version}"
-        key = {"api-key": settings.api_key}
+    if isinstance(settings, AzureSettings):
+        url = f"{base}/openai/deployments/{settings.name}/chat/completions?api-version={settings.api_version}"
+        key = {"api-key": endpoint.api_key}
     else:
         url = f"{base}/chat/completions"
-        key = {"Authorization": f"Bearer {settings.api_key}"}
-    if settings.api_key:
+        key = {"Authorization": f"Bearer {endpoint.api_key}"}
+    if endpoint.api_key:
         headers |= key
-    return Server(
+    return ModelServer(
         settings,
+        endpoint,
         url=url,
         headers=headers,
         encode=lambda messages, tools, sampling: request_body(
             messages,
             tools,
             sampling,
-            settings.model,
+            settings.name,
             max_tokens_field=settings.max_tokens_field,
             omit=settings.omit,
         ),

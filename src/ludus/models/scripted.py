@@ -20,7 +20,18 @@ import msgspec
 
 from ludus.errors import ModelError
 from ludus.models.token_estimate import prompt_tokens, text_tokens
+from ludus.settings import Settings
 from ludus.types import Call, Completion, Finish, Message, Reasoning, Sampling, ToolSpec, Usage
+
+
+class ScriptedSettings(Settings, frozen=True, tag_field="type", tag="scripted"):
+    """A function in place of a model: `(messages, tools, sampling) -> reply`. For tests and dry runs."""
+
+    script: str = ""
+    """`module:function` or `file.py:function`; also the name of a list of replies."""
+    name: str = "scripted"
+    """What the record calls it."""
+
 
 Reply = Completion | Message | str
 Script = Callable[[Sequence[Message], Sequence[ToolSpec], Sampling], Reply | Awaitable[Reply]]

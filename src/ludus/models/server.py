@@ -19,14 +19,15 @@ from msgspec import Struct, field
 
 from ludus.errors import ModelError
 from ludus.http_client import Client, Closed, ConnectFailed, HttpError, NotTrusted, Response, TimedOut, Timeouts
-from ludus.types import Completion, Message, Sampling, ToolSpec, Usage
+from ludus.settings import Settings
+from ludus.types import Completion, Count, Message, Positive, Sampling, ToolSpec, Usage, Whole
 
 Encode = Callable[[Sequence[Message], Sequence[ToolSpec], Sampling], bytes]
 Parse = Callable[[bytes], Completion]
 T = TypeVar("T")
 
 
-class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Price(Settings, frozen=True, omit_defaults=True):
     """Dollars per million tokens."""
 
     prompt: float = 0.0
@@ -46,33 +47,93 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
         return (plain + read + write + completion * self.completion) / 1_000_000
 
 
-class ServerSettings(Struct, frozen=True, kw_only=True):
-    """What every kind of server needs to be told. Its text form leaves out the key."""
+class Retry(Settings, frozen=True, omit_defaults=True):
+    """How often and how soon to try again. Times are in seconds."""
 
-    base_url: str
-    model: str
-    """The model's name as the server knows it; for Azure, the deployment."""
-    api_key: str = ""
+    retries: Whole = 6
+    """Attempts after the first."""
+    first: Positive = 0.5
+    """The longest wait before the first retry; it doubles each time."""
+    longest: Positive = 30.0
+    """The longest wait between two attempts."""
+    longest_asked: Positive = 120.0
+    """A `Retry-After` beyond this is cut to it."""
+    failures: Count = 3
+    """Failures in a row after which a server is set aside."""
+    patience: Positive = 120.0
+    """How long all servers may be down before waiting requests give up."""
+    first_patience: Positive = 20.0
+    """The same before any server has answered for the first time; from then on every request fails at once."""
+
+
+class ServerSettings(Settings, frozen=True):
+    """Settings that all kinds of model servers share."""
+
+    base_url: str = ""
+    """The server's address."""
+    name: str = ""
+    """The model's name as the server knows it."""
     api_key_var: str = ""
-    """The environment variable that the key came from, for error texts."""
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Sent with every request, beside or instead of the dialect's own."""
+    """The NAME of the environment variable that holds the key; empty for a server that needs none."""
+    servers: tuple[str, ...] = ()
+    """Addresses of further servers of the same model; a request goes to the least loaded healthy one."""
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    """Sent with every request. They are recorded: no secrets here."""
+    header_vars: dict[str, str] = field(default_factory=dict[str, str])
+    """Headers whose values are secret: header → NAME of the environment variable."""
     omit: tuple[str, ...] = ()
-    """Request fields that this server refuses (`seed`, `temperature`, …)."""
+    """Request fields that the server refuses, such as `seed` or `temperature`."""
     timeouts: Timeouts = Timeouts()
-    concurrency: int = 256
-    """Requests under way at once."""
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
+    """Time limits of one request, in seconds."""
+    retry: Retry = Retry()
+    """How often and how soon a request is repeated after a connection error, a 429 or a 5xx."""
+    concurrency: Count = 256
+    """Requests under way at once, per server."""
+    requests_per_minute: Positive | None = None
+    """Rate limit, per server; null for none."""
+    tokens_per_minute: Positive | None = None
+    """Rate limit, per server; null for none."""
     price: Price = Price()
+    """Dollars per million tokens, for the cost in reports and for `budget.dollars`."""
     proxy: str = ""
-    response_bytes: int = 64 * 1024 * 1024
+    """Address of an HTTP proxy; empty: what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say; `none`: no proxy."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of all servers of this model."""
+        return tuple(address for address in (self.base_url, *self.servers) if address)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(model={self.model!r}, base_url={shown_url(self.base_url)!r})"
+        return f"{type(self).__name__}(name={self.name!r}, base_url={shown_url(self.base_url)!r})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("model", self.model), ("base_url", shown_url(self.base_url))]
+        return [("name", self.name), ("base_url", shown_url(self.base_url))]
+
+
+class Endpoint(Struct, frozen=True):
+    """One server as it is reached: its address, and the secrets and the proxy for it.
+
+    Settings name secrets, an endpoint holds them. It is never recorded, and its text form shows the address only.
+    """
+
+    base_url: str
+    api_key: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Headers with secret values. They replace headers of the settings with the same name."""
+    proxy: str = ""
+    response_bytes: int = 64 * 1024 * 1024
+    """The largest response that is read."""
+
+    def __repr__(self) -> str:
+        return f"Endpoint({shown_url(self.base_url)!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("base_url", shown_url(self.base_url))]
+
+
+def open_endpoints(settings: ServerSettings) -> tuple[Endpoint, ...]:
+    """The servers of the settings, reached without a key and without a proxy."""
+    return tuple(Endpoint(address) for address in settings.addresses)
 
 
 class ServerFault(ModelError):
@@ -103,12 +164,13 @@ class BadReply(ValueError):
         self.status = status
 
 
-class Server:
+class ModelServer:
     """A server that speaks a dialect."""
 
     def __init__(
         self,
         settings: ServerSettings,
+        endpoint: Endpoint,
         *,
         url: str,
         headers: Mapping[str, str],
@@ -116,16 +178,17 @@ class Server:
         parse: Parse,
     ) -> None:
         self.settings = settings
+        self.endpoint = endpoint
         self._url = url
         self._shown = shown_url(url)
-        self._headers = merge_headers(headers, settings.headers)
+        self._headers = merge_headers(headers, {**settings.headers, **endpoint.headers})
         self._encode = encode
         self._parse = parse
         self._client = Client(
             timeouts=settings.timeouts,
             connections=settings.concurrency,
-            response_bytes=settings.response_bytes,
-            proxy=settings.proxy,
+            response_bytes=endpoint.response_bytes,
+            proxy=endpoint.proxy,
         )
 
     async def attempt(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
@@ -166,7 +229,7 @@ class Server:
 
     def _status_fault(self, status: int, response: Response) -> ServerFault:
         words = self._redact(server_words(response.body))
-        hint = status_hint(status, words, response.header("location"), self.settings)
+        hint = status_hint(status, words, response.header("location"), self.settings, self.endpoint)
         gap = "" if words.endswith((".", "!", "?", ")")) else "."
         text = f"{self._shown}: status {status}: {words}{f'{gap} {hint}' if hint else ''}"
         return ServerFault(
@@ -189,7 +252,8 @@ class Server:
         return ServerFault(text, retryable=True, down=True)
 
     def _redact(self, text: str) -> str:
-        for secret in (self.settings.api_key, *self.settings.headers.values()):
+        secrets = (self.endpoint.api_key, *self.settings.headers.values(), *self.endpoint.headers.values())
+        for secret in secrets:
             text = redact(text, secret)
         return text
 
@@ -243,15 +307,15 @@ def server_words(body: bytes) -> str:
     return start or "(no text)"
 
 
-def status_hint(status: int, words: str, location: str, settings: ServerSettings) -> str:
+def status_hint(status: int, words: str, location: str, settings: ServerSettings, endpoint: Endpoint) -> str:
     """What the user may do about it."""
     lower = words.lower()
     if status in (401, 403):
-        return _hint_key(settings)
+        return _hint_key(settings, endpoint)
     if status == 402 or "insufficient_quota" in lower or "current quota" in lower:
         return "The account has no credit left."
     if status == 404:
-        return f"Check the model name '{settings.model}' and base_url '{shown_url(settings.base_url)}'."
+        return f"Check the model name '{settings.name}' and base_url '{shown_url(endpoint.base_url)}'."
     if 300 <= status < 400:
         return f"The server redirects to '{location.partition('?')[0]}': set base_url accordingly."
     if is_too_long(status, words):
@@ -269,8 +333,8 @@ def is_too_long(status: int, words: str) -> bool:
 _TOO_LONG = ("context length", "context_length", "maximum context", "context size", "prompt is too long")
 
 
-def _hint_key(settings: ServerSettings) -> str:
-    if settings.api_key:
+def _hint_key(settings: ServerSettings, endpoint: Endpoint) -> str:
+    if endpoint.api_key:
         where = f"the environment variable {settings.api_key_var}" if settings.api_key_var else "api_key"
         return f"The server does not accept the key in {where}."
     return "No key was sent: name the environment variable that holds it in api_key_var."

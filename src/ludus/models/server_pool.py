@@ -22,35 +22,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from msgspec import Struct
-
 from ludus.errors import ModelError
-from ludus.models.server import Price, Server, ServerFault
+from ludus.models.server import ModelServer, Price, Retry, ServerFault
 from ludus.models.token_estimate import prompt_tokens, reply_tokens
-from ludus.types import Completion, Count, Message, Positive, Sampling, ToolSpec, Whole
+from ludus.types import Completion, Message, Sampling, ToolSpec
 
 T = TypeVar("T")
 OnRetry = Callable[[ServerFault], None]
 """Told of every failed attempt that is followed by another."""
-
-
-class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How often and how soon to try again. Times are in seconds."""
-
-    retries: Whole = 6
-    """Attempts after the first."""
-    first: Positive = 0.5
-    """The longest wait before the first retry; it doubles each time."""
-    longest: Positive = 30.0
-    """The longest wait between two attempts."""
-    longest_asked: Positive = 120.0
-    """A `Retry-After` beyond this is cut to it."""
-    failures: Count = 3
-    """Failures in a row after which a server is set aside."""
-    patience: Positive = 120.0
-    """How long all servers may be down before waiting requests give up."""
-    first_patience: Positive = 20.0
-    """The same before any server has answered for the first time; from then on every request fails at once."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +71,7 @@ class Bucket:
 class Lane:
     """A server, and how it is doing."""
 
-    def __init__(self, server: Server, now: float) -> None:
+    def __init__(self, server: ModelServer, now: float) -> None:
         self.server = server
         self.active = 0
         self.turn = 0
@@ -164,12 +143,12 @@ class _Waiter:
         self.turn: asyncio.Future[Lane] = asyncio.get_running_loop().create_future()
 
 
-class Servers:
+class ServerPool:
     """A `Model` served by one or several servers that are taken to be equal."""
 
     def __init__(
         self,
-        servers: Sequence[Server],
+        servers: Sequence[ModelServer],
         retry: Retry = Retry(),
         waits: Waits = Waits(),
     ) -> None:
@@ -187,7 +166,7 @@ class Servers:
         self._answered = False
         """Whether any server ever did, be it with an error."""
         self._hopeless: ModelError | None = None
-        self._name = "|".join(dict.fromkeys(server.settings.model for server in servers))
+        self._name = "|".join(dict.fromkeys(server.settings.name for server in servers))
 
     @property
     def name(self) -> str:

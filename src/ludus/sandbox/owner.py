@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 
-class Holding(Struct, frozen=True):
+class OwnedResource(Struct, frozen=True):
     """Something that a driver has: a folder of this host, a container, a job."""
 
     backend: str
@@ -33,28 +33,28 @@ class Holding(Struct, frozen=True):
         return f"process {parts[2]} of {parts[0]}" if len(parts) == 4 else "unknown"
 
 
-def own_mark() -> str:
+def make_owner_mark() -> str:
     """This process, in a form that no other process has: host, boot, number, and when it started."""
-    return "_".join((_host(), _boot(), str(os.getpid()), _started(os.getpid())))
+    return "_".join((_get_host_name(), _read_boot_id(), str(os.getpid()), _read_start_time(os.getpid())))
 
 
 def is_orphan(mark: str) -> bool:
     """Whether a mark is of a driver of this host that is gone. Marks of other hosts are not ours to judge."""
     parts = mark.split("_")
-    if len(parts) != 4 or parts[0] != _host() or not parts[2].isdigit():
+    if len(parts) != 4 or parts[0] != _get_host_name() or not parts[2].isdigit():
         return False
-    return parts[1] != _boot() or _started(int(parts[2])) != parts[3]
+    return parts[1] != _read_boot_id() or _read_start_time(int(parts[2])) != parts[3]
 
 
-def _host() -> str:
+def _get_host_name() -> str:
     return re.sub(r"[^A-Za-z0-9.-]", "", socket.gethostname())
 
 
-def _boot() -> str:
+def _read_boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip().partition("-")[0]
 
 
-def _started(pid: int) -> str:
+def _read_start_time(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (FileNotFoundError, ProcessLookupError):

@@ -25,32 +25,32 @@ class Pace:
     last_start: float = float("-inf")
 
 
-def started(pace: Pace, now: float) -> Pace:
+def record_start(pace: Pace, now: float) -> Pace:
     if pace.failures > FORGIVEN:  # a trial: the next one waits for how it goes
-        return replace(pace, last_start=now, resume=now + cooldown(pace.failures))
+        return replace(pace, last_start=now, resume=now + compute_pause(pace.failures))
     return replace(pace, last_start=now)
 
 
-def made(pace: Pace) -> Pace:
+def record_success(pace: Pace) -> Pace:
     return replace(pace, failures=0, resume=0.0)
 
 
-def failed(pace: Pace, began: float, now: float) -> Pace:
+def record_failure(pace: Pace, began: float, now: float) -> Pace:
     """A slot that was begun at one moment has failed at another."""
     if pace.failures > FORGIVEN and began < pace.last_failure:
         return pace  # it says nothing new
     failures = pace.failures + 1
-    return replace(pace, failures=failures, resume=now + cooldown(failures), last_failure=now)
+    return replace(pace, failures=failures, resume=now + compute_pause(failures), last_failure=now)
 
 
-def cooldown(failures: int) -> float:
+def compute_pause(failures: int) -> float:
     """The pause after so many failures in a row."""
     if failures <= FORGIVEN:
         return 0.0
     return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - FORGIVEN - 1, 20))
 
 
-def pause(pace: Pace, now: float, starts_per_second: float | None) -> float:
+def compute_wait(pace: Pace, now: float, starts_per_second: float | None) -> float:
     """Seconds until the next slot may be made; 0 for at once."""
     wait = pace.resume - now
     if starts_per_second is not None:

@@ -36,8 +36,8 @@ from ludus.errors import ConfigError, SandboxError, suggest
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.local.bwrap import Bwrap
 from ludus.sandbox.local.unisolated import Local
-from ludus.sandbox.pace import Pace, failed, made, pause, started
-from ludus.sandbox.teardown import to_the_end
+from ludus.sandbox.pace import Pace, compute_wait, record_failure, record_start, record_success
+from ludus.sandbox.teardown import run_shielded
 
 Create = Callable[[SandboxSpec], Awaitable[Sandbox]]
 Snapshot = Callable[[Sandbox], Awaitable[SandboxSpec]]
@@ -140,13 +140,13 @@ class Pool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await to_the_end(self._shut())
+        await run_shielded(self._shut_down())
 
     def metrics(self) -> PoolMetrics:
         warm = sum(map(len, self._warm.values()))
         now = asyncio.get_running_loop().time() if self._open else math.inf
         return PoolMetrics(
-            live=self._live(),
+            live=self._count_live(),
             leased=len(self._leased),
             warm=warm,
             waiting=len(self._requests),
@@ -156,7 +156,7 @@ class Pool:
             reused=self._reused,
             broken=self._broken,
             expired=self._expired,
-            paused=max((pause(pace, now, None) for pace in self._paces.values()), default=0.0),
+            paused=max((compute_wait(pace, now, None) for pace in self._paces.values()), default=0.0),
         )
 
     @asynccontextmanager
@@ -218,7 +218,7 @@ class Pool:
         """A sign of life. Raises SandboxError when the trajectory holds no slot (any more)."""
         if trajectory not in self._held:
             raise SandboxError(f"'{trajectory}' holds no slot: it was released, or taken back for want of a heartbeat")
-        self._set_timer(trajectory, self._lease_seconds, self._silent)
+        self._set_timer(trajectory, self._lease_seconds, self._expire_name)
 
     def release(self, trajectory: str, *, reset: bool = False) -> None:
         """Give a trajectory's slot back, to be closed or, with `reset`, used again. Does nothing if it holds none."""
@@ -230,11 +230,11 @@ class Pool:
             self._leased.remove(box)
             self._cancel_timer(box)
             self._closing += 1
-            _own(self._closers, self._recycle(box))
+            _spawn_task(self._closers, self._recycle(box))
         else:
             self._give_back(box)
 
-    def _silent(self, trajectory: Sandbox | str) -> None:
+    def _expire_name(self, trajectory: Sandbox | str) -> None:
         assert isinstance(trajectory, str)
         self._expired += 1
         self.release(trajectory)
@@ -249,7 +249,7 @@ class Pool:
         else:
             if self._open:
                 self._reused += 1
-                self._ready(box, box.spec)
+                self._keep_ready(box, box.spec)
             else:
                 self._close(box)
         finally:
@@ -267,7 +267,7 @@ class Pool:
         if timer := self._timers.pop(key, None):
             timer.cancel()
 
-    def _too_idle(self, box: Sandbox | str) -> None:
+    def _close_idle(self, box: Sandbox | str) -> None:
         assert not isinstance(box, str)
         spec = next((spec for spec, ready in self._warm.items() if box in ready), None)
         if spec is not None:
@@ -275,7 +275,7 @@ class Pool:
             self._unwilling.add(spec)  # not replaced until somebody asks
             self._close(box)
 
-    def _too_old(self, box: Sandbox | str) -> None:
+    def _expire_lease(self, box: Sandbox | str) -> None:
         assert not isinstance(box, str)
         self._expired += 1
         for trajectory in [name for name, held in self._held.items() if held is box]:
@@ -321,19 +321,19 @@ class Pool:
             self._leased.remove(box)
             self._close(box)
 
-    def _ready(self, box: Sandbox, spec: SandboxSpec) -> None:
+    def _keep_ready(self, box: Sandbox, spec: SandboxSpec) -> None:
         self._warm.setdefault(spec, deque()).append(box)
-        self._set_timer(box, self._idle_seconds, self._too_idle)
+        self._set_timer(box, self._idle_seconds, self._close_idle)
 
     def _hand_out(self, request: _Request, box: Sandbox) -> None:
         self._requests.remove(request)
         self._leased.add(box)
-        self._set_timer(box, self._lifetime_seconds, self._too_old)
+        self._set_timer(box, self._lifetime_seconds, self._expire_lease)
         request.box.set_result(box)
 
     # ---- deciding -------------------------------------------------------------------------------------------------
 
-    def _live(self) -> int:
+    def _count_live(self) -> int:
         return len(self._leased) + sum(map(len, self._warm.values())) + self._starting.total() + self._closing
 
     def _pump(self) -> None:
@@ -348,7 +348,7 @@ class Pool:
 
         One that finds neither has a ready slot of another spec closed, before anyone who came later can take it.
         """
-        room, leaving, starting = self._max_slots - self._live(), self._closing, Counter(self._starting)
+        room, leaving, starting = self._max_slots - self._count_live(), self._closing, Counter(self._starting)
         now = asyncio.get_running_loop().time()
         for request in [request for request in self._requests if not request.box.done()]:
             spec = request.spec
@@ -390,27 +390,27 @@ class Pool:
                     self._unwilling.discard(spec)
                 continue
             missing = self._warm_target - len(ready) - self._starting[spec]
-            room = self._max_slots - self._live()
+            room = self._max_slots - self._count_live()
             for _ in range(min(missing, room)):
                 if not self._may_start(spec, now):
                     break
                 self._start(spec, now)
 
-    def _pace(self, spec: SandboxSpec) -> Pace:
+    def _get_pace(self, spec: SandboxSpec) -> Pace:
         return self._paces.get(spec.profile, Pace())
 
     def _may_start(self, spec: SandboxSpec, now: float) -> bool:
         """Whether such a slot may be made now; if not, the pool looks again when it may."""
-        seconds = pause(self._pace(spec), now, self._starts_per_second)
+        seconds = compute_wait(self._get_pace(spec), now, self._starts_per_second)
         if seconds <= 0:
             return True
         if self._wake is None or self._wake.when() > now + seconds:
             if self._wake is not None:
                 self._wake.cancel()
-            self._wake = asyncio.get_running_loop().call_at(now + seconds, self._woken)
+            self._wake = asyncio.get_running_loop().call_at(now + seconds, self._wake_up)
         return False
 
-    def _woken(self) -> None:
+    def _wake_up(self) -> None:
         self._wake = None
         self._pump()
 
@@ -418,40 +418,40 @@ class Pool:
 
     def _start(self, spec: SandboxSpec, now: float) -> None:
         self._starting[spec] += 1
-        self._paces[spec.profile] = started(self._pace(spec), now)
-        _own(self._makers, self._make(spec, now))
+        self._paces[spec.profile] = record_start(self._get_pace(spec), now)
+        _spawn_task(self._makers, self._make(spec, now))
 
     async def _make(self, spec: SandboxSpec, began: float) -> None:
         try:
             box = await self._create(spec)
         except SandboxError as error:
-            self._could_not_make(spec, began, error)
+            self._record_failure(spec, began, error)
         except ConfigError as error:
-            self._could_not_make(spec, began, SandboxError(str(error), retryable=False))
+            self._record_failure(spec, began, SandboxError(str(error), retryable=False))
         except Exception as error:  # a backend is foreign code; whatever it raises means that there is no slot
             failure = SandboxError(f"no slot could be made: {type(error).__name__}: {error}")
             failure.__cause__ = error
-            self._could_not_make(spec, began, failure)
+            self._record_failure(spec, began, failure)
         else:
             self._created += 1
-            self._paces[spec.profile] = made(self._pace(spec))
-            if self._open and self._wanted(spec):
-                self._ready(box, spec)
+            self._paces[spec.profile] = record_success(self._get_pace(spec))
+            if self._open and self._is_wanted(spec):
+                self._keep_ready(box, spec)
             else:
                 self._close(box)
         finally:
             self._starting[spec] -= 1
             self._pump()
 
-    def _wanted(self, spec: SandboxSpec) -> bool:
+    def _is_wanted(self, spec: SandboxSpec) -> bool:
         """Whether a new slot has a use: whoever asked for it may have gone."""
         asked = any(request.spec == spec and not request.box.done() for request in self._requests)
         return asked or len(self._warm.get(spec, ())) < self._warm_target
 
-    def _could_not_make(self, spec: SandboxSpec, began: float, error: SandboxError) -> None:
+    def _record_failure(self, spec: SandboxSpec, began: float, error: SandboxError) -> None:
         self._failed += 1
         if error.retryable:  # else it is this spec that is wrong, and says nothing about the others
-            self._paces[spec.profile] = failed(self._pace(spec), began, asyncio.get_running_loop().time())
+            self._paces[spec.profile] = record_failure(self._get_pace(spec), began, asyncio.get_running_loop().time())
         self._unwilling.add(spec)
         request = next((r for r in self._requests if r.spec == spec and not r.box.done()), None)
         if request is not None:
@@ -461,7 +461,7 @@ class Pool:
     def _close(self, box: Sandbox) -> None:
         self._cancel_timer(box)
         self._closing += 1
-        _own(self._closers, self._end(box))
+        _spawn_task(self._closers, self._end(box))
 
     async def _end(self, box: Sandbox) -> None:
         try:
@@ -473,7 +473,7 @@ class Pool:
             self._closing -= 1
             self._pump()
 
-    async def _shut(self) -> None:
+    async def _shut_down(self) -> None:
         self._open = False
         for request in self._requests:
             if not request.box.done():
@@ -499,7 +499,7 @@ def is_alive(box: Sandbox) -> bool:
     return bool(getattr(box, "alive", True))
 
 
-def _own(owner: set[asyncio.Task[None]], work: Coroutine[None, None, None]) -> None:
+def _spawn_task(owner: set[asyncio.Task[None]], work: Coroutine[None, None, None]) -> None:
     task = asyncio.create_task(work)
     owner.add(task)
     task.add_done_callback(owner.discard)

@@ -18,9 +18,9 @@ from ludus.errors import ConfigError, LudusError
 from ludus.http_client import Client, HttpError, Timeouts
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.local.bwrap import Bwrap
-from ludus.sandbox.local.limits import Held
+from ludus.sandbox.local.limits import LimitStatus
 from ludus.sandbox.profiles import ReadSecret, open_fleet
-from ludus.sandbox.remote.docker_api import Engine, EngineError
+from ludus.sandbox.remote.docker_api import DockerApi, DockerApiError
 from ludus.sandbox.settings import (
     ApptainerSettings,
     BwrapSettings,
@@ -48,17 +48,17 @@ class Finding(Struct, frozen=True):
     state: State
     message: str
     remedy: str = ""
-    limits: tuple[Held, ...] = ()
+    limits: tuple[LimitStatus, ...] = ()
 
 
 async def survey(profiles: Mapping[str, Profile], secret: ReadSecret) -> list[Finding]:
     """Every profile, tried, and every other backend, looked at. A profile's finding bears its name."""
-    tried = [await try_out(title(name, profile), profile, secret) for name, profile in profiles.items()]
+    tried = [await try_out(format_title(name, profile), profile, secret) for name, profile in profiles.items()]
     used = {backend_of(profile) for profile in profiles.values()}
     return [*tried, *[await look(name) for name in _LOOKS if name not in used]]
 
 
-def title(name: str, profile: Profile) -> str:
+def format_title(name: str, profile: Profile) -> str:
     return f"{backend_of(profile)}, profile {name}" if name else backend_of(profile)
 
 
@@ -79,7 +79,7 @@ def _try_bwrap(name: str = "bwrap") -> Finding:
     bwrap = Bwrap()
     try:
         path = bwrap.check()
-        return Finding(name, "works", f"isolates, with {path}", limits=bwrap.limits())
+        return Finding(name, "works", f"isolates, with {path}", limits=bwrap.describe_limits())
     except ConfigError as error:
         return Finding(name, "broken", str(error), "or, for code that you trust: --sandbox.backend local")
     finally:
@@ -88,8 +88,8 @@ def _try_bwrap(name: str = "bwrap") -> Finding:
 
 def _local(name: str = "local") -> Finding:
     limits = (
-        *(Held(limit, _NONE_HELD, False) for limit in ("memory", "processes", "disk")),
-        Held("time and output", "the driver", True),
+        *(LimitStatus(limit, _NONE_HELD, False) for limit in ("memory", "processes", "disk")),
+        LimitStatus("time and output", "the driver", True),
     )
     return Finding(name, "works", "isolates nothing: for trusted code only", limits=limits)
 
@@ -103,11 +103,11 @@ async def _try_remote(name: str, profile: RemoteProfile, secret: ReadSecret) -> 
         async with asyncio.timeout(_TRIAL_SECONDS):
             box = await fleet.create(SandboxSpec(disk_mb=64))
             await box.exec("true")
-            server = fleet.servers()[0]
+            server = fleet.list_servers()[0]
             await box.close()
         about = server.about
         message = f"a slot ran; slots are kept apart by {_WORDS[about.isolation]} (Python {about.python} over there)"
-        return Finding(name, "works", message, limits=server.limits())
+        return Finding(name, "works", message, limits=server.describe_limits())
     except LudusError as error:
         return Finding(name, "broken", str(error))
     except TimeoutError:
@@ -161,8 +161,8 @@ async def _look_at_engine(backend: str) -> Finding:
         remedy = f"{start}, or name its socket: --sandbox.{backend}.socket"
         return Finding(backend, "off", f"there is no {settings.socket}", remedy)
     try:
-        about = await Engine(settings.socket, seconds=_LOOK_SECONDS).read("/info", {}, EngineInfo)
-    except EngineError as error:
+        about = await DockerApi(settings.socket, seconds=_LOOK_SECONDS).read("/info", {}, EngineInfo)
+    except DockerApiError as error:
         return Finding(backend, "broken", str(error), "may this user use the socket?")
     return Finding(backend, "ready", f"version {about.server_version} answers", limits=engine_limits(about))
 
@@ -171,13 +171,13 @@ def _is_there(path: str) -> bool:
     return Path(path).exists()
 
 
-def engine_limits(about: EngineInfo) -> tuple[Held, ...]:
+def engine_limits(about: EngineInfo) -> tuple[LimitStatus, ...]:
     """The limits of a container with one slot."""
     groups = f"the container's control group, version {about.cgroup_version or '?'}"
-    memory = Held("memory", groups if about.memory_limit else _NONE_HELD, about.memory_limit)
-    processes = Held("processes", groups if about.pids_limit else _NONE_HELD, about.pids_limit)
-    disk = Held("disk", "size of the container's own file systems", True)
-    return memory, processes, disk, Held("time and output", "slotd", True)
+    memory = LimitStatus("memory", groups if about.memory_limit else _NONE_HELD, about.memory_limit)
+    processes = LimitStatus("processes", groups if about.pids_limit else _NONE_HELD, about.pids_limit)
+    disk = LimitStatus("disk", "size of the container's own file systems", True)
+    return memory, processes, disk, LimitStatus("time and output", "slotd", True)
 
 
 def _look_for(backend: str, program: str, remedy: str) -> Finding:

@@ -15,11 +15,11 @@ from collections.abc import Hashable
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.local.limits import SHM_MB
-from ludus.sandbox.owner import Holding
-from ludus.sandbox.remote.bundle import receiver
+from ludus.sandbox.owner import OwnedResource
+from ludus.sandbox.remote.bundle import build_receive_command
 from ludus.sandbox.remote.link import StdioLink
 from ludus.sandbox.remote.program import run_program
-from ludus.sandbox.remote.remote_sandbox import Server, welcomed
+from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
 from ludus.sandbox.settings import ApptainerSettings
 
 _SLOTD_MB = 96
@@ -34,37 +34,37 @@ class Apptainer:
     def kind(self, spec: SandboxSpec) -> Hashable:
         return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
 
-    async def launch(self, spec: SandboxSpec) -> Server:
+    async def launch(self, spec: SandboxSpec) -> SlotServer:
         settings = self._settings
-        link = StdioLink(await run_program(apptainer_command(settings, spec)))
+        link = StdioLink(await run_program(build_apptainer_command(settings, spec)))
         hello = {"view": "image", "exclusive": settings.slots == 1, "as_root": settings.fakeroot}
         greeting = link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
         try:
-            about = await welcomed(link, greeting, slots=settings.slots, trusted=settings.trusted, container=False)
+            about = await finish_handshake(link, greeting, slots=settings.slots, trusted=settings.trusted, container=False)
         except SandboxError as error:
             raise SandboxError(f"image '{settings.image}' runs no slots: {error}", retryable=error.retryable) from error
-        return Server(link, about, places=settings.slots, end=_nothing, held=_held(settings), env=settings.env)
+        return SlotServer(link, about, places=settings.slots, end=_do_nothing, held=_list_container_limits(settings), env=settings.env)
 
-    async def holdings(self) -> list[Holding]:
+    async def holdings(self) -> list[OwnedResource]:
         return []
 
-    async def drop(self, holding: Holding) -> None:
+    async def drop(self, holding: OwnedResource) -> None:
         raise AssertionError("there are none")
 
     async def close(self) -> None:
         """Nothing is left when its servers are ended."""
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     pass
 
 
-def _held(settings: ApptainerSettings) -> tuple[str, ...]:
+def _list_container_limits(settings: ApptainerSettings) -> tuple[str, ...]:
     """What control groups hold of a slot."""
     return ("memory", "processes") if settings.limit_memory and settings.slots == 1 else ()
 
 
-def apptainer_command(settings: ApptainerSettings, spec: SandboxSpec) -> list[str]:
+def build_apptainer_command(settings: ApptainerSettings, spec: SandboxSpec) -> list[str]:
     """How slotd is started in a container."""
     options = ["--containall", "--no-home", "--cleanenv", "--writable-tmpfs"]
     for source, target in (*((mount.source, mount.target) for mount in settings.mounts), *spec.caches):
@@ -78,4 +78,4 @@ def apptainer_command(settings: ApptainerSettings, spec: SandboxSpec) -> list[st
     if settings.limit_memory:
         memory = settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
         options += ("--memory", f"{memory}M", "--pids-limit", str(spec.processes * settings.slots + 32))
-    return [settings.command, "exec", *options, *settings.arguments, settings.image, *receiver(settings.python)]
+    return [settings.command, "exec", *options, *settings.arguments, settings.image, *build_receive_command(settings.python)]

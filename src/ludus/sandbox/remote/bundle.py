@@ -9,7 +9,7 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
-from ludus.sandbox.local.host_dir import SCRIPTS, one_line
+from ludus.sandbox.local.host_dir import SCRIPTS, join_lines
 
 SHARED = ("shell.py", "processes.py", "teardown.py", "seccomp.py")
 """These import only the standard library, one another, `SandboxError` and `ExecResult`."""
@@ -52,7 +52,7 @@ runpy.run_path("/proc/self/fd/%d" % fd, run_name="__main__")
 
 
 @cache
-def bundle() -> bytes:
+def build_bundle() -> bytes:
     """The zip file. Equal on every call, and from equal sources."""
     plain = (_SANDBOX / "slotd" / "bundle_stubs.py").read_text()
     files = {
@@ -60,7 +60,7 @@ def bundle() -> bytes:
         "ludus/__init__.py": "",
         "ludus/errors.py": plain,
         "ludus/sandbox/__init__.py": plain,
-        "ludus/sandbox/slot_scripts/inner.line": one_line((SCRIPTS / "inner.sh").read_text()),
+        "ludus/sandbox/slot_scripts/inner.line": join_lines((SCRIPTS / "inner.sh").read_text()),
     }
     for name in SHARED:
         files[f"ludus/sandbox/{name}"] = _LATER_ANNOTATIONS + (_SANDBOX / name).read_text()
@@ -75,19 +75,19 @@ def bundle() -> bytes:
     return buffer.getvalue()
 
 
-def receiver(python: str) -> list[str]:
+def build_receive_command(python: str) -> list[str]:
     """A command that takes the bundle from its stdin and becomes slotd. It is the same text always, without a line
     break, and holds nothing secret."""
     return [python, "-I", "-c", f"exec({_RECEIVE!r})"]
 
 
-def shipment() -> bytes:
+def build_shipment() -> bytes:
     """What to write first to the stdin of a `receiver`."""
-    program = bundle()
+    program = build_bundle()
     return len(program).to_bytes(4, "big") + program
 
 
-def finder(python: str, program: str, config: str, port: str) -> list[str]:
+def build_file_command(python: str, program: str, config: str, port: str) -> list[str]:
     """A command that becomes a slotd which listens on `port`. `program` is a file with the bundle in base64, `config`
     one with the settings and the token."""
     return [python, "-I", "-c", f"exec({_FIND!r})", program, config, port]

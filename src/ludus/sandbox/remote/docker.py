@@ -24,16 +24,16 @@ from msgspec import Struct
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.local.limits import SHM_MB
-from ludus.sandbox.owner import Holding, own_mark
-from ludus.sandbox.remote.bundle import receiver
-from ludus.sandbox.remote.docker_api import Engine, EngineError
+from ludus.sandbox.owner import OwnedResource, make_owner_mark
+from ludus.sandbox.remote.bundle import build_receive_command
+from ludus.sandbox.remote.docker_api import DockerApi, DockerApiError
 from ludus.sandbox.remote.fleet import Once
 from ludus.sandbox.remote.link import StdioLink
-from ludus.sandbox.remote.remote_sandbox import Server, welcomed
+from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
 from ludus.sandbox.settings import DockerSettings, backend_of
-from ludus.sandbox.slotd.frames import Message
+from ludus.sandbox.slotd.frames import Frame
 from ludus.sandbox.slotd.mount_view import HOME, WORKSPACE
-from ludus.sandbox.teardown import to_the_end
+from ludus.sandbox.teardown import run_shielded
 
 OWNER = "ludus.owner"
 """The label that tells whose a container is."""
@@ -50,8 +50,8 @@ class Docker:
 
     def __init__(self, settings: DockerSettings) -> None:
         self._settings = settings
-        self._engine = Engine(settings.socket, seconds=settings.api_seconds)
-        self._owner = own_mark()
+        self._engine = DockerApi(settings.socket, seconds=settings.api_seconds)
+        self._owner = make_owner_mark()
         self._swept = Once(self._sweep)
         self._doubtful: set[str] = set()
         """Containers that the engine may still make, or still have, although it did not say so."""
@@ -59,13 +59,13 @@ class Docker:
     def kind(self, spec: SandboxSpec) -> Hashable:
         return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
 
-    async def launch(self, spec: SandboxSpec) -> Server:
-        await self._swept.done()
+    async def launch(self, spec: SandboxSpec) -> SlotServer:
+        await self._swept.run()
         name = f"ludus-{self._owner}-{secrets.token_hex(4)}"
         try:
             return await self._start(name, spec)
         except BaseException:
-            await to_the_end(self._remove(name))
+            await run_shielded(self._remove(name))
             raise
 
     async def close(self) -> None:
@@ -75,13 +75,13 @@ class Docker:
 
     # ---- one container --------------------------------------------------------------------------------------------
 
-    async def _start(self, name: str, spec: SandboxSpec) -> Server:
+    async def _start(self, name: str, spec: SandboxSpec) -> SlotServer:
         settings = self._settings
         await self._create(name, spec)
         link = StdioLink(await self._engine.attach(name))
-        greeting = self._greet(link, name)
-        about = await welcomed(link, greeting, slots=settings.slots, trusted=settings.root, container=True)
-        return Server(
+        greeting = self._start_slotd(link, name)
+        about = await finish_handshake(link, greeting, slots=settings.slots, trusted=settings.root, container=True)
+        return SlotServer(
             link,
             about,
             places=settings.slots,
@@ -89,7 +89,7 @@ class Docker:
             held=("memory", "processes", "disk") if settings.slots == 1 else (),
         )
 
-    async def _greet(self, link: StdioLink, name: str) -> Message:
+    async def _start_slotd(self, link: StdioLink, name: str) -> Frame:
         """Start the container, to whose streams the link is attached already, and the slotd in it."""
         settings = self._settings
         await self._engine.request("POST", f"/containers/{name}/start", body={})
@@ -100,10 +100,10 @@ class Docker:
             raise SandboxError(f"image '{settings.image}' runs no slots: {error}") from error
 
     async def _create(self, name: str, spec: SandboxSpec) -> None:
-        body = container(self._settings, spec, self._owner)
+        body = build_container(self._settings, spec, self._owner)
         try:
             await self._make(name, body)
-        except EngineError as error:
+        except DockerApiError as error:
             if error.status != 404:
                 raise
             await self._pull()
@@ -113,8 +113,8 @@ class Docker:
         """Have a container made. The engine does not stop when we hang up, so we hear it out even when cancelled."""
         self._doubtful.add(name)
         try:
-            await to_the_end(self._engine.request("POST", "/containers/create", {"name": name}, body))
-        except EngineError as error:
+            await run_shielded(self._engine.request("POST", "/containers/create", {"name": name}, body))
+        except DockerApiError as error:
             if error.status:  # it answered: there is none
                 self._doubtful.discard(name)
             raise
@@ -137,7 +137,7 @@ class Docker:
         for pause in (0.2, 1.0, 0.0):
             try:
                 await self._engine.request("DELETE", f"/containers/{name}", {"force": "true", "v": "true"})
-            except EngineError as error:
+            except DockerApiError as error:
                 if error.status not in _GONE:
                     await asyncio.sleep(pause)
                     continue
@@ -146,13 +146,13 @@ class Docker:
             return
         self._doubtful.add(name)
 
-    async def holdings(self) -> list[Holding]:
+    async def holdings(self) -> list[OwnedResource]:
         filters = msgspec.json.encode({"label": [OWNER]}).decode()
         found = await self._engine.read("/containers/json", {"all": "true", "filters": filters}, list[_Entry])
         backend = backend_of(self._settings)
-        return [Holding(backend, "container", entry.id, entry.labels.get(OWNER, "")) for entry in found]
+        return [OwnedResource(backend, "container", entry.id, entry.labels.get(OWNER, "")) for entry in found]
 
-    async def drop(self, holding: Holding) -> None:
+    async def drop(self, holding: OwnedResource) -> None:
         await self._remove(holding.name)
 
     async def _sweep(self) -> None:
@@ -178,12 +178,12 @@ class _Progress(Struct):
 # ---- what a container looks like ----------------------------------------------------------------------------------
 
 
-def container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> dict[str, Any]:
+def build_container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> dict[str, Any]:
     """The request that makes a container."""
     nested = settings.slots > 1 and not settings.root
     rights = () if settings.root else _USER_RIGHTS
     security = [] if settings.root else ["no-new-privileges"]
-    memory = _memory_mb(settings, spec) * 2**20
+    memory = _compute_memory_mb(settings, spec) * 2**20
     host: dict[str, Any] = {
         "AutoRemove": True,
         "NetworkMode": settings.network if spec.network else "none",
@@ -196,8 +196,8 @@ def container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> dict[s
         "CapDrop": [] if settings.root else ["ALL"],
         "CapAdd": [*rights, *(_NAMESPACE_RIGHTS if nested else ())],
         "SecurityOpt": [*security, *(("apparmor=unconfined",) if nested else ())],
-        "Tmpfs": _own_files(settings, spec),
-        "Binds": [f"{source}:{target}:ro" for source, target in (*_mounts(settings), *spec.caches)],
+        "Tmpfs": _build_tmpfs(settings, spec),
+        "Binds": [f"{source}:{target}:ro" for source, target in (*_list_mounts(settings), *spec.caches)],
         "LogConfig": {"Type": "none", "Config": {}},
     }
     if nested:
@@ -210,7 +210,7 @@ def container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> dict[s
     return {
         "Image": settings.image,
         "Entrypoint": [],
-        "Cmd": receiver(settings.python),
+        "Cmd": build_receive_command(settings.python),
         "User": "0:0",
         "WorkingDir": "/",
         "Env": [f"{name}={value}" for name, value in settings.env.items()],
@@ -226,18 +226,18 @@ def container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> dict[s
     }
 
 
-def _mounts(settings: DockerSettings) -> list[tuple[str, str]]:
+def _list_mounts(settings: DockerSettings) -> list[tuple[str, str]]:
     return [(mount.source, mount.target) for mount in settings.mounts]
 
 
-def _memory_mb(settings: DockerSettings, spec: SandboxSpec) -> int:
+def _compute_memory_mb(settings: DockerSettings, spec: SandboxSpec) -> int:
     """Room for the slots' processes, their full disks, which lie in memory, and slotd."""
     if settings.memory_mb:
         return settings.memory_mb
     return settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
 
 
-def _own_files(settings: DockerSettings, spec: SandboxSpec) -> dict[str, str]:
+def _build_tmpfs(settings: DockerSettings, spec: SandboxSpec) -> dict[str, str]:
     """File systems in memory. A slot with a view of its own makes its own, inside."""
     common = "rw,exec,nosuid,nodev"
     own = {"/run/ludus": f"{common},mode=711,size={_SLOTD_MB // 3}m"} if settings.read_only else {}

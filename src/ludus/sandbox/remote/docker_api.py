@@ -23,7 +23,7 @@ _WORDS_BYTES = 4096
 _CLOSE_SECONDS = 5.0
 
 
-class EngineError(SandboxError):
+class DockerApiError(SandboxError):
     """The engine refused, or did not answer."""
 
     def __init__(self, message: str, *, status: int = 0) -> None:
@@ -32,7 +32,7 @@ class EngineError(SandboxError):
         """Of HTTP; 0 if there was no answer."""
 
 
-class Engine:
+class DockerApi:
     """An engine that listens on `socket`."""
 
     def __init__(self, socket: str, *, seconds: float = 60.0) -> None:
@@ -52,15 +52,15 @@ class Engine:
         limit = self._seconds if seconds is None else seconds
         try:
             async with asyncio.timeout(limit):
-                status, data = await self._exchange(method, path, query or {}, body)
+                status, data = await self._send_request(method, path, query or {}, body)
         except TimeoutError:
-            raise EngineError(f"the engine did not answer to {method} {path} within {limit:g} s") from None
+            raise DockerApiError(f"the engine did not answer to {method} {path} within {limit:g} s") from None
         except (OSError, EOFError, httptools.HttpParserError) as error:
-            raise EngineError(
+            raise DockerApiError(
                 f"the engine at {self._socket} cannot be reached: {str(error) or 'it hung up'}"
             ) from error
         if status >= 400:
-            raise EngineError(f"the engine refused {method} {path} with {status}: {_reason(data)}", status=status)
+            raise DockerApiError(f"the engine refused {method} {path} with {status}: {_parse_reason(data)}", status=status)
         return data
 
     async def read(self, path: str, query: dict[str, str], kind: type[T]) -> T:
@@ -69,14 +69,14 @@ class Engine:
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:
-            raise EngineError(f"the engine's answer to {path} is not understood: {error}") from error
+            raise DockerApiError(f"the engine's answer to {path} is not understood: {error}") from error
 
-    async def _exchange(self, method: str, path: str, query: dict[str, str], body: object) -> tuple[int, bytes]:
+    async def _send_request(self, method: str, path: str, query: dict[str, str], body: object) -> tuple[int, bytes]:
         reader, writer = await asyncio.open_unix_connection(self._socket, limit=_READ_BYTES)
         try:
-            writer.write(_head(method, path, query, body, "Connection: close\r\n"))
+            writer.write(_encode_request(method, path, query, body, "Connection: close\r\n"))
             await writer.drain()
-            answer = _Answer()
+            answer = _ResponseReader()
             while not answer.whole:
                 data = await reader.read(_READ_BYTES)
                 if not data:
@@ -86,7 +86,7 @@ class Engine:
                 raise EOFError
             return answer.status, bytes(answer.body)
         finally:
-            await _shut(writer)
+            await _close_writer(writer)
 
     async def attach(self, container: str) -> "AttachedChannel":
         """The container's stdin, stdout and stderr. Attach before it starts, and nothing is missed."""
@@ -96,22 +96,22 @@ class Engine:
             async with asyncio.timeout(self._seconds):
                 reader, writer = await asyncio.open_unix_connection(self._socket, limit=_READ_BYTES)
                 try:
-                    writer.write(_head("POST", path, query, None, "Connection: Upgrade\r\nUpgrade: tcp\r\n"))
+                    writer.write(_encode_request("POST", path, query, None, "Connection: Upgrade\r\nUpgrade: tcp\r\n"))
                     head = await reader.readuntil(b"\r\n\r\n")
                     status = int(head.split(b" ", 2)[1])
                     if status not in (101, 200):
-                        raise EngineError(f"the engine refused to attach with {status}", status=status)
+                        raise DockerApiError(f"the engine refused to attach with {status}", status=status)
                 except BaseException:
-                    await _shut(writer)
+                    await _close_writer(writer)
                     raise
         except TimeoutError:
-            raise EngineError(f"the engine did not attach within {self._seconds:g} s") from None
+            raise DockerApiError(f"the engine did not attach within {self._seconds:g} s") from None
         except (OSError, EOFError, ValueError) as error:
-            raise EngineError(f"the engine at {self._socket} did not attach: {error}") from error
+            raise DockerApiError(f"the engine at {self._socket} did not attach: {error}") from error
         return AttachedChannel(reader, writer)
 
 
-def _head(method: str, path: str, query: dict[str, str], body: object, more: str) -> bytes:
+def _encode_request(method: str, path: str, query: dict[str, str], body: object, more: str) -> bytes:
     target = path + (f"?{urlencode(query)}" if query else "")
     data = b"" if body is None else msgspec.json.encode(body)
     kind = "" if body is None else "Content-Type: application/json\r\n"
@@ -119,7 +119,7 @@ def _head(method: str, path: str, query: dict[str, str], body: object, more: str
     return f"{method} {target} HTTP/1.1\r\nHost: engine\r\n{more}{kind}{length}\r\n".encode() + data
 
 
-class _Answer:
+class _ResponseReader:
     """Collects an HTTP answer. The `on_…` methods are called by the parser."""
 
     def __init__(self) -> None:
@@ -150,13 +150,13 @@ class _Refusal(msgspec.Struct):
     message: str
 
 
-def _reason(data: bytes) -> str:
+def _parse_reason(data: bytes) -> str:
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(data, type=_Refusal).message.strip()
     return data[:300].decode(errors="replace").strip()
 
 
-async def _shut(writer: asyncio.StreamWriter) -> None:
+async def _close_writer(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(_CLOSE_SECONDS):
@@ -198,4 +198,4 @@ class AttachedChannel:
         return self._words.decode(errors="replace").strip()
 
     async def close(self) -> None:
-        await _shut(self._writer)
+        await _close_writer(self._writer)

@@ -14,11 +14,11 @@ import msgspec
 
 from ludus.errors import SandboxError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
-from ludus.sandbox.archive import entries, extract
+from ludus.sandbox.archive import extract_entries, read_entries
 from ludus.sandbox.local.host_dir import HostDir
-from ludus.sandbox.owner import Holding
-from ludus.sandbox.remote.remote_sandbox import Server
-from ludus.sandbox.teardown import to_the_end
+from ludus.sandbox.owner import OwnedResource
+from ludus.sandbox.remote.remote_sandbox import SlotServer
+from ludus.sandbox.teardown import run_shielded
 
 T = TypeVar("T")
 
@@ -30,15 +30,15 @@ class Backend(Protocol):
         """Specs of one kind can share a server."""
         ...
 
-    async def launch(self, spec: SandboxSpec) -> Server:
+    async def launch(self, spec: SandboxSpec) -> SlotServer:
         """Raises SandboxError, and leaves nothing behind, if there can be none."""
         ...
 
-    async def holdings(self) -> list[Holding]:
+    async def holdings(self) -> list[OwnedResource]:
         """What drivers have there, this one and others, as far as it would outlive them."""
         ...
 
-    async def drop(self, holding: Holding) -> None:
+    async def drop(self, holding: OwnedResource) -> None:
         """Remove it, in use or not."""
         ...
 
@@ -54,7 +54,7 @@ class Once(Generic[T]):
         self._work = work
         self._task: asyncio.Task[T] | None = None
 
-    async def done(self) -> T:
+    async def run(self) -> T:
         task = self._task
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._task = asyncio.create_task(self._work())
@@ -66,10 +66,10 @@ class Once(Generic[T]):
             await asyncio.wait((self._task,))
 
 
-class _Berth:
+class _ServerEntry:
     """A server, ready or not yet, and who is on it."""
 
-    def __init__(self, kind: Hashable, starting: "asyncio.Task[Server]", places: int) -> None:
+    def __init__(self, kind: Hashable, starting: "asyncio.Task[SlotServer]", places: int) -> None:
         self.kind = kind
         self.starting = starting
         self.places = places
@@ -78,7 +78,7 @@ class _Berth:
         self.idle: asyncio.TimerHandle | None = None
 
     @property
-    def server(self) -> Server | None:
+    def server(self) -> SlotServer | None:
         done = self.starting.done() and not self.starting.cancelled() and self.starting.exception() is None
         return self.starting.result() if done else None
 
@@ -98,7 +98,7 @@ class Fleet:
         self._backend = backend
         self._slots = slots
         self._idle_seconds = idle_seconds
-        self._berths: list[_Berth] = []
+        self._berths: list[_ServerEntry] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._host: HostDir | None = None
         """For snapshots."""
@@ -108,7 +108,7 @@ class Fleet:
         if self._room is not None:
             await self._room.acquire()
         kind = self._backend.kind(spec)
-        berth = next((berth for berth in self._berths if berth.has_room(kind)), None) or self._new(kind, spec)
+        berth = next((berth for berth in self._berths if berth.has_room(kind)), None) or self._launch(kind, spec)
         berth.taken += 1
         if berth.idle is not None:
             berth.idle.cancel()
@@ -129,7 +129,7 @@ class Fleet:
             server = await asyncio.shield(berth.starting)
             return await server.open(spec, leave)
         except BaseException:
-            await to_the_end(leave())
+            await run_shielded(leave())
             raise
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
@@ -140,17 +140,17 @@ class Fleet:
         self._layers += 1
         layer = self._host.path / f"layer-{self._layers}"
         try:
-            await asyncio.to_thread(lambda: extract(entries(packed), layer, all_links=True))
+            await asyncio.to_thread(lambda: extract_entries(read_entries(packed), layer, all_links=True))
         except (OSError, ValueError) as error:
             raise SandboxError(f"no snapshot could be made: {error}") from error
         return msgspec.structs.replace(box.spec, base=(str(layer),))
 
-    def servers(self) -> list[Server]:
+    def list_servers(self) -> list[SlotServer]:
         """Those that run now."""
         return [server for berth in self._berths if (server := berth.server) is not None and server.alive]
 
     async def close(self) -> None:
-        await to_the_end(self._close())
+        await run_shielded(self._close())
 
     async def _close(self) -> None:
         for berth in tuple(self._berths):
@@ -164,20 +164,20 @@ class Fleet:
 
     # ---- one server -----------------------------------------------------------------------------------------------
 
-    def _new(self, kind: Hashable, spec: SandboxSpec) -> _Berth:
-        berth = _Berth(kind, asyncio.create_task(self._backend.launch(spec)), self._slots)
-        berth.starting.add_done_callback(lambda task: self._started(berth, task))
+    def _launch(self, kind: Hashable, spec: SandboxSpec) -> _ServerEntry:
+        berth = _ServerEntry(kind, asyncio.create_task(self._backend.launch(spec)), self._slots)
+        berth.starting.add_done_callback(lambda task: self._note_start(berth, task))
         self._berths.append(berth)
         return berth
 
-    def _started(self, berth: _Berth, task: "asyncio.Task[Server]") -> None:
+    def _note_start(self, berth: _ServerEntry, task: "asyncio.Task[SlotServer]") -> None:
         if task.cancelled() or task.exception() is not None:
             if berth in self._berths:
                 self._berths.remove(berth)
         elif not berth.taken:  # those who waited for it have gone
-            self._rest(berth)
+            self._start_idle_timer(berth)
 
-    async def _leave(self, berth: _Berth) -> None:
+    async def _leave(self, berth: _ServerEntry) -> None:
         berth.taken -= 1
         server = berth.server
         if server is None:
@@ -188,13 +188,13 @@ class Fleet:
             if not berth.taken and (ending := self._retire(berth)) is not None:
                 await asyncio.wait((ending,))
         elif not berth.taken:
-            self._rest(berth)
+            self._start_idle_timer(berth)
 
-    def _rest(self, berth: _Berth) -> None:
+    def _start_idle_timer(self, berth: _ServerEntry) -> None:
         loop = asyncio.get_running_loop()
         berth.idle = loop.call_later(self._idle_seconds, self._retire, berth)
 
-    def _retire(self, berth: _Berth) -> "asyncio.Task[None] | None":
+    def _retire(self, berth: _ServerEntry) -> "asyncio.Task[None] | None":
         """Begin to end a server, unless that has begun."""
         if berth not in self._berths:
             return None
@@ -208,7 +208,7 @@ class Fleet:
         return task
 
 
-async def _end(berth: _Berth) -> None:
+async def _end(berth: _ServerEntry) -> None:
     """End a server, or its start. Nobody waits for what may go wrong: the backend's own sweep finds what is left."""
     berth.starting.cancel()
     await asyncio.wait((berth.starting,))

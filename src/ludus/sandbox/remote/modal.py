@@ -17,13 +17,13 @@ from typing import Any
 from ludus.errors import ConfigError, SandboxError, boundary
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.local.limits import SHM_MB
-from ludus.sandbox.owner import Holding, own_mark
-from ludus.sandbox.remote.bundle import receiver
+from ludus.sandbox.owner import OwnedResource, make_owner_mark
+from ludus.sandbox.remote.bundle import build_receive_command
 from ludus.sandbox.remote.fleet import Once
 from ludus.sandbox.remote.link import StdioLink
-from ludus.sandbox.remote.remote_sandbox import Server, welcomed
+from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
 from ludus.sandbox.settings import ModalSettings
-from ludus.sandbox.teardown import to_the_end
+from ludus.sandbox.teardown import run_shielded
 
 _OWNER = "ludus-owner"
 _SLOTD_MB = 96
@@ -41,24 +41,24 @@ class Modal:
         """`token` is Modal's token id and secret; without it, the client looks where it always does."""
         self._settings = settings
         self._token = token
-        self._modal = _library()
-        self._owner = own_mark()
+        self._modal = _import_modal()
+        self._owner = make_owner_mark()
         self._opened = Once(self._open)
 
     def kind(self, spec: SandboxSpec) -> Hashable:
         return spec.network, spec.memory_mb, spec.disk_mb, spec.processes
 
-    async def launch(self, spec: SandboxSpec) -> Server:
+    async def launch(self, spec: SandboxSpec) -> SlotServer:
         if spec.caches or self._settings.mounts:
             raise SandboxError("Modal cannot mount folders of a host: leave out caches and mounts", retryable=False)
-        client, app = await self._opened.done()
+        client, app = await self._opened.run()
         with boundary(SandboxError, "Modal"):
             async with asyncio.timeout(self._settings.start_seconds):
                 sandbox = await self._create(client, app, spec)
         try:
             return await self._start(sandbox, spec)
         except BaseException:
-            await to_the_end(_terminate(sandbox))
+            await run_shielded(_terminate(sandbox))
             raise
 
     async def close(self) -> None:
@@ -74,18 +74,18 @@ class Modal:
                 else await modal.Client.from_env.aio()
             )
             app = await modal.App.lookup.aio(self._settings.app, create_if_missing=True, client=client)
-            for holding in await _held(modal, client, app):
+            for holding in await _list_sandboxes(modal, client, app):
                 if holding.orphaned:
                     await _terminate(await modal.Sandbox.from_id.aio(holding.name, client=client))
         return client, app
 
-    async def holdings(self) -> list[Holding]:
-        client, app = await self._opened.done()
+    async def holdings(self) -> list[OwnedResource]:
+        client, app = await self._opened.run()
         with boundary(SandboxError, "Modal"):
-            return await _held(self._modal, client, app)
+            return await _list_sandboxes(self._modal, client, app)
 
-    async def drop(self, holding: Holding) -> None:
-        client, _ = await self._opened.done()
+    async def drop(self, holding: OwnedResource) -> None:
+        client, _ = await self._opened.run()
         with boundary(SandboxError, "Modal"):
             await _terminate(await self._modal.Sandbox.from_id.aio(holding.name, client=client))
 
@@ -108,15 +108,15 @@ class Modal:
             client=client,
         )
 
-    async def _start(self, sandbox: Any, spec: SandboxSpec) -> Server:
+    async def _start(self, sandbox: Any, spec: SandboxSpec) -> SlotServer:
         settings = self._settings
         with boundary(SandboxError, "Modal"):
-            process = await sandbox.exec.aio(*receiver(settings.python), text=False)
+            process = await sandbox.exec.aio(*build_receive_command(settings.python), text=False)
         link = StdioLink(ModalChannel(process))
         hello = {"view": "image", "exclusive": settings.slots == 1}
         greeting = link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
-        about = await welcomed(link, greeting, slots=settings.slots, trusted=settings.trusted, container=True)
-        return Server(
+        about = await finish_handshake(link, greeting, slots=settings.slots, trusted=settings.trusted, container=True)
+        return SlotServer(
             link,
             about,
             places=settings.slots,
@@ -125,12 +125,12 @@ class Modal:
         )
 
 
-async def _held(modal: Any, client: Any, app: Any) -> list[Holding]:
+async def _list_sandboxes(modal: Any, client: Any, app: Any) -> list[OwnedResource]:
     """The sandboxes of an app, whoever's they are."""
-    found: list[Holding] = []
+    found: list[OwnedResource] = []
     async for sandbox in modal.Sandbox.list.aio(app_id=app.app_id, client=client):
         mark = (await sandbox.get_tags.aio()).get(_OWNER, "")
-        found.append(Holding("modal", "sandbox", str(sandbox.object_id), mark))
+        found.append(OwnedResource("modal", "sandbox", str(sandbox.object_id), mark))
     return found
 
 
@@ -141,7 +141,7 @@ async def _terminate(sandbox: Any) -> None:
             await sandbox.terminate.aio()
 
 
-def _library() -> Any:
+def _import_modal() -> Any:
     try:
         import modal
     except ImportError as error:

@@ -24,15 +24,15 @@ from ludus.errors import SandboxError
 from ludus.http_client import Client, HttpError, Timeouts
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.local.limits import SHM_MB
-from ludus.sandbox.owner import Holding, own_mark
+from ludus.sandbox.owner import OwnedResource, make_owner_mark
 from ludus.sandbox.port.remote_port import STREAMS
-from ludus.sandbox.remote.bundle import bundle, finder
+from ludus.sandbox.remote.bundle import build_bundle, build_file_command
 from ludus.sandbox.remote.fleet import Once
 from ludus.sandbox.remote.link import HttpLink
-from ludus.sandbox.remote.remote_sandbox import Server, welcomed
+from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
 from ludus.sandbox.settings import NomadSettings
-from ludus.sandbox.slotd.frames import Message
-from ludus.sandbox.teardown import to_the_end
+from ludus.sandbox.slotd.frames import Frame
+from ludus.sandbox.teardown import run_shielded
 
 T = TypeVar("T")
 
@@ -57,23 +57,23 @@ class Nomad:
 
     def __init__(self, settings: NomadSettings, *, token: str = "") -> None:
         self._settings = settings
-        self._api = _Api(settings, token)
-        # Each connection through a slot's door has two requests under way; others must not wait for them.
+        self._api = _NomadApi(settings, token)
+        # Each connection through a slot's port has two requests under way; others must not wait for them.
         self._client = Client(connections=settings.slots * (2 * STREAMS + 4) + 8, response_bytes=2**30)
         """For slotds, not for Nomad."""
-        self._owner = own_mark()
+        self._owner = make_owner_mark()
         self._swept = Once(self._sweep)
 
     def kind(self, spec: SandboxSpec) -> Hashable:
         return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
 
-    async def launch(self, spec: SandboxSpec) -> Server:
-        await self._swept.done()
+    async def launch(self, spec: SandboxSpec) -> SlotServer:
+        await self._swept.run()
         name = f"{self._settings.job_prefix}-{self._owner}-{secrets.token_hex(4)}"
         try:
             return await self._start(name, spec)
         except BaseException:
-            await to_the_end(self._purge(name))
+            await run_shielded(self._purge(name))
             raise
 
     async def close(self) -> None:
@@ -83,21 +83,21 @@ class Nomad:
 
     # ---- one job --------------------------------------------------------------------------------------------------
 
-    async def _start(self, name: str, spec: SandboxSpec) -> Server:
+    async def _start(self, name: str, spec: SandboxSpec) -> SlotServer:
         settings, token = self._settings, secrets.token_urlsafe(32)
         try:
             async with asyncio.timeout(settings.start_seconds):
-                body = {"Job": job(settings, spec, name, token)}
+                body = {"Job": build_job(settings, spec, name, token)}
                 # Nomad does not stop when we hang up, so we hear it out even when cancelled.
-                submitted = await to_the_end(self._api.request("POST", "/v1/jobs", _Submitted, body=body))
-                address = await self._address(name, submitted.evaluation)
+                submitted = await run_shielded(self._api.request("POST", "/v1/jobs", _Submitted, body=body))
+                address = await self._wait_for_address(name, submitted.evaluation)
         except TimeoutError:
             raise SandboxError(f"Nomad did not run job {name} within {settings.start_seconds:g} s") from None
         link = HttpLink(self._client, f"http://{address}", token)
-        greeting = self._greet(link, name)
-        about = await welcomed(link, greeting, slots=settings.slots, trusted=settings.trusted, container=spec.network)
+        greeting = self._wait_for_slotd(link, name)
+        about = await finish_handshake(link, greeting, slots=settings.slots, trusted=settings.trusted, container=spec.network)
         bare = settings.driver == "raw_exec"
-        return Server(
+        return SlotServer(
             link,
             about,
             places=settings.slots,
@@ -106,7 +106,7 @@ class Nomad:
             mounts=settings.mounts if bare else None,
         )
 
-    async def _greet(self, link: HttpLink, name: str) -> Message:
+    async def _wait_for_slotd(self, link: HttpLink, name: str) -> Frame:
         """Wait until slotd answers, or Nomad tells that its task has ended."""
         settings = self._settings
         starting = asyncio.create_task(link.start(seconds=settings.start_seconds, lapse=settings.lapse_seconds))
@@ -117,26 +117,26 @@ class Nomad:
         finally:
             starting.cancel()
             watching.cancel()
-            await to_the_end(_ended(starting, watching))
+            await run_shielded(_wait_until_ended(starting, watching))
 
     async def _watch(self, name: str) -> NoReturn:
         """Until the job ends, which it should not."""
         index = 0
         while True:
             path = f"/v1/job/{quote(name, safe='')}/allocations"
-            stubs, index = await self._api.blocking(path, list[_Allocation], index)
-            _check(name, stubs)
+            stubs, index = await self._api.wait_for_change(path, list[_Allocation], index)
+            _raise_if_ended(name, stubs)
 
-    async def _address(self, name: str, evaluation: str) -> str:
+    async def _wait_for_address(self, name: str, evaluation: str) -> str:
         """Where the job's slotd listens, once it runs."""
         index = 0
         while True:
             path = f"/v1/job/{quote(name, safe='')}/allocations"
-            stubs, index = await self._api.blocking(path, list[_Allocation], index)
-            _check(name, stubs)
+            stubs, index = await self._api.wait_for_change(path, list[_Allocation], index)
+            _raise_if_ended(name, stubs)
             for stub in stubs:
                 if stub.client_status == "running":
-                    return _port(await self._api.request("GET", f"/v1/allocation/{stub.id}", _Allocation))
+                    return _find_address(await self._api.request("GET", f"/v1/allocation/{stub.id}", _Allocation))
             if not stubs and evaluation:
                 await self._check_placement(evaluation)
 
@@ -150,12 +150,12 @@ class Nomad:
         with suppress(NomadError):  # the next driver's sweep is the last resort
             await self._api.request("DELETE", f"/v1/job/{quote(name, safe='')}", _Submitted, {"purge": "true"})
 
-    async def holdings(self) -> list[Holding]:
+    async def holdings(self) -> list[OwnedResource]:
         prefix = f"{self._settings.job_prefix}-"
         jobs = await self._api.request("GET", "/v1/jobs", list[_Job], {"prefix": prefix})
-        return [Holding("nomad", "job", job.id, job.id.removeprefix(prefix).rpartition("-")[0]) for job in jobs]
+        return [OwnedResource("nomad", "job", job.id, job.id.removeprefix(prefix).rpartition("-")[0]) for job in jobs]
 
-    async def drop(self, holding: Holding) -> None:
+    async def drop(self, holding: OwnedResource) -> None:
         await self._purge(holding.name)
 
     async def _sweep(self) -> None:
@@ -215,7 +215,7 @@ class _Allocation(Struct, rename="pascal"):
     allocated_resources: _Allocated | None = None
 
 
-class _Api:
+class _NomadApi:
     """Nomad's HTTP API. A request that cannot do harm twice is repeated when Nomad fails."""
 
     def __init__(self, settings: NomadSettings, token: str) -> None:
@@ -229,7 +229,7 @@ class _Api:
         answer, _ = await self._send(method, path, kind, query or {}, body, self._settings.api_seconds)
         return answer
 
-    async def blocking(self, path: str, kind: type[T], index: int) -> tuple[T, int]:
+    async def wait_for_change(self, path: str, kind: type[T], index: int) -> tuple[T, int]:
         """A blocking query: an answer when something changed since `index`, and the index to ask with next."""
         query = {"index": str(index), "wait": f"{_WAIT_SECONDS}s"}
         return await self._send("GET", path, kind, query, None, self._settings.api_seconds + _WAIT_SECONDS)
@@ -255,7 +255,7 @@ class _Api:
             else:
                 if response.status < 300:
                     index = response.header("X-Nomad-Index")
-                    return _decoded(response.body, kind), int(index) if index.isdigit() else 0
+                    return _decode(response.body, kind), int(index) if index.isdigit() else 0
                 words = response.body[:300].decode(errors="replace").strip()
                 problem = NomadError(f"Nomad answered {response.status}: {words}", status=response.status)
                 if response.status < 500:
@@ -264,34 +264,34 @@ class _Api:
         raise problem
 
 
-def _decoded(data: bytes, kind: type[T]) -> T:
+def _decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise NomadError(f"Nomad's answer is not understood: {error}") from error
 
 
-def _check(name: str, allocations: list[_Allocation]) -> None:
+def _raise_if_ended(name: str, allocations: list[_Allocation]) -> None:
     for allocation in allocations:
         if allocation.client_status in _FAILED:
-            raise SandboxError(f"job {name} {allocation.client_status}: {_events(allocation)}")
+            raise SandboxError(f"job {name} {allocation.client_status}: {_describe_events(allocation)}")
 
 
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
+async def _wait_until_ended(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.wait(tasks)
     for task in tasks:
         if not task.cancelled():
             task.exception()
 
 
-def _events(allocation: _Allocation) -> str:
+def _describe_events(allocation: _Allocation) -> str:
     """What Nomad tells of a task that failed."""
     states = (allocation.task_states or {}).values()
     words = [event.display_message or event.type for state in states for event in state.events or []]
     return "; ".join(words[-4:]) or "no reason was given"
 
 
-def _port(allocation: _Allocation) -> str:
+def _find_address(allocation: _Allocation) -> str:
     given = allocation.allocated_resources
     for port in (given.shared.ports if given else None) or []:
         if port.label == _PORT:
@@ -302,15 +302,15 @@ def _port(allocation: _Allocation) -> str:
 # ---- what a job looks like ----------------------------------------------------------------------------------------
 
 
-def job(settings: NomadSettings, spec: SandboxSpec, name: str, token: str) -> dict[str, Any]:
+def build_job(settings: NomadSettings, spec: SandboxSpec, name: str, token: str) -> dict[str, Any]:
     """The job that runs one slotd."""
     task = {
         "Name": _TASK,
         "Driver": "docker" if settings.driver == "docker" else "raw_exec",
-        "Config": _config(settings, spec),
+        "Config": _build_config(settings, spec),
         "Env": settings.env,
-        "Resources": _resources(settings, spec),
-        "Templates": _templates(settings, token),
+        "Resources": _build_resources(settings, spec),
+        "Templates": _build_templates(settings, token),
         "KillTimeout": 10_000_000_000,
         "KillSignal": "SIGTERM",
     }
@@ -333,13 +333,13 @@ def job(settings: NomadSettings, spec: SandboxSpec, name: str, token: str) -> di
     }
 
 
-def _config(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
+def _build_config(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
     tasks, hidden, port = "${NOMAD_TASK_DIR}", "${NOMAD_SECRETS_DIR}", f"${{NOMAD_PORT_{_PORT}}}"
     if settings.driver == "raw_exec":
-        command, *arguments = finder(settings.python, f"{tasks}/slotd", f"{hidden}/slotd.json", port)
+        command, *arguments = build_file_command(settings.python, f"{tasks}/slotd", f"{hidden}/slotd.json", port)
         return {"command": command, "args": arguments}
     if settings.driver == "singularity":
-        binds = [f"{tasks}:/local:ro", f"{hidden}:/secrets:ro", *_shown(settings, spec)]
+        binds = [f"{tasks}:/local:ro", f"{hidden}:/secrets:ro", *_list_binds(settings, spec)]
         options = ["--containall", "--no-home", "--writable-tmpfs", "--cleanenv"]
         options += [part for bind in binds for part in ("--bind", bind)]
         return {
@@ -348,10 +348,10 @@ def _config(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
                 "exec",
                 *options,
                 settings.image,
-                *finder(settings.python, "/local/slotd", "/secrets/slotd.json", port),
+                *build_file_command(settings.python, "/local/slotd", "/secrets/slotd.json", port),
             ],
         }
-    command, *arguments = finder(settings.python, f"{tasks}/slotd", f"{hidden}/slotd.json", port)
+    command, *arguments = build_file_command(settings.python, f"{tasks}/slotd", f"{hidden}/slotd.json", port)
     config: dict[str, Any] = {
         "image": settings.image,
         "entrypoint": [],
@@ -359,7 +359,7 @@ def _config(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
         "args": arguments,
         "ports": [_PORT],
         "pids_limit": spec.processes * settings.slots + 32,
-        "volumes": _shown(settings, spec),
+        "volumes": _list_binds(settings, spec),
     }
     if settings.privileged:
         return {**config, "privileged": True}
@@ -367,20 +367,20 @@ def _config(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
     return {**config, "security_opt": ["no-new-privileges", "apparmor=unconfined"]}
 
 
-def _shown(settings: NomadSettings, spec: SandboxSpec) -> list[str]:
+def _list_binds(settings: NomadSettings, spec: SandboxSpec) -> list[str]:
     """Folders of the node that the container may read."""
     return [
         f"{source}:{target}:ro" for source, target in (*((m.source, m.target) for m in settings.mounts), *spec.caches)
     ]
 
 
-def _resources(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
+def _build_resources(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
     memory = settings.memory_mb or settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
     gpus = {"Devices": [{"Name": "nvidia/gpu", "Count": settings.gpus}]} if settings.gpus else {}
     return {"CPU": settings.cpu_mhz, "MemoryMB": memory, **gpus}
 
 
-def _templates(settings: NomadSettings, token: str) -> list[dict[str, Any]]:
+def _build_templates(settings: NomadSettings, token: str) -> list[dict[str, Any]]:
     config = {
         "token": token,
         "host": "0.0.0.0",
@@ -389,6 +389,6 @@ def _templates(settings: NomadSettings, token: str) -> list[dict[str, Any]]:
         "exclusive": settings.slots == 1 and settings.driver != "raw_exec",
     }
     plain = {"LeftDelim": "<%ludus", "RightDelim": "ludus%>", "ChangeMode": "noop"}
-    program = {"EmbeddedTmpl": base64.b64encode(bundle()).decode(), "DestPath": "local/slotd", "Perms": "0644"}
+    program = {"EmbeddedTmpl": base64.b64encode(build_bundle()).decode(), "DestPath": "local/slotd", "Perms": "0644"}
     told = {"EmbeddedTmpl": msgspec.json.encode(config).decode(), "DestPath": "secrets/slotd.json", "Perms": "0600"}
     return [{**program, **plain}, {**told, **plain}]

@@ -22,7 +22,7 @@ class ProgramChannel:
         self._stdin = process.stdin
         self._stdout = process.stdout
         self._words = b""
-        self._ear = asyncio.create_task(self._hear(process.stderr))
+        self._ear = asyncio.create_task(self._collect_stderr(process.stderr))
 
     @property
     def pid(self) -> int:
@@ -57,7 +57,7 @@ class ProgramChannel:
         with suppress(OSError):
             await self._stdin.wait_closed()
 
-    async def _hear(self, stderr: asyncio.StreamReader) -> None:
+    async def _collect_stderr(self, stderr: asyncio.StreamReader) -> None:
         while data := await stderr.read(_WORDS_BYTES):
             self._words = (self._words + data)[-_WORDS_BYTES:]
 

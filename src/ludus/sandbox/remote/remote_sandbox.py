@@ -18,15 +18,15 @@ from msgspec import Struct
 
 from ludus.errors import SandboxError
 from ludus.sandbox import WORKSPACE, ExecResult, SandboxSpec
-from ludus.sandbox.local.limits import Held
-from ludus.sandbox.port.local_port import Answer
-from ludus.sandbox.port.remote_port import open_passage
+from ludus.sandbox.local.limits import LimitStatus
+from ludus.sandbox.port.local_port import ProtocolFactory
+from ludus.sandbox.port.remote_port import open_remote_port
 from ludus.sandbox.remote.link import Link
 from ludus.sandbox.settings import Mount
-from ludus.sandbox.shell import Shell
+from ludus.sandbox.shell import SlotShell
 from ludus.sandbox.shell_sandbox import Layout, ShellSandbox
-from ludus.sandbox.slotd.frames import Message
-from ludus.sandbox.teardown import to_the_end
+from ludus.sandbox.slotd.frames import Frame
+from ludus.sandbox.teardown import run_shielded
 
 MARGIN_SECONDS = 60.0
 """How much longer than a command's own time limit we wait for slotd, which enforces it."""
@@ -35,18 +35,18 @@ _OPEN_SECONDS = 90.0
 _CLOSE_SECONDS = 60.0
 
 
-class About(Struct, frozen=True):
+class SlotdInfo(Struct, frozen=True):
     """What a slotd says of itself."""
 
     version: int
     python: str
     isolation: str
-    """`namespaces`, `user` or `none`: see `slotd/enter.py`."""
+    """`namespaces`, `user` or `none`: see `slotd/first_process.py`."""
     why: str = ""
     """Why it is not better."""
 
 
-def demand(about: About, *, slots: int, trusted: bool, container: bool) -> None:
+def check_isolation(about: SlotdInfo, *, slots: int, trusted: bool, container: bool) -> None:
     """Refuse a server whose slots would not be kept apart as they must.
 
     `container`: slotd has a container to itself, which keeps a single slot from the host and from the network.
@@ -59,12 +59,12 @@ def demand(about: About, *, slots: int, trusted: bool, container: bool) -> None:
     )
 
 
-async def welcomed(link: Link, greeting: Awaitable[Message], *, slots: int, trusted: bool, container: bool) -> About:
+async def finish_handshake(link: Link, greeting: Awaitable[Frame], *, slots: int, trusted: bool, container: bool) -> SlotdInfo:
     """What the slotd behind a new link says of itself, once it has answered the greeting. A link to one that does not
     answer, or that `demand` refuses, is closed."""
     try:
-        about = msgspec.convert((await greeting).head, About)
-        demand(about, slots=slots, trusted=trusted, container=container)
+        about = msgspec.convert((await greeting).head, SlotdInfo)
+        check_isolation(about, slots=slots, trusted=trusted, container=container)
     except BaseException:
         await link.close()
         raise
@@ -96,16 +96,16 @@ class _RemoteShell:
         execution = f"{self._series}-{next(self._executions)}"
         async with self._turn:
             try:
-                rest = await self._send_ahead(execution, stdin or b"")
+                rest = await self._send_input_parts(execution, stdin or b"")
                 body, limit = command + rest, seconds + MARGIN_SECONDS
                 reply = await self._call({**head, "execution": execution}, body, seconds=limit)
             except asyncio.CancelledError:
                 with suppress(SandboxError):  # found by the next command; this caller has gone
-                    await to_the_end(self._call({"op": "cancel", "execution": execution}, seconds=MARGIN_SECONDS))
+                    await run_shielded(self._call({"op": "cancel", "execution": execution}, seconds=MARGIN_SECONDS))
                 raise
-        return _result(reply)
+        return _parse_result(reply)
 
-    async def _send_ahead(self, execution: str, stdin: bytes) -> bytes:
+    async def _send_input_parts(self, execution: str, stdin: bytes) -> bytes:
         """Send a long input in parts, so that slotd never holds more than one of them. What is left is the last."""
         offset = 0
         while len(stdin) - offset > _PART_BYTES:
@@ -115,18 +115,18 @@ class _RemoteShell:
             offset += len(part)
         return stdin[offset:]
 
-    async def fresh(self) -> None:
+    async def restart(self) -> None:
         async with self._turn:
-            await to_the_end(self._call({"op": "fresh"}, seconds=MARGIN_SECONDS))
+            await run_shielded(self._call({"op": "restart"}, seconds=MARGIN_SECONDS))
 
     async def reset(self) -> None:
         async with self._turn:
-            await to_the_end(self._call({"op": "reset"}, seconds=_OPEN_SECONDS))
+            await run_shielded(self._call({"op": "reset"}, seconds=_OPEN_SECONDS))
 
-    def door(self, answer: Answer) -> AbstractAsyncContextManager[int]:
+    def open_port(self, make_protocol: ProtocolFactory) -> AbstractAsyncContextManager[int]:
         if self._closed:
             raise SandboxError("the slot is closed")
-        return open_passage(self._link, self._slot, answer)
+        return open_remote_port(self._link, self._slot, make_protocol)
 
     async def close(self) -> None:
         """End the slot. A command under way is told, and does not have to end first."""
@@ -136,20 +136,20 @@ class _RemoteShell:
             with suppress(SandboxError):  # the server is gone, and the slot with it
                 await closing
 
-    def _call(self, head: dict[str, Any], body: bytes = b"", *, seconds: float) -> Coroutine[Any, Any, Message]:
+    def _call(self, head: dict[str, Any], body: bytes = b"", *, seconds: float) -> Coroutine[Any, Any, Frame]:
         if self._closed:
             raise SandboxError("the slot is closed")
         return self._link.call({**head, "slot": self._slot}, body, seconds=seconds)
 
 
-def _result(reply: Message) -> ExecResult:
+def _parse_result(reply: Frame) -> ExecResult:
     head, out = reply.head, int(reply.head["out"])
     return ExecResult(
         reply.body[:out], reply.body[out:], head["code"], head["timed_out"], head["truncated"], head["seconds"]
     )
 
 
-def _layout(reply: Message) -> Layout:
+def _parse_layout(reply: Frame) -> Layout:
     paths: dict[str, str] = reply.head["paths"]
     return Layout(**{name: paths[name] for name in ("workspace", "tmp", "io", "lib", "jobs", "bash")})
 
@@ -159,7 +159,7 @@ class RemoteSandbox(ShellSandbox):
 
     def __init__(self, spec: SandboxSpec, shell: _RemoteShell, layout: Layout, resources: AsyncExitStack) -> None:
         # `ShellSandbox` uses no more of a shell than this one has; the folder for input is on slotd's side.
-        super().__init__(spec, cast(Shell, shell), Path("/"), layout, resources)
+        super().__init__(spec, cast(SlotShell, shell), Path("/"), layout, resources)
         self._remote = shell
 
     async def _run(self, command: str, *, seconds: float, keep: int, stdin: bytes | None = None) -> ExecResult:
@@ -171,13 +171,13 @@ class RemoteSandbox(ShellSandbox):
         """Make the slot as it was when it was opened: its processes, files and shared memory are gone."""
         await self._remote.reset()
         self._jobs, self._results = {}, {}
-        await self.lay_base()
+        await self.upload_base()
 
-    def door(self, answer: Answer) -> AbstractAsyncContextManager[int]:
-        """For `doorway.open_door`."""
-        return self._remote.door(answer)
+    def open_port(self, make_protocol: ProtocolFactory) -> AbstractAsyncContextManager[int]:
+        """For `local_port.open_port`."""
+        return self._remote.open_port(make_protocol)
 
-    async def lay_base(self) -> None:
+    async def upload_base(self) -> None:
         """Copy what the workspace starts with into the slot."""
         for layer in self.spec.base:
             try:
@@ -186,13 +186,13 @@ class RemoteSandbox(ShellSandbox):
                 raise SandboxError(f"sandbox.base '{layer}' cannot be used: {error}", retryable=False) from error
 
 
-class Server:
+class SlotServer:
     """One slotd, and the container or host it runs in. Made by a backend, used by a `Fleet`."""
 
     def __init__(
         self,
         link: Link,
-        about: About,
+        about: SlotdInfo,
         *,
         places: int,
         end: Callable[[], Awaitable[None]],
@@ -221,9 +221,9 @@ class Server:
         """Whether a new slot finds nothing of those before it. Without namespaces, something might have stayed."""
         return self.about.isolation == "namespaces"
 
-    def limits(self) -> tuple[Held, ...]:
+    def describe_limits(self) -> tuple[LimitStatus, ...]:
         """Which limits hold for its slots, for people."""
-        return limits_held(self.about, container=self._held)
+        return describe_server_limits(self.about, container=self._held)
 
     async def open(self, spec: SandboxSpec, given_back: Callable[[], Awaitable[None]]) -> RemoteSandbox:
         name = f"s{next(self._names)}_{secrets.token_hex(3)}"
@@ -240,21 +240,21 @@ class Server:
             reply = await call
         except asyncio.CancelledError:
             with suppress(SandboxError):
-                await to_the_end(self._link.call({"op": "close", "slot": name}, seconds=_CLOSE_SECONDS))
+                await run_shielded(self._link.call({"op": "close", "slot": name}, seconds=_CLOSE_SECONDS))
             raise
         shell, resources = _RemoteShell(self._link, name), AsyncExitStack()
         resources.push_async_callback(given_back)
         resources.push_async_callback(shell.close)
-        box = RemoteSandbox(spec, shell, _layout(reply), resources)
+        box = RemoteSandbox(spec, shell, _parse_layout(reply), resources)
         try:
-            await box.lay_base()
+            await box.upload_base()
         except BaseException:
             await box.close()
             raise
         return box
 
     async def close(self) -> None:
-        await to_the_end(self._close())
+        await run_shielded(self._close())
 
     async def _close(self) -> None:
         try:
@@ -263,18 +263,18 @@ class Server:
             await self._end()
 
 
-def limits_held(about: About, *, container: Sequence[str]) -> tuple[Held, ...]:
+def describe_server_limits(about: SlotdInfo, *, container: Sequence[str]) -> tuple[LimitStatus, ...]:
     """Which limits hold for the slots of a server; `container` names those that its container enforces for all."""
     inside = about.isolation == "namespaces"
-    memory = Held("memory", "resource limit: per process, not per slot", False)
+    memory = LimitStatus("memory", "resource limit: per process, not per slot", False)
     if "memory" in container:
-        memory = Held("memory", "the container's control group", True)
-    processes = Held("processes", "resource limit of the slot's own user", True)
+        memory = LimitStatus("memory", "the container's control group", True)
+    processes = LimitStatus("processes", "resource limit of the slot's own user", True)
     if about.isolation == "none":
         strong = "processes" in container
-        processes = Held("processes", "the container's control group" if strong else "nothing", strong)
-    disk = Held("disk", "size of the slot's own file systems", True)
+        processes = LimitStatus("processes", "the container's control group" if strong else "nothing", strong)
+    disk = LimitStatus("disk", "size of the slot's own file systems", True)
     if not inside:
         strong = "disk" in container
-        disk = Held("disk", "size of the container's own file systems" if strong else "nothing", strong)
-    return memory, processes, disk, Held("time and output", "slotd", True)
+        disk = LimitStatus("disk", "size of the container's own file systems" if strong else "nothing", strong)
+    return memory, processes, disk, LimitStatus("time and output", "slotd", True)

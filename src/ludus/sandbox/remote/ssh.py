@@ -16,11 +16,11 @@ from collections.abc import Hashable
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.owner import Holding
-from ludus.sandbox.remote.bundle import receiver
+from ludus.sandbox.owner import OwnedResource
+from ludus.sandbox.remote.bundle import build_receive_command
 from ludus.sandbox.remote.link import StdioLink
 from ludus.sandbox.remote.program import run_program
-from ludus.sandbox.remote.remote_sandbox import Server, welcomed
+from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
 from ludus.sandbox.settings import SshSettings
 
 _ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
@@ -37,7 +37,7 @@ class Ssh:
     def kind(self, spec: SandboxSpec) -> Hashable:
         return "any"
 
-    async def launch(self, spec: SandboxSpec) -> Server:
+    async def launch(self, spec: SandboxSpec) -> SlotServer:
         host = min(self._used, key=lambda name: self._used[name])
         if self._used[host]:
             room = len(self._settings.hosts) * self._settings.slots
@@ -49,31 +49,31 @@ class Ssh:
             self._used[host] -= 1
             raise
 
-    async def holdings(self) -> list[Holding]:
+    async def holdings(self) -> list[OwnedResource]:
         return []
 
-    async def drop(self, holding: Holding) -> None:
+    async def drop(self, holding: OwnedResource) -> None:
         raise AssertionError("there are none")
 
     async def close(self) -> None:
         """Nothing is left over there when its servers are ended."""
 
-    async def _start(self, host: str) -> Server:
+    async def _start(self, host: str) -> SlotServer:
         settings = self._settings
-        link = StdioLink(await run_program(ssh_command(settings, host)))
+        link = StdioLink(await run_program(build_ssh_command(settings, host)))
         greeting = link.start({"view": "system"}, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
         try:
-            about = await welcomed(link, greeting, slots=settings.slots, trusted=settings.trusted, container=False)
+            about = await finish_handshake(link, greeting, slots=settings.slots, trusted=settings.trusted, container=False)
         except SandboxError as error:
             raise SandboxError(f"host '{host}' runs no slots: {error}", retryable=error.retryable) from error
 
         async def end() -> None:
             self._used[host] -= 1
 
-        return Server(link, about, places=settings.slots, end=end, env=settings.env, mounts=settings.mounts)
+        return SlotServer(link, about, places=settings.slots, end=end, env=settings.env, mounts=settings.mounts)
 
 
-def ssh_command(settings: SshSettings, host: str) -> list[str]:
+def build_ssh_command(settings: SshSettings, host: str) -> list[str]:
     """How slotd is started on a host. What goes through the host's shell is the same text always."""
     options = [*_PLAIN, *_ALIVE, "-o", f"ConnectTimeout={settings.connect_seconds:.0f}"]
     options += ("-o", "StrictHostKeyChecking=yes")
@@ -87,4 +87,4 @@ def ssh_command(settings: SshSettings, host: str) -> list[str]:
         options += ("-p", str(settings.port))
     if settings.user:
         options += ("-l", settings.user)
-    return ["ssh", *options, "--", host, f"exec {shlex.join(receiver(settings.python))}"]
+    return ["ssh", *options, "--", host, f"exec {shlex.join(build_receive_command(settings.python))}"]

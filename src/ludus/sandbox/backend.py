@@ -1,0 +1,170 @@
+"""What a backend is: a class that makes slots in one place, such as this machine, Docker or a cluster.
+
+There are two kinds. A `SlotBackend` makes single slots (`create`). A `RemoteBackend` (`sandbox/remote/fleet.py`) starts
+servers that hold several slots each (`launch`). Everything that is known about a backend is in its class: its name, its
+settings, how it is made from them, whether it isolates, and how to find out whether it works on this machine. The
+backends of Ludus are listed in `sandbox/backends.py`.
+
+A backend of your own is a class like this one, chosen with `--sandbox.backend my_file.py:Mine`. Its settings are given
+in `sandbox.options`:
+
+    class MineSettings(BackendSettings, frozen=True):
+        url: str
+        token_var: str = ""
+
+    class Mine(SlotBackend[MineSettings]):
+        name = "mine"
+        Settings = MineSettings
+
+        async def create(self, spec: SandboxSpec) -> Sandbox:
+            return await open_my_slot(self.settings.url, self.secrets["token"], spec)
+
+It is constructed as `Mine(settings, secrets)`. The constructor must not start anything: what a backend needs is started
+when the first slot is created, and ended by `close`.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+from msgspec import Struct, field
+
+from ludus.errors import SandboxError
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.local.limits import LimitStatus
+from ludus.sandbox.owner import OwnedResource
+from ludus.settings import Settings
+from ludus.types import Count, Positive
+
+S = TypeVar("S", bound=Struct)
+
+State = Literal["works", "ready", "off", "broken"]
+"""`works`: a slot ran. `ready`: what the backend needs is here, but nothing was run. `off`: it is not here."""
+
+ReadSecret = Callable[[str, str], str]
+"""Returns the value of an environment variable, given its name and the setting that names it. An empty name gives an
+empty value."""
+
+
+class BackendSettings(Settings, frozen=True, tag_field="backend"):
+    """Base class of a backend's settings. Fields that end in `_var` name environment variables that hold secrets."""
+
+
+class Mount(Settings, frozen=True):
+    """A folder of the host that slots may read, such as a cache of packages or repositories."""
+
+    source: str
+    """Where it is on the host that runs the containers."""
+    target: str
+    """Where slots see it."""
+
+
+class RemoteSettings(BackendSettings, frozen=True):
+    """The settings that all remote backends have."""
+
+    slots: Count = 1
+    """Slots per container or host."""
+    python: str = "python3"
+    """The Python that runs slotd on the other side: 3.8 or later."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """Variables of the container. They are recorded: no secrets here."""
+    start_seconds: Positive = 120.0
+    """Time for a container to start."""
+    idle_seconds: float = 60.0
+    """How long a container without slots is kept for the next one."""
+    lapse_seconds: Positive = 30.0
+    """After this long without a message, slotd takes the driver for dead and ends its slots, and the driver takes slotd
+    for dead."""
+    mounts: tuple[Mount, ...] = ()
+    """Folders of the host that slots may read."""
+
+
+class BackendFinding(Struct, frozen=True):
+    """Whether one backend, or one profile, works on this machine."""
+
+    backend: str
+    state: State
+    message: str
+    remedy: str = ""
+    limits: tuple[LimitStatus, ...] = ()
+
+
+class SlotSource(Protocol):
+    """Makes the slots of one profile: a `SlotBackend`, or a `Fleet` of servers."""
+
+    async def create(self, spec: SandboxSpec) -> Sandbox: ...
+
+    async def snapshot(self, box: Sandbox) -> SandboxSpec: ...
+
+    async def try_out(self) -> BackendFinding: ...
+
+    async def close(self) -> None: ...
+
+
+class Backend(Generic[S]):
+    """What both kinds of backends have in common."""
+
+    name: ClassVar[str] = ""
+    """The name in `sandbox.backend`, in findings and in errors."""
+    Settings: ClassVar[type[Struct]] = BackendSettings
+
+    def __init__(self, settings: S, secrets: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`secrets`: for each setting `x_var`, the value of the variable that it names, under the key `x`."""
+        self.settings = settings
+        self.secrets = secrets
+
+    @classmethod
+    def isolates(cls, settings: Any) -> bool:
+        """Whether slots with these settings are isolated from each other and from their host. If not,
+        `sandbox.require_sandbox` refuses them."""
+        return False
+
+    @classmethod
+    async def look(cls) -> BackendFinding:
+        """Whether the backend could be used here. Starts, fetches and pays for nothing."""
+        return BackendFinding(cls.name, "ready", "nothing is known about it until it is used")
+
+    async def list_resources(self) -> list[OwnedResource]:
+        """What drivers have there, this one and others, if it would outlive them."""
+        return []
+
+    async def remove_resource(self, resource: OwnedResource) -> None:
+        """Remove it, whether it is in use or not."""
+        raise SandboxError(f"{self.name} has nothing to remove", retryable=False)
+
+    async def close(self) -> None:
+        """Give back what the backend holds. Called once, when all its slots are closed."""
+
+
+class SlotBackend(Backend[S]):
+    """A backend that makes single slots."""
+
+    async def check(self) -> None:
+        """Called before the first slot. Raises ConfigError, with the reason and the fix, if no slot can be made."""
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """A fresh slot. Raises SandboxError if there can be none, and leaves nothing behind."""
+        raise NotImplementedError(f"{type(self).__name__}.create")
+
+    async def snapshot(self, box: Sandbox) -> SandboxSpec:
+        """The spec of slots that start with what /workspace is in `box` now."""
+        raise SandboxError("slots of this kind have no snapshots", retryable=False)
+
+    async def try_out(self) -> BackendFinding:
+        """Make a slot, run a command in it and close it. Raises LudusError if that fails."""
+        await self.check()
+        box = await self.create(SandboxSpec(disk_mb=64))
+        try:
+            await box.exec("true")
+        finally:
+            await box.close()
+        return BackendFinding(self.name, "works", "a slot ran")
+
+
+def look_for_program(backend: str, program: str, remedy: str) -> BackendFinding:
+    """Whether a program that a backend needs is installed."""
+    path = shutil.which(program)
+    if path is None:
+        return BackendFinding(backend, "off", f"there is no program '{program}'", f"install it; then {remedy}")
+    return BackendFinding(backend, "ready", f"{path} is here", remedy)

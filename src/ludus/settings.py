@@ -6,8 +6,27 @@ A field's default is the setting's default. The string below a field documents i
 Settings never hold a secret. A field that ends in `_var` or `_vars` names the environment variables that hold secrets.
 """
 
+from typing import Any, ClassVar
+
+import msgspec
 from msgspec import Struct
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A group of settings. Unknown names are refused."""
+
+    added: ClassVar[tuple[str, ...]] = ()
+    """Fields that were added after runs had been recorded. They are left out of records and hashes while they have
+    their default, so that older runs can be resumed."""
+
+
+def get_recorded(settings: Struct) -> dict[str, Any]:
+    """The fields that are recorded: all but those in `added` that have their default."""
+    added = getattr(settings, "added", ())
+    fields = msgspec.structs.fields(type(settings))
+    unset = {f.name for f in fields if f.name in added and getattr(settings, f.name) == _get_default(f)}
+    return {name: value for name, value in msgspec.structs.asdict(settings).items() if name not in unset}
+
+
+def _get_default(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()

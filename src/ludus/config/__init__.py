@@ -4,7 +4,7 @@
 
 Files are merged key by key; a list or a plain value replaces what was there. A dotted flag (`--env.group_size 4`) sets
 what it names: a text field takes the flag's words as they are, any other field reads them as YAML. The `env` section
-holds two kinds of keys side by side: those of `EnvConfig`, and the fields of the environment itself.
+holds two kinds of keys side by side: those of `EnvSettings`, and the fields of the environment itself.
 
 This module and `cli` are the only readers of settings and environment variables. A secret is named by its variable
 (`api_key_var`), read when a client is built, and is no part of a `Config`, so that `to_record` cannot leak it; there is
@@ -22,6 +22,7 @@ import yaml
 from msgspec import Struct
 from msgspec import inspect as kinds
 
+from ludus.batch import EnvSettings
 from ludus.config.reading import (
     Layer,
     Problems,
@@ -36,7 +37,7 @@ from ludus.config.reading import (
 )
 from ludus.config.references import load_env_class
 from ludus.config.secrets import exposed
-from ludus.config.tree import FREE, SECTIONS, Config, EnvConfig
+from ludus.config.tree import FREE, SECTIONS, Config
 from ludus.errors import ConfigError
 from ludus.models.embedded import EmbeddedSettings
 from ludus.types import to_json
@@ -102,18 +103,18 @@ def _with_type(section: Any, silent: str) -> Any:
 def _env_section(section: Any, problems: "Problems") -> tuple[Any, Tree]:
     """The section in two: what Ludus reads, and the environment's own fields with their defaults."""
     if not is_tree(section):
-        problems.wrong("env", EnvConfig, section)
+        problems.wrong("env", EnvSettings, section)
         return {}, {}
     given = dict(section)
-    ours = {f.name: given.pop(f.name) for f in msgspec.structs.fields(EnvConfig) if f.name in given}
-    env = fitted(ours, EnvConfig, "env", problems)
+    ours = {f.name: given.pop(f.name) for f in msgspec.structs.fields(EnvSettings) if f.name in given}
+    env = fitted(ours, EnvSettings, "env", problems)
     name = env.get("name", "")
     if not name or not isinstance(name, str):
         for key in given:
-            problems.unknown("env", key, [f.name for f in msgspec.structs.fields(EnvConfig)])
+            problems.unknown("env", key, [f.name for f in msgspec.structs.fields(EnvSettings)])
         return env, {}
     kind = load_env_class(name)
-    options = fitted(given, kind, "env", problems, also=EnvConfig)
+    options = fitted(given, kind, "env", problems, also=EnvSettings)
     if problems.found:
         return env, {}
     try:

@@ -4,22 +4,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ludus.config.tree import Config, SameSettings, TrainConfig
+from ludus.config.tree import Config, SameSettings
+from ludus.reflact.train_settings import TrainSettings, check_settings
 
 if TYPE_CHECKING:
     from ludus.reflact.proposers import Proposer
-    from ludus.reflact.train_settings import TrainSettings
 
 
-def build_proposer(train: TrainConfig) -> "Proposer":
-    """Who proposes changes to the skill."""
+def build_proposer(train: TrainSettings) -> "Proposer":
+    """Make the proposer that the settings name."""
     if train.proposer == "analysts":
         from ludus.reflact.proposers.analysts import Analysts
 
         return Analysts()
     from ludus.reflact.proposers.exemplars import Exemplars
 
-    return Exemplars(**msgspec.structs.asdict(train.exemplars))
+    return Exemplars(train.exemplars)
 
 
 def has_optimizer(config: Config) -> bool:
@@ -27,12 +27,9 @@ def has_optimizer(config: Config) -> bool:
     return config.train.proposer == "analysts" or not isinstance(config.optimizer, SameSettings)
 
 
-def train_settings(config: Config) -> "TrainSettings":
-    """What the trainer is told. Without an optimizer's model there is nobody to write guidance or a memory."""
-    from ludus.reflact.train_settings import TrainSettings, checked
-
-    fields = {f.name: getattr(config.train, f.name) for f in msgspec.structs.fields(TrainSettings)}
-    settings = checked(TrainSettings(**fields))
+def train_settings(config: Config) -> TrainSettings:
+    """The settings of the trainer, checked. Without an optimizer's model there is no slow update and no memory."""
+    settings = check_settings(config.train)
     if has_optimizer(config):
         return settings
     return msgspec.structs.replace(settings, slow=msgspec.structs.replace(settings.slow, enabled=False), memory=False)

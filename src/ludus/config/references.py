@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from ludus.config.tree import EnvConfig
+from ludus.batch import EnvSettings
 from ludus.env import Env
 from ludus.envs import BUILTIN
 from ludus.errors import ConfigError, suggest
@@ -52,7 +52,7 @@ def _checked_class(kind: type[Env], name: str) -> type[Env]:
             f"env.name: {kind.__name__} in '{name}' makes an option of '{facts[0]}', which is a fact about the "
             f"environment: write {facts[0]}: ClassVar[…] = …, or leave its type out"
         )
-    both = fields & {f.name for f in msgspec.structs.fields(EnvConfig)}
+    both = fields & {f.name for f in msgspec.structs.fields(EnvSettings)}
     if both:
         raise ConfigError(
             f"env.name: {kind.__name__} in '{name}' has a field '{min(both)}', a name that Ludus uses itself; rename it"

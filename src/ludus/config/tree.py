@@ -5,12 +5,13 @@ never a setting; settings that end in `_var` or `_vars` name the environment var
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta, field
+from msgspec import field
 
 from ludus.agent import AgentSettings, Limits
+from ludus.batch import EnvSettings
 from ludus.gateway.settings import GatewaySettings
 from ludus.models.anthropic import AnthropicSettings
 from ludus.models.embedded import EmbeddedSettings
@@ -28,37 +29,21 @@ from ludus.sandbox.settings import (
     Profile,
     SshSettings,
 )
-from ludus.settings import Settings as Recipe
+from ludus.settings import Settings
 from ludus.tools.settings import ToolsSettings
 from ludus.types import Count, Positive, Sampling, Whole
-
-
-class EnvConfig(Recipe, frozen=True):
-    """What is asked. Beside these keys stand the environment's own, such as `env.path` of `gsm8k`."""
-
-    name: str = ""
-    """A built-in name (`ludus envs`), `module:Class`, or a file: `my_env.py`, `my_env.py:Class`."""
-    split: str = "train"
-    """Which tasks: `train`, `test`, or whatever else the environment has."""
-    limit: Count | None = None
-    """Use only the first so many tasks of the split."""
-    ids: tuple[str, ...] | None = None
-    """Use only the tasks with these ids."""
-    group_size: Count = 1
-    """How many rollouts of each task."""
-
 
 ModelSettings = OpenAISettings | AzureSettings | AnthropicSettings | EmbeddedSettings | ScriptedSettings
 
 
-class SameSettings(Recipe, frozen=True, tag_field="type", tag="same"):
+class SameSettings(Settings, frozen=True, tag_field="type", tag="same"):
     """The agent's own model; for a proposer that asks nobody, no model at all."""
 
 
 OptimizerSettings = SameSettings | ModelSettings
 
 
-class SandboxConfig(Recipe, frozen=True):
+class SandboxConfig(Settings, frozen=True):
     """Where the agent acts. Settings that are null are the environment's to decide."""
 
     backend: Literal["bwrap", "local", "docker", "podman", "ssh", "apptainer", "nomad", "modal"] = "bwrap"
@@ -108,35 +93,10 @@ class SandboxConfig(Recipe, frozen=True):
     """Further kinds of slots by name: `backend`, and the settings of that backend's section."""
 
 
-class ExemplarsConfig(Recipe, frozen=True):
-    """How the proposer `exemplars` makes worked examples."""
-
-    most: Count = 12
-    """Examples that a skill may have."""
-    chars: Count = 1_200
-    """How long an example may be, question and answer together."""
-    alike: Annotated[float, Meta(ge=0, le=1)] = 0.7
-    """Share of common words from which two examples are near-duplicates."""
-
-
-class TrainConfig(TrainSettings, Recipe, frozen=True):
-    """How `ludus train` trains the skill. Any change here makes it another run."""
-
-    proposer: Literal["analysts", "exemplars"] = "analysts"
-    """Who has the ideas. `analysts`: the optimizer's model reads rollouts and proposes edits. `exemplars`: worked
-    examples and rules out of rollouts and references, without any model."""
-    exemplars: ExemplarsConfig = ExemplarsConfig()
-    """For `proposer: exemplars`."""
-    sampling: Sampling = Sampling()
-    """How the optimizer's replies are drawn; their length is `reply_tokens`, their seeds are the run's."""
-    prompts: str = ""
-    """A folder with prompts that replace ours by file name; those in a folder `<env name>` in it, for that one only."""
-
-
-class Config(Recipe, frozen=True):
+class Config(Settings, frozen=True):
     """Everything that a run is told. Hashable by content through `to_record`."""
 
-    env: EnvConfig = EnvConfig()
+    env: EnvSettings = EnvSettings()
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """The environment's own fields, all of them; written in the `env` section."""
     agent: AgentSettings = AgentSettings()
@@ -147,7 +107,7 @@ class Config(Recipe, frozen=True):
     sandbox: SandboxConfig = SandboxConfig()
     run: RunSettings = RunSettings()
     budget: Budget = Budget()
-    train: TrainConfig = TrainConfig()
+    train: TrainSettings = TrainSettings()
     data: DataSettings = DataSettings()
     optimizer: OptimizerSettings = SameSettings()
     gateway: GatewaySettings = GatewaySettings()

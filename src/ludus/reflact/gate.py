@@ -12,13 +12,13 @@ is. `margin` and `no_regression` make it stricter; the sealed test split says wh
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
-from ludus.skill import Skill, without_regions
+from ludus.skill import Skill, remove_regions
 
 LEADING_WORDS = (
     "must", "always", "never", "only", "critical", "important", "resolve", "prefer", "ensure", "strict", "verify",
@@ -46,6 +46,10 @@ class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
     """How much higher than the current score a candidate's must be."""
     no_regression: bool = False
     """Also refuse a candidate that does worse on any single item."""
+    rule: str = ""
+    """A rule of your own instead of the built-in one: `module:name` or `file.py:name` (`docs/extending.md`)."""
+
+    added: ClassVar[tuple[str, ...]] = ("rule",)
 
 
 METRICS = {"hard": "passed", "soft": "partial credit", "mixed": "mixed"}
@@ -125,9 +129,9 @@ def project(gate: Gate, hard: float, soft: float) -> float:
     return (1.0 - gate.mixed_weight) * hard + gate.mixed_weight * soft
 
 
-def density(text: str, words: Iterable[str] = LEADING_WORDS) -> float:
+def compute_density(text: str, words: Iterable[str] = LEADING_WORDS) -> float:
     """The share of leading words among the words of a document, protected regions left out."""
-    found = re.findall(r"[a-z0-9]+", without_regions(text).lower())
+    found = re.findall(r"[a-z0-9]+", remove_regions(text).lower())
     leading = {word.lower() for word in words}
     return sum(word in leading for word in found) / len(found) if found else 0.0
 
@@ -138,26 +142,29 @@ def score(gate: Gate, skill: Skill, measure: Measure, items: Iterable[str] | Non
     hard, soft = mean([m.hard for m in marks]), mean([m.soft for m in marks])
     if hard is None or soft is None:
         return None
-    bonus = gate.density_weight * density(skill.text, gate.leading_words) if gate.density else 0.0
+    bonus = gate.density_weight * compute_density(skill.text, gate.leading_words) if gate.density else 0.0
     return project(gate, hard, soft) + bonus
 
 
-Judged = tuple[Skill, Measure]
+Contender = tuple[Skill, Measure]
+
+Rule = Callable[[Gate, Contender, Contender, Contender], Verdict]
+"""Decides about a candidate, as `judge` does: called with the gate, the candidate, the current skill and the best."""
 
 
-def judge(gate: Gate, candidate: Judged, current: Judged, best: Judged) -> Verdict:
+def judge(gate: Gate, candidate: Contender, current: Contender, best: Contender) -> Verdict:
     """Whether the candidate replaces the current skill, and whether it is the best so far."""
-    shared = _shared(candidate[1], current[1])
-    worse = tuple(item for item in shared if _worse(candidate[1].marks[item], current[1].marks[item]))
+    shared = _find_shared(candidate[1], current[1])
+    worse = tuple(item for item in shared if _is_worse(candidate[1].marks[item], current[1].marks[item]))
     own = score(gate, *candidate, shared if gate.enabled else None)
     now = score(gate, *current, shared)
     decision = decide(gate, own, now, new_best=beats(gate, candidate, best), worse=bool(worse))
     new_best = decision.accepted and beats(gate, candidate, best)
-    best_score = score(gate, *best, _shared(candidate[1], best[1]))
+    best_score = score(gate, *best, _find_shared(candidate[1], best[1]))
     return Verdict(decision, own, now, best_score, len(shared), new_best, worse)
 
 
-def _worse(candidate: Mark, current: Mark) -> bool:
+def _is_worse(candidate: Mark, current: Mark) -> bool:
     return candidate.hard < current.hard or candidate.soft < current.soft
 
 
@@ -174,12 +181,12 @@ def decide(
     return Decision.ACCEPT_NEW_BEST if new_best else Decision.ACCEPT
 
 
-def beats(gate: Gate, one: Judged, other: Judged) -> bool:
+def beats(gate: Gate, one: Contender, other: Contender) -> bool:
     """Whether one is strictly better than the other on the items that both were judged on."""
-    shared = _shared(one[1], other[1])
+    shared = _find_shared(one[1], other[1])
     left, right = score(gate, *one, shared), score(gate, *other, shared)
     return left is not None and right is not None and left > right
 
 
-def _shared(one: Measure, other: Measure) -> list[str]:
+def _find_shared(one: Measure, other: Measure) -> list[str]:
     return sorted(one.marks.keys() & other.marks.keys())

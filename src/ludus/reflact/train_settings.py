@@ -4,15 +4,16 @@ Names follow deep learning where the likeness is real: epochs, batches, accumula
 like a learning rate. `checked` turns a mistake into a `ConfigError` before anything is run.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from ludus.errors import ConfigError
 from ludus.reflact.gate import Gate
 from ludus.reflact.schedule import Schedule
-from ludus.types import Count, Whole
+from ludus.settings import Settings, get_recorded
+from ludus.types import Count, Sampling, Whole
 
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 Control = Literal["scheduled", "autonomous", "none"]
@@ -72,8 +73,19 @@ class Appendix(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     """Have the notes merged and shortened when there are more than this; 0 is never."""
 
 
-class TrainSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How a skill is trained."""
+class ExemplarsSettings(Settings, frozen=True, kw_only=True):
+    """How the proposer `exemplars` makes worked examples."""
+
+    most: Count = 12
+    """The most examples that a skill may have."""
+    chars: Count = 1_200
+    """The longest example, question and answer together."""
+    alike: Annotated[float, Meta(ge=0, le=1)] = 0.7
+    """The share of common words from which two examples count as near-duplicates."""
+
+
+class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
+    """How `ludus train` trains the skill. Any change here makes it another run."""
 
     epochs: Count = 4
     """How often every train task is seen."""
@@ -142,8 +154,32 @@ class TrainSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     rewrite_tokens: Count = 64_000
     """The longest reply where it holds a whole document."""
 
+    proposer: str = "analysts"
+    """What proposes changes. `analysts`: the optimizer's model reads rollouts and proposes edits. `exemplars`: worked
+    examples and rules, made from rollouts and references without any model. Or a class of your own: `module:Class`, or
+    a file: `mine.py`, `mine.py:Class` (`docs/extending.md`)."""
+    exemplars: ExemplarsSettings = ExemplarsSettings()
+    """For `proposer: exemplars`."""
+    sampling: Sampling = Sampling()
+    """How the optimizer's replies are sampled. Their length is `reply_tokens`; their seeds come from `seed`."""
+    prompts: str = ""
+    """A folder with prompts that replace those of Ludus by file name. Files in its folder `<env name>` apply to that
+    environment only."""
+    proposer_options: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Options of a proposer of your own: the fields of its class."""
 
-def checked(settings: TrainSettings) -> TrainSettings:
+    added: ClassVar[tuple[str, ...]] = ("proposer_options",)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The fields that are hashed into a run's identity. The proposer, the prompts and the optimizer's sampling are
+        hashed there by themselves."""
+        apart = {"proposer", "exemplars", "sampling", "prompts"}
+        fields = {name: value for name, value in get_recorded(self).items() if name not in apart}
+        return {**fields, "gate": get_recorded(self.gate)}
+
+
+def check_settings(settings: TrainSettings) -> TrainSettings:
     """The settings, with every value tried against its type: Python does not do that by itself."""
     try:
         settings = msgspec.convert(msgspec.to_builtins(settings), TrainSettings)

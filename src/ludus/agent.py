@@ -18,13 +18,13 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 from msgspec import Struct, field
 
 from ludus.errors import LudusError, ModelError, ToolBroken, raise_first
-from ludus.harness import Harness, HarnessSettings
+from ludus.harness import Acted, Harness, HarnessSettings
 from ludus.models import Model
 from ludus.models.token_estimate import prompt_tokens, text_tokens
 from ludus.settings import Settings
@@ -41,6 +41,7 @@ from ludus.types import (
     Positive,
     Sampling,
     StopReason,
+    Task,
     ToolResult,
     ToolSpec,
     Turn,
@@ -105,6 +106,25 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     """The same for its `verify`."""
 
 
+class Actor(Protocol):
+    """An agent that acts in place of the loop, in this process and without a slot."""
+
+    @property
+    def name(self) -> str:
+        """Which agent and model act: the model's name on records, and part of the policy's fingerprint."""
+        ...
+
+    async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> Acted:
+        """Do the task once. `opening` starts with the system text, if there is one, and has the skill in it.
+
+        Raises:
+            ModelError: the agent or its model could not be run. The rollout is then a failure and is run again.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Policy:
     """A model and everything that shapes how it acts. RL trains `model`; skill training trains `skill`."""
@@ -121,15 +141,27 @@ class Policy:
     skill_as: SkillAs = "text"
     """How the agent gets the skill: in the system text, as a file in its slot that the system text names, or both."""
     harness: Harness | None = None
-    """A command-line agent that acts in place of the loop; None: the loop does."""
+    """A command-line agent that acts in place of the loop, in a slot, with the policy's model."""
     examples_as: ExamplesAs = "text"
-    """Where the skill's worked examples stand: in its text, or as earlier turns of the conversation."""
+    """Where the skill's worked examples are: in its text, or as earlier turns of the conversation."""
+    actor: Actor | None = None
+    """An agent that acts in place of the loop and of the policy's model."""
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model on records."""
+        return self.model.name if self.actor is None else self.actor.name
+
+    @property
+    def agent_name(self) -> str:
+        """The name of the agent that acts in place of the loop; empty if the loop acts."""
+        return self.harness.name if self.harness else self.actor.name if self.actor else ""
 
     @cached_property
     def fingerprint(self) -> str:
         """Equal for policies that act alike, whatever process or machine they live in."""
         skill = self.skill.hash if self.skill else ""
-        parts = (self.model.name, skill, self.sampling, self.limits, self.system, self.toolsets)
+        parts = (self.model_name, skill, self.sampling, self.limits, self.system, self.toolsets)
         if self.skill_as != "text":
             parts = (*parts, self.skill_as)
         if self.harness is not None:
@@ -161,7 +193,9 @@ class Policy:
         """The skill's worked examples as turns that come before the task's own."""
         if self.skill is None or self.examples_as == "text":
             return ()
-        pairs = ((Message("user", one.input), Message("assistant", one.output)) for one in parse_examples(self.skill.text))
+        pairs = (
+            (Message("user", one.input), Message("assistant", one.output)) for one in parse_examples(self.skill.text)
+        )
         return tuple(message for pair in pairs for message in pair)
 
 
@@ -189,7 +223,7 @@ async def turns(
     for number in range(1, limits.turns + 1):
         started = time.monotonic()
         try:
-            completion = await policy.model.complete(messages, specs, _sampling(policy.sampling, seed, number))
+            completion = await policy.model.complete(messages, specs, seed_sampling(policy.sampling, seed, number))
         except ModelError as error:
             if error.too_long and number > 1:
                 return
@@ -209,8 +243,8 @@ async def turns(
             return
 
 
-def _sampling(sampling: Sampling, seed: int | None, turn: int) -> Sampling:
-    """The same rollout seed must not draw the same noise every turn."""
+def seed_sampling(sampling: Sampling, seed: int | None, turn: int = 1) -> Sampling:
+    """The sampling of one turn: its seed differs from turn to turn, so that no two draw the same noise."""
     if seed is None:
         return sampling
     return msgspec.structs.replace(sampling, seed=((sampling.seed or 0) + seed + turn * 1_000_003) % 2**31)

@@ -30,12 +30,13 @@ from ludus.errors import ConfigError, LudusError, StoreError, describe_error
 from ludus.rollout import Job, RunOptions, as_group, derive_seed, group_jobs
 from ludus.runner import address_jobs, find_missing, run_stored
 from ludus.sandbox.pool import Pool
+from ludus.settings import Settings
 from ludus.stats import Summary, summarize
 from ludus.store import RunDir
 from ludus.tokens.sequences import find_mode
 from ludus.tools.distributions import Distribution, draw
 from ludus.tools.toolsets import choose
-from ludus.types import Failure, Group, JsonObject, Message, Rollout, Task, ToolError, Usage, to_json
+from ludus.types import Count, Failure, Group, JsonObject, Message, Rollout, Task, ToolError, Usage, to_json
 
 GROUPS = "groups.jsonl"
 SAMPLES = "samples.jsonl"
@@ -44,6 +45,21 @@ PAGE = "trajectories.html"
 
 SCHEMA = 1
 """Of the rows below; raised when a field changes its meaning."""
+
+
+class EnvSettings(Settings, frozen=True):
+    """Which tasks are run. The environment's own options are in the same section, such as `env.path` of `gsm8k`."""
+
+    name: str = ""
+    """A built-in name (`ludus envs`), `module:Class`, or a file: `my_env.py`, `my_env.py:Class`."""
+    split: str = "train"
+    """Which tasks: `train`, `test`, or another split that the environment has."""
+    limit: Count | None = None
+    """Use only the first so many tasks of the split."""
+    ids: tuple[str, ...] | None = None
+    """Use only the tasks with these ids."""
+    group_size: Count = 1
+    """The number of rollouts of each task."""
 
 
 @dataclass(frozen=True)
@@ -334,7 +350,7 @@ def _write_page(plan: _Plan, run: RunDir, summary: Summary) -> None:
     env, policy = plan.batch.env, plan.batch.policy
     facts = {
         "environment": f"{env.name} {env.version}",
-        "model": policy.model.name,
+        "model": policy.model_name,
         "policy": policy.fingerprint,
         "skill": policy.skill.hash if policy.skill else "",
     }

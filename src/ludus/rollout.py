@@ -19,17 +19,17 @@ from functools import cache
 import msgspec
 
 from ludus import __version__
-from ludus.agent import Limits, Policy, Spill, ToolHandler, turns
+from ludus.agent import Actor, Limits, Policy, Spill, ToolHandler, seed_sampling, turns
 from ludus.env import Env
 from ludus.errors import BudgetExhausted, RolloutError, SandboxError, SetupError, VerifierError, boundary
-from ludus.harness import Harness, act, in_slot
+from ludus.harness import Acted, Harness, act, in_slot
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.agent_files import collect_files, copy_files
 from ludus.sandbox.archive import ArchiveTooLarge
 from ludus.sandbox.pool import Pool
 from ludus.tools import Tool
 from ludus.tools.toolsets import make_tools
-from ludus.types import Exit, Failure, Group, Message, Provenance, Rollout, Score, StopReason, Task, Turn
+from ludus.types import Exit, Failure, Group, JsonObject, Message, Provenance, Rollout, Score, StopReason, Task, Turn
 
 RESULTS = "/tmp/ludus-results"
 """Where in a slot the tool results lie that were too long to show."""
@@ -53,6 +53,7 @@ class _Trace:
     tools: tuple[str, ...] = ()
     turns: list[Turn] = field(default_factory=list[Turn])
     exit: Exit | None = None
+    details: JsonObject | None = None
 
 
 async def run(
@@ -73,6 +74,7 @@ async def run(
             failure=failure,
             seconds=time.monotonic() - started,
             exit=trace.exit,
+            details=trace.details,
         )
 
     try:
@@ -82,7 +84,9 @@ async def run(
             await _place_skill(job.policy, box)
             tools, trace.opening = _offer(job, env, box)
             trace.tools = tuple(tool.name for tool in tools)
-            if box is not None and job.policy.harness is not None:
+            if job.policy.actor is not None:
+                stop = await _act_by(job, job.policy.actor, trace)
+            elif box is not None and job.policy.harness is not None:
                 stop = await _act_outside(job, job.policy.harness, trace, box)
             else:
                 stop = await _act(job, tools, trace, handler, _spill_to(box) if box else None)
@@ -163,12 +167,12 @@ def _offer(job: Job, env: Env, box: Sandbox | None) -> tuple[list[Tool], tuple[M
     toolsets = env.toolsets if job.policy.toolsets is None else job.policy.toolsets
     with boundary(SetupError, f"{env.name}: tools and opening of task '{job.task.id}'"):
         own = own_tools(env, job.task, box)
-        tools = [*make_tools(toolsets, box, job.policy.registry), *own] if job.policy.harness is None else []
+        tools = [] if job.policy.agent_name else [*make_tools(toolsets, box, job.policy.registry), *own]
         opening = (*job.policy.earlier, *opening_of(env, job.task))
-    if job.policy.harness is not None and own:
+    if job.policy.agent_name and own:
         raise SetupError(
             f"{env.name} brings tools of its own ({', '.join(tool.name for tool in own)}), which "
-            f"{job.policy.harness.name} cannot call: leave agent.harness out",
+            f"{job.policy.agent_name} cannot call: leave agent.harness out",
             retryable=False,
         )
     twice = [name for name, count in Counter(tool.name for tool in tools).items() if count > 1]
@@ -217,8 +221,21 @@ async def _act(
     return (trace.turns[-1].stop if trace.turns else None) or StopReason.CONTEXT
 
 
+async def _act_by(job: Job, actor: Actor, trace: _Trace) -> StopReason:
+    """Let another agent act in place of the loop, within the same time limit."""
+    clock = asyncio.timeout(job.policy.limits.rollout_seconds)
+    try:
+        async with clock:
+            acted = await actor.act(job.task, trace.opening, seed_sampling(job.policy.sampling, job.seed))
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        return StopReason.TIMEOUT
+    return _keep(acted, trace)
+
+
 async def _act_outside(job: Job, harness: Harness, trace: _Trace, box: Sandbox) -> StopReason:
-    """Let an agent of its own act. What it did is on the trace before anything is said about how it ended."""
+    """Let a command-line agent act in the slot."""
     policy = job.policy
     acted = await act(
         harness,
@@ -230,8 +247,13 @@ async def _act_outside(job: Job, harness: Harness, trace: _Trace, box: Sandbox) 
         seconds=policy.limits.rollout_seconds,
         name=job.task.id,
     )
+    return _keep(acted, trace)
+
+
+def _keep(acted: Acted, trace: _Trace) -> StopReason:
+    """Put what an agent did on the trace, then raise its error if it has one."""
     trace.opening = acted.opening or trace.opening
-    trace.tools, trace.turns, trace.exit = acted.tools, list(acted.turns), acted.exit
+    trace.tools, trace.turns, trace.exit, trace.details = acted.tools, list(acted.turns), acted.exit, acted.details
     if acted.error is not None:
         raise acted.error
     return acted.stop
@@ -262,13 +284,13 @@ def _provenance(job: Job, env: Env, tools: tuple[str, ...], attempt: int) -> Pro
     policy = job.policy
     return Provenance(
         policy=policy.fingerprint,
-        model=policy.model.name,
+        model=policy.model_name,
         skill=policy.skill.hash if policy.skill else "",
         sampling=policy.sampling,
         seed=job.seed,
         replicate=job.replicate,
         attempt=attempt,
-        toolsets=() if policy.harness else env.toolsets if policy.toolsets is None else policy.toolsets,
+        toolsets=() if policy.agent_name else env.toolsets if policy.toolsets is None else policy.toolsets,
         tools=tools,
         versions={**_versions(), "env": f"{env.name}@{env.version}", **_agent(policy)},
     )

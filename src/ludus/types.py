@@ -98,6 +98,12 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """More request fields, sent unchanged (`top_k`, `reasoning_effort`, `guided_json`, …)."""
 
+    @property
+    def stage(self) -> str:
+        """The stage of an optimizer's request, such as `analyst_failure`; empty in an agent's request. Simulated
+        optimizers read it. It is not a field: it is never sent to a server, stored or hashed."""
+        return ""
+
 
 class Usage(Struct, frozen=True, omit_defaults=True):
     """Tokens and money that completions used. Values add up with `+`."""
@@ -320,6 +326,8 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float = 0.0
     exit: Exit | None = None
     """How the program of a command-line agent ended, if one acted instead of the agent loop."""
+    details: JsonObject | None = None
+    """What an agent that acted instead of the agent loop returned besides its turns, for the environment's `verify`."""
 
     def __post_init__(self) -> None:
         if self.score is not None and self.failure is not None:

@@ -30,7 +30,7 @@ from ludus.models.ledger import Budget
 from ludus.sandbox import WORKSPACE, ExecResult, Sandbox, SandboxSpec
 from ludus.sandbox.port.local_port import open_port
 from ludus.settings import Settings
-from ludus.types import Exit, Message, Sampling, StopReason, Turn
+from ludus.types import Exit, JsonObject, Message, Sampling, StopReason, Turn
 
 if TYPE_CHECKING:
     from ludus.gateway.gateway_session import Record
@@ -107,6 +107,8 @@ class Acted:
     exit: Exit | None
     error: LudusError | None
     """Why it does not count, if it does not."""
+    details: JsonObject | None = None
+    """What the agent returned besides its turns, for the environment's `verify`."""
 
 
 async def act(

@@ -12,19 +12,20 @@ import pytest
 from ludus.agent import Policy
 from ludus.cli import main
 from ludus.compat.skillopt.adapters import (
+    AdapterActor,
     AdapterEnv,
-    AdapterModel,
     AdapterReflection,
     _conversation,
+    acts_itself,
     in_words,
-    kept_row,
     not_measured,
     proposer_of,
+    read_row,
 )
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel
 from ludus.reflact.records import Record, Step, Summary
-from ludus.reflact.splits import Splits, load
+from ludus.reflact.splits import Splits, load_splits
 from ludus.reflact.train_settings import DataSettings, SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
 from ludus.reflact.training_run import RECORDS, Resources
@@ -176,13 +177,13 @@ async def collect(records: AsyncGenerator[Record, None]) -> list[Record]:
 
 def trained(env: AdapterEnv, **resources: Any) -> list[Record]:
     async def go() -> list[Record]:
-        model = AdapterModel(env)
+        actor = AdapterActor(env)
         try:
             return await collect(
                 train(
                     env,
-                    Policy(model, Skill("# Rules\n")),
-                    load(env, DATA),
+                    Policy(ScriptedModel(acts_itself), Skill("# Rules\n"), actor=actor),
+                    load_splits(env, DATA),
                     SETTINGS,
                     optimizer=ScriptedModel(optimizer, name="optimizer"),
                     proposer=proposer_of(env),
@@ -190,18 +191,20 @@ def trained(env: AdapterEnv, **resources: Any) -> list[Record]:
                 )
             )
         finally:
-            await model.close()
+            await actor.close()
 
     return asyncio.run(go())
 
 
 def rolled(env: AdapterEnv, task: Task, skill: str = "RULE-0") -> Rollout:
     async def go() -> Rollout:
-        model = AdapterModel(env)
+        actor = AdapterActor(env)
         try:
-            return await run(Job(task, Policy(model, Skill(skill)), seed=5), env, None)
+            return await run(
+                Job(task, Policy(ScriptedModel(acts_itself), Skill(skill), actor=actor), seed=5), env, None
+            )
         finally:
-            await model.close()
+            await actor.close()
 
     return asyncio.run(go())
 
@@ -246,11 +249,11 @@ def test_what_its_own_reflection_said_is_found_when_an_unfinished_step_is_resume
 
 def test_a_simulator_has_seeds_for_tasks(file: Path):
     env = made(file, "Simulator", train_size=4, sel_env_num=2, test_env_num=1)
-    splits = load(env, DATA)
+    splits = load_splits(env, DATA)
     assert [task.id for task in splits.train] == ["train-0", "train-1", "train-2", "train-3"]
     rollout = rolled(env, splits.train[0])
     assert rollout.score is not None and rollout.score.passed
-    assert (kept_row(rollout) or {})["id"] == "episode-0"
+    assert (read_row(rollout) or {})["id"] == "episode-0"
 
 
 def test_the_record_has_what_the_adapter_said(file: Path):
@@ -374,7 +377,7 @@ def test_an_adapter_of_the_package_runs(tmp_path: Path, monkeypatch: pytest.Monk
         adapter="skillopt.envs.searchqa.adapter:SearchQAAdapter",
         settings={"split_dir": str(tmp_path), "split_mode": "split_dir", "workers": 2},
     )
-    splits: Splits = load(env, DataSettings(mode="splits", selection="val", overlap="refuse"))
+    splits: Splits = load_splits(env, DataSettings(mode="splits", selection="val", overlap="refuse"))
     assert len(splits.train) == len(splits.selection) == 8
     right, wrong, broken = (rolled(env, splits.train[n], "ZERO") for n in (0, 1, 7))
     assert right.score is not None and right.score.passed

@@ -1,7 +1,8 @@
 """SkillOpt's `EnvAdapter`s inside our trainer.
 
     env = AdapterEnv(adapter="my_bench:MyAdapter", settings={"split_dir": "data"})
-    async for record in train(env, Policy(AdapterModel(env), skill), splits, settings, optimizer=model): …
+    policy = Policy(ScriptedModel(acts_itself), skill, actor=AdapterActor(env))
+    async for record in train(env, policy, splits, settings, optimizer=model): …
 
 An adapter is agent and judge at once: its `rollout` acts with whatever model it calls, and scores. So it stands here as
 an environment and a model, and is rolled out task by task, each in a folder of its own that is removed afterwards: no
@@ -21,6 +22,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,17 +38,18 @@ from ludus.compat.skillopt.config_file import defaults, load_adapter, parameters
 from ludus.config.reading import is_tree
 from ludus.env import Env
 from ludus.errors import ConfigError, ModelError, VerifierError, boundary
-from ludus.reflact.items import FORMS, Document, Item, Suggestion, credited
+from ludus.harness import Acted
+from ludus.reflact.items import FORMS, Document, Item, Suggestion, credit_item
 from ludus.reflact.measure import succeeded
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.proposers.analysts import Analysts
 from ludus.reflact.records import Reflection
-from ludus.reflact.splits import batch_seed
+from ludus.reflact.splits import derive_batch_seed
 from ludus.reflact.stages.reflect import parse_notes
 from ludus.reflact.train_settings import UpdateMode
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import Edit, Source
-from ludus.types import Completion, Message, Reasoning, Rollout, Sampling, Score, Task, ToolSpec
+from ludus.types import Completion, Message, Rollout, Sampling, Score, StopReason, Task, ToolSpec, Turn
 
 # ---- adapters -----------------------------------------------------------------------------------------------------
 
@@ -75,7 +78,7 @@ class BatchSpec:
 
 
 class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
-    """Tasks and scores of an `EnvAdapter`. The one who acts is the adapter too: give the policy an `AdapterModel`."""
+    """Tasks and scores of an `EnvAdapter`. The adapter acts too: give the policy an `AdapterActor`."""
 
     name: ClassVar[str] = "skillopt-adapter"
     sandbox: ClassVar[SandboxSpec | None] = None
@@ -123,14 +126,11 @@ class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
             raise ConfigError(f"train.train_size is {size}, but the adapter has {len(found)} train items; set it to 0")
         return found
 
-    def opening(self, task: Task) -> tuple[Message, ...]:
-        return (Message("user", f"{task.split}: {task.id}\n\n{task.prompt}"),)
-
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         """The score that the adapter gave."""
-        row = kept_row(rollout)
+        row = read_row(rollout)
         if row is None:
-            raise VerifierError("no row: the policy's model must be the AdapterModel of this environment")
+            raise VerifierError("no row: the policy's actor must be the AdapterActor of this environment")
         hard, soft = float(row["hard"]), float(row.get("soft", row["hard"]))
         return Score(hard, hard >= 1.0, min(1.0, max(0.0, soft)), str(row.get("fail_reason") or ""))
 
@@ -178,30 +178,31 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-class AdapterModel:
-    """Acts as the adapter acts: one completion is the whole rollout of one item."""
+class AdapterActor:
+    """Runs the adapter in place of the agent loop: one rollout is one item. Implements `ludus.agent.Actor`."""
 
     def __init__(self, env: AdapterEnv, threads: int = 256) -> None:
         self._env = env
         self._adapter = env.live
-        self._known = {(split, str(item["id"])): item for split in _SPLITS for item in env.items(split)}
+        self._items = {(split, str(item["id"])): item for split in _SPLITS for item in env.items(split)}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="skillopt-adapter")
 
     @property
     def name(self) -> str:
         return f"{self._env.adapter}/{self._env.settings.get('target_model', '')}".rstrip("/")
 
-    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
-        skill = messages[0].content if messages[0].role == "system" else ""
-        split, _, id = messages[-1].content.partition("\n")[0].partition(": ")
-        item = self._known[split, id]
-        loop = asyncio.get_running_loop()
-        with boundary(ModelError, f"adapter {self._env.adapter}, item '{id}'"):
-            row, talk = await loop.run_in_executor(self._pool, self._roll, item, split, skill, sampling.seed or 0)
+    async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> Acted:
+        item = self._items[task.split, task.id]
+        skill = opening[0].content if opening and opening[0].role == "system" else ""
+        loop, started = asyncio.get_running_loop(), time.monotonic()
+        with boundary(ModelError, f"adapter {self._env.adapter}, item '{task.id}'"):
+            row, talk = await loop.run_in_executor(self._pool, self._roll, item, task.split, skill, sampling.seed or 0)
         if trouble := not_measured(row):
-            raise ModelError(f"adapter {self._env.adapter}, item '{id}': {trouble}")
-        kept = Reasoning("", "reasoning_details", {"row": row, "conversation": talk})
-        return Completion(Message("assistant", in_words(talk), reasoning=kept), model=self.name)
+            raise ModelError(f"adapter {self._env.adapter}, item '{task.id}': {trouble}")
+        completion = Completion(Message("assistant", in_words(talk)), model=self.name)
+        turn = Turn(completion, stop=StopReason.FINISHED, seconds=time.monotonic() - started)
+        details = {"row": row, "conversation": talk}
+        return Acted((), (), (turn,), StopReason.FINISHED, exit=None, error=None, details=details)
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -222,7 +223,7 @@ class AdapterModel:
 
 
 def acts_itself(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> str:
-    """What settings name as the model of an adapter: `AdapterModel` has to stand in its place."""
+    """The model in the settings of an adapter: it is never called, because `AdapterActor` acts."""
     raise ModelError("an adapter acts by itself; only `ludus train` can run it", retryable=False)
 
 
@@ -261,13 +262,18 @@ def not_measured(row: Any) -> str:
     return reason if not hard and _BROKE.match(reason) else ""
 
 
-def kept_row(rollout: Rollout) -> dict[str, Any] | None:
-    """The adapter's row, out of the record."""
-    return _kept(rollout).get("row")
+def read_row(rollout: Rollout) -> dict[str, Any] | None:
+    """The adapter's row for a rollout; None if it has none."""
+    return _read_details(rollout).get("row")
 
 
-def _kept(rollout: Rollout) -> dict[str, Any]:
-    """What the adapter gave for a rollout: its row and its conversation."""
+def _read_details(rollout: Rollout) -> Mapping[str, Any]:
+    """What the adapter returned for a rollout: its row and its conversation."""
+    return _read_reasoning(rollout) if rollout.details is None else rollout.details
+
+
+def _read_reasoning(rollout: Rollout) -> Mapping[str, Any]:
+    """The same from a rollout of an older Ludus, which stored it with the reasoning of the last message."""
     reasoning = rollout.turns[-1].completion.message.reasoning if rollout.turns else None
     raw: Any = reasoning.raw if reasoning is not None else None
     return raw if is_tree(raw) else {}
@@ -329,9 +335,9 @@ class AdapterReflection(Analysts):
             with boundary(ModelError, f"adapter {self._env.adapter}: reflect"):
                 return _plain(await asyncio.to_thread(self._ask, view, batch, judged))
 
-        read = [(rollout.task.id, _kept(rollout)) for rollout in judged]
+        read = [(rollout.task.id, _read_details(rollout)) for rollout in judged]
         what = (self.identity, self._env.settings, view.epoch, view.step, batch, view.skill, view.history, view.memory)
-        patches = await view.asked().remembered("adapter-reflect", (*what, read), ask)
+        patches = await view.require_optimizer().remember("adapter-reflect", (*what, read), ask)
         tasks: dict[Source, tuple[str, ...]] = {
             source: tuple(r.task.id for r in judged if succeeded(r, view.settings.success_at) == (source == "success"))
             for source in ("failure", "success")
@@ -343,18 +349,20 @@ class AdapterReflection(Analysts):
         with tempfile.TemporaryDirectory(dir=self._env.folder, ignore_cleanup_errors=True) as folder:
             predictions = Path(folder).resolve() / "predictions"
             for rollout in judged:
-                place = predictions / str((kept_row(rollout) or {}).get("id", rollout.task.id))
+                place = predictions / str((read_row(rollout) or {}).get("id", rollout.task.id))
                 if not place.resolve().is_relative_to(predictions):
                     continue  # an id that would be a path to somewhere else
                 place.mkdir(parents=True, exist_ok=True)
-                (place / "conversation.json").write_text(json.dumps(_kept(rollout).get("conversation")), "utf-8")
+                (place / "conversation.json").write_text(
+                    json.dumps(_read_details(rollout).get("conversation")), "utf-8"
+                )
             return self._env.live.reflect(
-                [row for rollout in judged if (row := kept_row(rollout)) is not None],
+                [row for rollout in judged if (row := read_row(rollout)) is not None],
                 view.skill.text,
                 folder,
                 prediction_dir=str(Path(folder, "predictions")),
                 patches_dir=str(Path(folder, "patches")),
-                random_seed=batch_seed(view.settings.seed, view.epoch, _index(view, batch)),
+                random_seed=derive_batch_seed(view.settings.seed, view.epoch, _index(view, batch)),
                 step_buffer_context=view.history,
                 meta_skill_context=view.memory,
             )
@@ -382,7 +390,7 @@ def _reflection(raw: Mapping[str, Any], tasks: Mapping[Source, tuple[str, ...]],
     return Reflection(
         source,
         tasks[source],
-        tuple(credited(item, source, tasks[source]) for item in items),
+        tuple(credit_item(item, source, tasks[source]) for item in items),
         notes=parse_notes(raw.get("appendix_notes") or ()),
         reasoning=str(patch.get("reasoning") or ""),
         cut=len(payload) - len(items),

@@ -35,11 +35,12 @@ from ludus.config.reading import (
     is_tree,
     merged,
 )
-from ludus.config.references import load_env_class
+from ludus.config.references import MODEL, PROPOSER, load_env_class
 from ludus.config.secrets import exposed
-from ludus.config.tree import FREE, SECTIONS, Config
+from ludus.config.tree import FREE, SECTIONS, Config, ModelSettings, OwnModelSettings
 from ludus.errors import ConfigError
 from ludus.models.embedded import EmbeddedSettings
+from ludus.settings import get_recorded
 from ludus.types import to_json
 
 __all__ = ["FREE", "Config", "assemble", "homes", "load", "to_record", "to_yaml"]
@@ -72,6 +73,8 @@ def assemble(layers: Sequence[Layer]) -> Config:
         found[name] = fitted({} if section is None else section, SECTIONS[name], name, problems)
     problems.raise_if_any()
     config = converted(found, Config, "")
+    if not PROPOSER.knows(config.train.proposer):
+        problems.found.append(PROPOSER.describe_unknown(config.train.proposer))
     problems.found += exposed(config)
     problems.raise_if_any()
     return config
@@ -91,10 +94,18 @@ _SILENT = {"model": "embedded", "optimizer": "same"}
 """Which kind of model it is if nothing is said about it."""
 
 
+_MODEL_TYPES = frozenset(option.tag for option in accepted_types(ModelSettings) if isinstance(option, kinds.StructType))
+
+
 def _with_type(section: Any, silent: str) -> Any:
     """Saying nothing about a model gets the one that needs no account; saying something means a server, unless it is
     only how that one is to be run."""
-    if not is_tree(section) or "type" in section:
+    if not is_tree(section):
+        return section
+    if isinstance(kind := section.get("type"), str):
+        own = kind not in _MODEL_TYPES and kind != silent and MODEL.knows(kind)
+        return {**section, "type": "own", "reference": str(kind)} if own else section
+    if "type" in section:
         return section
     own = {f.name for f in msgspec.structs.fields(EmbeddedSettings)} if silent == "embedded" else set[str]()
     return {"type": "openai" if section.keys() - own else silent, **section}
@@ -139,9 +150,11 @@ def to_yaml(config: Config) -> str:
 
 def _full(recipe: Struct) -> Tree:
     """A recipe as plain values with nothing left out, unlike the records of a run, which leave out defaults."""
+    if isinstance(recipe, OwnModelSettings):
+        return {"type": recipe.reference, "options": msgspec.json.decode(to_json(recipe.options))}
     info = kinds.type_info(type(recipe))
     assert isinstance(info, kinds.StructType)
     plain: Tree = {info.tag_field: info.tag} if info.tag_field else {}
-    for name, value in msgspec.structs.asdict(recipe).items():
+    for name, value in get_recorded(recipe).items():
         plain[name] = _full(value) if isinstance(value, Struct) else msgspec.json.decode(to_json(value))
     return plain

@@ -8,7 +8,7 @@ import msgspec
 from ludus.agent import AgentSettings, Limits, Policy
 from ludus.config.build_sandboxes import changed_spec
 from ludus.config.reading import converted
-from ludus.config.references import load_env_class
+from ludus.config.references import HARNESS, load_env_class
 from ludus.config.secrets import agents_folder
 from ludus.config.tree import Config
 from ludus.env import Env
@@ -74,7 +74,8 @@ def build_harness(agent: AgentSettings) -> Harness | None:
 
     name, own = agent.harness, agent.harnesses.get(agent.harness)
     if own is None:
-        return installed(find(name, agent.harnesses), agents_folder())
+        found = HARNESS.load(name) if name not in KNOWN and HARNESS.knows(name) else find(name, agent.harnesses)
+        return installed(found, agents_folder())
     base = KNOWN.get(name) or Harness(name=name, command="")
     if not (own.command or base.command):
         raise ConfigError(f"agent.harnesses.{name}.command is not set: how is the agent started?")

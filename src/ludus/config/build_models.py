@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 from ludus.config import token_mode as tokens
 from ludus.config.build_training import has_optimizer
 from ludus.config.reading import shown
-from ludus.config.references import load_object
+from ludus.config.references import MODEL, load_object
 from ludus.config.secrets import proxy_for, read_secret, weights_folder
-from ludus.config.tree import Config, ModelSettings, SameSettings
+from ludus.config.tree import Config, ModelSettings, OwnModelSettings, SameSettings
 from ludus.errors import ConfigError
 from ludus.models import Model
 from ludus.models.anthropic import AnthropicSettings
@@ -33,9 +33,9 @@ def build_model(
 ) -> Model:
     """The model, with its calls booked under `role`. Its server is not asked for anything yet; a tokenizer that token
     mode needs is fetched. `tell` hears of what takes long."""
-    from ludus.models.ledger import Metered
+    from ludus.models.ledger import MeteredModel
 
-    return Metered(_bare_model(model, tell), ledger, role)
+    return MeteredModel(_bare_model(model, tell), ledger, role)
 
 
 def build_models(
@@ -43,17 +43,19 @@ def build_models(
 ) -> tuple[Model, Model | None]:
     """The agent's model and the optimizer's: None if the run asks for none. One model in both roles is there once, and
     closing the agent's is enough."""
-    from ludus.models.ledger import Metered
+    from ludus.models.ledger import MeteredModel
 
     bare = _bare_model(config.model, tell)
-    agent = Metered(bare, ledger, "agent")
+    agent = MeteredModel(bare, ledger, "agent")
     if not isinstance(config.optimizer, SameSettings):
-        return agent, Metered(_bare_model(config.optimizer, tell, "optimizer"), ledger, "optimizer")
-    return agent, Metered(bare, ledger, "optimizer") if has_optimizer(config) else None
+        return agent, MeteredModel(_bare_model(config.optimizer, tell, "optimizer"), ledger, "optimizer")
+    return agent, MeteredModel(bare, ledger, "optimizer") if has_optimizer(config) else None
 
 
 def _bare_model(model: ModelSettings, tell: Callable[[str], None], section: str = "model") -> Model:
     match model:
+        case OwnModelSettings():
+            return _make_own(model, section)
         case ScriptedSettings():
             return _scripted(model, section)
         case EmbeddedSettings(mode="token"):
@@ -96,6 +98,13 @@ def build_endpoints(model: ServerSettings, section: str = "model") -> list[Endpo
         Endpoint(address, api_key=key, headers=headers, proxy=proxy_for(address, model.proxy))
         for address in model.addresses
     ]
+
+
+def _make_own(model: OwnModelSettings, section: str) -> Model:
+    made = MODEL.make(model.reference, model.options, f"{section}.type", f"{section}.options")
+    if not isinstance(getattr(made, "name", None), str):
+        raise ConfigError(f"{section}.type: {type(made).__name__} has no name; add: name = \"my-model\"")
+    return made
 
 
 def _scripted(model: ScriptedSettings, section: str) -> Model:

@@ -1,9 +1,11 @@
 """Builds the toolsets of a run from settings: search provider, MCP servers, distributions. Heavy imports are inside."""
 
+import dataclasses
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
+from ludus.config.references import TOOL
 from ludus.config.secrets import proxy_for, read_secret
 from ludus.config.tree import Config
 from ludus.env import Env
@@ -45,7 +47,26 @@ async def open_registry(tools: "ToolsSettings") -> "AsyncGenerator[Registry, Non
             from ludus.tools.mcp import mcp_toolset
 
             extra.append(await stack.enter_async_context(mcp_toolset(name, server, read_secret)))
-        yield REGISTRY.extended(*extra)
+        registry = REGISTRY.extended(*extra)
+        names = [*(tools.enabled or ()), *tools.disabled, *(name for d in tools.distributions.values() for name in d)]
+        own = [_load_toolset(name) for name in dict.fromkeys(names) if name not in registry and TOOL.knows(name)]
+        yield registry.extended(*own)
+
+
+def _load_toolset(name: str) -> "Toolset":
+    """A toolset of the user's own, under the name that the settings have for it."""
+    from ludus.sandbox import Sandbox
+    from ludus.tools import BoundTool, Tool
+    from ludus.tools.toolsets import Toolset
+
+    found = TOOL.load(name)
+    if isinstance(found, Toolset):
+        return dataclasses.replace(found, name=name)
+
+    def make(box: Sandbox | None) -> "Sequence[Tool]":
+        return [found.bind(box) if isinstance(found, BoundTool) else found]
+
+    return Toolset(name, found.spec.description, make, needs_box=isinstance(found, BoundTool))
 
 
 async def _web_toolsets(web: "WebSettings", stack: AsyncExitStack) -> "Sequence[Toolset]":

@@ -4,27 +4,48 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ludus.config.references import GATE, PROPOSER, make_instance
 from ludus.config.tree import Config, SameSettings
+from ludus.errors import ConfigError
 from ludus.reflact.train_settings import TrainSettings, check_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ludus.reflact.gate import Rule
     from ludus.reflact.proposers import Proposer
 
 
 def build_proposer(train: TrainSettings) -> "Proposer":
     """Make the proposer that the settings name."""
-    if train.proposer == "analysts":
-        from ludus.reflact.proposers.analysts import Analysts
+    kind = _load_proposer_class(train)
+    if train.proposer == "exemplars":
+        if train.proposer_options:
+            raise ConfigError("train.proposer_options: the options of `exemplars` are in train.exemplars")
+        return kind(train.exemplars)
+    return make_instance(kind, train.proposer_options, "train.proposer_options")
 
-        return Analysts()
-    from ludus.reflact.proposers.exemplars import Exemplars
 
-    return Exemplars(train.exemplars)
+def _load_proposer_class(train: TrainSettings) -> "Callable[..., Proposer]":
+    kind = PROPOSER.load(train.proposer)
+    if not kind.name:
+        raise ConfigError(
+            f"train.proposer: {kind.__name__} in '{train.proposer}' has no name; add: name: ClassVar[str] = \"mine\""
+        )
+    return kind
+
+
+def build_rule(train: TrainSettings) -> "Rule | None":
+    """The gate rule that the settings name; None for the built-in one."""
+    if not train.gate.rule:
+        return None
+    found = GATE.load(train.gate.rule)
+    return make_instance(found, {}, "train.gate.rule") if isinstance(found, type) else found
 
 
 def has_optimizer(config: Config) -> bool:
     """Whether there is a model to ask for changes."""
-    return config.train.proposer == "analysts" or not isinstance(config.optimizer, SameSettings)
+    return PROPOSER.load(config.train.proposer).needs_optimizer or not isinstance(config.optimizer, SameSettings)
 
 
 def train_settings(config: Config) -> TrainSettings:

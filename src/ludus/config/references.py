@@ -1,49 +1,257 @@
-"""Finding environments and scripts: by built-in name, module or file.
+"""Finds what users bring: environments, proposers, gate rules, models, sandbox backends, tools, parsers and harnesses.
 
-What is found is foreign code. Importing it may fail in any way; the user is shown its own error, without our frames.
+A setting that names one of these takes
+
+    a built-in name           gsm8k
+    an installed name         an entry point of a package, in the group of the seam (`ludus.envs` and so on)
+    a module or file          package.module:Class    my_env.py:Class
+    a file with only one      my_env.py
+
+`SEAMS` is the table: one `Seam` for each kind of thing. A built-in name wins over an installed one.
+
+What is found is foreign code. Importing it may fail in any way; the error shows the code's own traceback, without the
+frames of Ludus. Options of such a class are the parameters of its constructor, checked like any other settings.
 """
 
+import dataclasses
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 import textwrap
 import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
 from ludus.batch import EnvSettings
+from ludus.config.reading import Problems, converted, fitted
 from ludus.env import Env
 from ludus.envs import BUILTIN
 from ludus.errors import ConfigError, suggest
 
+if TYPE_CHECKING:
+    from ludus.parsers import Parser
+
+# ---- the seams ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seam:
+    """A kind of thing that users can bring."""
+
+    kind: str
+    """In words, such as "environment"."""
+    setting: str
+    """The setting that names one."""
+    group: str
+    """The entry points of installed packages."""
+    must_be: str
+    """What is accepted, in words."""
+    accepts: Callable[[Any], bool]
+    example: str
+    """How users refer to one of their own."""
+    builtin: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Names of those that come with Ludus, and where they are."""
+
+    def load(self, name: str, setting: str = "") -> Any:
+        """Return what a name or reference stands for.
+
+        Raises:
+            ConfigError: there is none, it is something else, or its module cannot be imported.
+        """
+        setting = setting or self.setting
+        if name in self.builtin:
+            found = load_object(self.builtin[name], setting)
+        elif name.endswith(".py"):
+            found = self._find_only(_import_file(Path(name), setting), name, setting)
+        elif ":" in name:
+            found = load_object(name, setting)
+        elif (installed := self._find_installed()).get(name):
+            found = load_object(installed[name], setting)
+        else:
+            raise ConfigError(self.describe_unknown(name, setting))
+        if not self.accepts(found):
+            raise ConfigError(f"{setting}: '{name}' is not {_with_article(self.kind)}: it must be {self.must_be}")
+        return found
+
+    def make(self, name: str, options: Mapping[str, Any], setting: str = "", options_setting: str = "options") -> Any:
+        """Load a class and make an instance with these options."""
+        return make_instance(self.load(name, setting), options, options_setting)
+
+    def list_names(self) -> list[str]:
+        """Built-in and installed names."""
+        return [*self.builtin, *(name for name in self._find_installed() if name not in self.builtin)]
+
+    def knows(self, name: str) -> bool:
+        """Whether the name is built in, installed, or has the form of a reference. Imports nothing of the user's."""
+        return name in self.builtin or is_reference(name) or name in self._find_installed()
+
+    def describe_unknown(self, name: str, setting: str = "") -> str:
+        known = suggest(name, self.list_names())
+        return f"{setting or self.setting}: unknown {self.kind} '{name}'; {known} (your own: {self.example})"
+
+    def _find_installed(self) -> dict[str, str]:
+        from importlib.metadata import entry_points  # takes a while, and most names are built in
+
+        return {entry.name: f"{entry.module}:{entry.attr}" for entry in entry_points(group=self.group)}
+
+    def _find_only(self, module: ModuleType, name: str, setting: str) -> Any:
+        """The only thing of this kind that a file defines."""
+        own = {
+            key: value
+            for key, value in vars(module).items()
+            if not key.startswith("_") and _is_defined_in(value, module) and self.accepts(value)
+        }
+        if len(own) != 1:
+            names = ", ".join(f"{name}:{key}" for key in own)
+            what = f"several {self.kind}s; choose one: {names}" if own else f"no {_without_article(self.must_be)}"
+            raise ConfigError(f"{setting}: {name} has {what}")
+        return next(iter(own.values()))
+
+
+def is_reference(name: str) -> bool:
+    """Whether a name has the form of `module:name`, `file.py:name` or `file.py`."""
+    return ":" in name or name.endswith(".py")
+
+
+def _is_defined_in(value: Any, module: ModuleType) -> bool:
+    """Whether a module defines a class or function, and did not import it. Other values do not know their module."""
+    return not (inspect.isclass(value) or inspect.isfunction(value)) or value.__module__ == module.__name__
+
+
+def _with_article(words: str) -> str:
+    return f"an {words}" if words[0] in "aeio" else f"a {words}"
+
+
+def _without_article(words: str) -> str:
+    return words.removeprefix("a ").removeprefix("an ")
+
+
+def _is_env(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, Env)
+
+
+def _is_proposer(found: Any) -> bool:
+    from ludus.reflact.proposers import Proposer
+
+    return isinstance(found, type) and issubclass(found, Proposer) and found is not Proposer
+
+
+def _is_rule(found: Any) -> bool:
+    return inspect.isfunction(found) or (isinstance(found, type) and "__call__" in vars(found))
+
+
+def _has_methods(*names: str) -> Callable[[Any], bool]:
+    return lambda found: isinstance(found, type) and all(callable(getattr(found, name, None)) for name in names)
+
+
+def _is_tool(found: Any) -> bool:
+    from ludus.tools import BoundTool, Tool
+    from ludus.tools.toolsets import Toolset
+
+    return isinstance(found, Tool | BoundTool | Toolset)
+
+
+def _is_parser(found: Any) -> bool:
+    from ludus.parsers import Format
+
+    return isinstance(found, Format)
+
+
+def _is_harness(found: Any) -> bool:
+    from ludus.harness import Harness
+
+    return isinstance(found, Harness)
+
+
+ENV = Seam(
+    "environment",
+    "env.name",
+    "ludus.envs",
+    "a class derived from ludus.env.Env",
+    _is_env,
+    "module:Class, or a file such as my_env.py",
+    BUILTIN,
+)
+PROPOSER = Seam(
+    "proposer",
+    "train.proposer",
+    "ludus.proposers",
+    "a class derived from ludus.reflact.proposers.Proposer",
+    _is_proposer,
+    "module:Class, or a file such as my_proposer.py",
+    {
+        "analysts": "ludus.reflact.proposers.analysts:Analysts",
+        "exemplars": "ludus.reflact.proposers.exemplars:Exemplars",
+    },
+)
+GATE = Seam(
+    "gate rule",
+    "train.gate.rule",
+    "ludus.gates",
+    "a function like ludus.reflact.gate.judge, or a class whose instances can be called like it",
+    _is_rule,
+    "module:name, or a file such as my_rule.py",
+)
+MODEL = Seam(
+    "model",
+    "model.type",
+    "ludus.models",
+    "a class with the methods of ludus.models.Model: complete and close",
+    _has_methods("complete", "close"),
+    "module:Class, or a file such as my_model.py",
+)
+SANDBOX = Seam(
+    "sandbox backend",
+    "sandbox.backend",
+    "ludus.sandboxes",
+    "a class with the methods create(spec) and close()",
+    _has_methods("create", "close"),
+    "module:Class, or a file such as my_backend.py",
+)
+TOOL = Seam(
+    "tool",
+    "tools.enabled",
+    "ludus.tools",
+    "a function with @tool, a ludus.tools.Tool or a ludus.tools.toolsets.Toolset",
+    _is_tool,
+    "module:name, or a file such as my_tool.py",
+)
+PARSER = Seam(
+    "parser",
+    "model.parser",
+    "ludus.parsers",
+    "a ludus.parsers.Format",
+    _is_parser,
+    "module:NAME, or a file such as my_parser.py",
+)
+HARNESS = Seam(
+    "harness",
+    "agent.harness",
+    "ludus.harnesses",
+    "a ludus.harness.Harness",
+    _is_harness,
+    "module:NAME, or a file such as my_agent.py",
+)
+SEAMS = (ENV, PROPOSER, GATE, MODEL, SANDBOX, TOOL, PARSER, HARNESS)
+
+
+# ---- environments, parsers ----------------------------------------------------------------------------------------
+
 
 def load_env_class(name: str) -> type[Env]:
-    """The environment class of a built-in name, `module:Class`, `file.py:Class`, or a file with one environment.
+    """The environment class that `env.name` stands for.
 
     Raises:
-        ConfigError: there is none, or its module cannot be imported; the message shows the module's own error.
+        ConfigError: there is none, it cannot be used, or its module cannot be imported.
     """
-    if name in BUILTIN:
-        found = load_object(BUILTIN[name], "env.name")
-    elif name.endswith(".py"):
-        found = _only_env(_module_of_file(Path(name), "env.name"), name)
-    elif ":" in name:
-        found = load_object(name, "env.name")
-    else:
-        raise ConfigError(
-            f"env.name: unknown environment '{name}'; {suggest(name, list(BUILTIN))} "
-            "(your own: module:Class, or a file such as my_env.py)"
-        )
-    if not (isinstance(found, type) and issubclass(found, Env)):
-        raise ConfigError(f"env.name: '{name}' is not an environment: it must be a class derived from ludus.env.Env")
-    return _checked_class(found, name)
-
-
-def _checked_class(kind: type[Env], name: str) -> type[Env]:
+    kind: type[Env] = ENV.load(name)
     if not kind.name:
         raise ConfigError(f"env.name: {kind.__name__} in '{name}' has no name; add: name: ClassVar[str] = \"my-env\"")
     fields = {f.name for f in msgspec.structs.fields(kind)}
@@ -60,41 +268,92 @@ def _checked_class(kind: type[Env], name: str) -> type[Env]:
     return kind
 
 
-def _only_env(module: ModuleType, name: str) -> type[Env]:
-    own = [
-        value
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Env) and value.__module__ == module.__name__
-    ]
-    if len(own) != 1:
-        names = ", ".join(f"{name}:{kind.__name__}" for kind in own)
-        what = f"several environments; choose one: {names}" if own else "no class derived from ludus.env.Env"
-        raise ConfigError(f"env.name: {name} has {what}")
-    return own[0]
+def load_parser(name: str, setting: str) -> "Parser":
+    """The parser of a built-in name (`docs/parsers.md`), or one of the user's own."""
+    from ludus.parsers import Parser
+
+    try:
+        return Parser(name)
+    except ConfigError as error:
+        if PARSER.knows(name):
+            return Parser(PARSER.load(name, setting))
+        raise ConfigError(f"{setting}: {error} (your own: {PARSER.example})") from None
+
+
+# ---- options ------------------------------------------------------------------------------------------------------
+
+
+def make_instance(kind: type[Any], options: Mapping[str, Any], setting: str) -> Any:
+    """Make an instance of a user's class. The options are checked against its fields or its constructor.
+
+    Raises:
+        ConfigError: an option is unknown, missing or wrong, or the class refuses it.
+    """
+    if issubclass(kind, msgspec.Struct):
+        return converted(_check_options(options, kind, setting), kind, setting)
+    parameters = list(inspect.signature(kind).parameters.values())
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):  # it checks its options itself
+        arguments = dict(options)
+    else:
+        fields = _make_fields(kind, parameters)
+        given = _check_options(options, fields, setting)
+        checked = converted(given, fields, setting)
+        arguments = {name: getattr(checked, name) for name in given}
+    try:
+        return kind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{setting}: {kind.__name__}: {error}") from error
+
+
+def _check_options(options: Mapping[str, Any], kind: type[msgspec.Struct], setting: str) -> dict[str, Any]:
+    problems = Problems({})
+    found = fitted(dict(options), kind, setting, problems)
+    problems.raise_if_any()
+    return found
+
+
+def _make_fields(kind: type[Any], parameters: "list[inspect.Parameter]") -> type[msgspec.Struct]:
+    """The parameters of a constructor as a Struct, so that options are checked in one way."""
+    hints = get_type_hints(kind if dataclasses.is_dataclass(kind) else kind.__init__, include_extras=True)
+    fields: list[Any] = []
+    for parameter in parameters:
+        accepted = hints.get(parameter.name, Any)
+        try:
+            msgspec.inspect.type_info(accepted)
+        except TypeError:  # a type that settings cannot describe: the class checks it
+            accepted = Any
+        required = parameter.default is inspect.Parameter.empty
+        fields.append((parameter.name, accepted) if required else (parameter.name, accepted, None))
+    return msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True, kw_only=True)
+
+
+# ---- modules and files --------------------------------------------------------------------------------------------
 
 
 def load_object(reference: str, setting: str) -> Any:
-    """What `module:name` or `file.py:name` refers to."""
+    """Return what `module:name` or `file.py:name` refers to. A name may have dots."""
     place, _, name = reference.rpartition(":")
     if not place or not name:
         raise ConfigError(f"{setting}: '{reference}' should be module:name or file.py:name")
-    module = _module_of_file(Path(place), setting) if place.endswith(".py") else _module(place, setting)
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        known = [key for key in vars(module) if not key.startswith("_")]
-        raise ConfigError(f"{setting}: {place} has no '{name}'; {suggest(name, known)}") from None
+    found: Any = _import_file(Path(place), setting) if place.endswith(".py") else _import_module(place, setting)
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            known = [key for key in vars(found) if not key.startswith("_")]
+            raise ConfigError(f"{setting}: {place} has no '{part}'; {suggest(part, known)}") from None
+    return found
 
 
-def _module(name: str, setting: str) -> ModuleType:
-    _look_in(Path.cwd())  # as `python -m` does
+def _import_module(name: str, setting: str) -> ModuleType:
+    _add_to_path(Path.cwd())  # as `python -m` does
     try:
         return importlib.import_module(name)
-    except Exception as error:  # foreign code: whatever it raises on import is the user's to see
-        raise ConfigError(f"{setting}: importing '{name}' failed:\n{_own_trace(error)}") from error
+    except Exception as error:  # foreign code: the user must see whatever it raises
+        raise ConfigError(f"{setting}: importing '{name}' failed:\n{_format_trace(error)}") from error
 
 
-def _module_of_file(path: Path, setting: str) -> ModuleType:
+def _import_file(path: Path, setting: str) -> ModuleType:
     path = path.expanduser().resolve()
     if not path.is_file():
         raise ConfigError(f"{setting}: there is no file {path}")
@@ -105,22 +364,22 @@ def _module_of_file(path: Path, setting: str) -> ModuleType:
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # types are looked up there
-    _look_in(path.parent)  # as `python file.py` does
+    _add_to_path(path.parent)  # as `python file.py` does
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # foreign code: whatever it raises on import is the user's to see
+    except Exception as error:  # foreign code: the user must see whatever it raises
         del sys.modules[name]
-        raise ConfigError(f"{setting}: importing {path} failed:\n{_own_trace(error)}") from error
+        raise ConfigError(f"{setting}: importing {path} failed:\n{_format_trace(error)}") from error
     return module
 
 
-def _look_in(folder: Path) -> None:
+def _add_to_path(folder: Path) -> None:
     """Let modules in a folder be found, after all others."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
 
-def _own_trace(error: Exception) -> str:
+def _format_trace(error: Exception) -> str:
     """The traceback without the frames of the import machinery and of this file."""
     trace = traceback.TracebackException.from_exception(error)
     frames = [f for f in trace.stack if "importlib" not in f.filename and f.filename != __file__]

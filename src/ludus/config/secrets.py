@@ -8,12 +8,13 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from ludus.config.tree import Config
+from ludus.config.tree import Config, OwnModelSettings
 from ludus.errors import ConfigError
 from ludus.models.server import ServerSettings
-from ludus.models.weights import default_cache
+from ludus.models.weights import find_cache
 from ludus.sandbox.settings import Profile
 
 
@@ -46,6 +47,8 @@ def _secret_names(config: Config) -> Iterator[tuple[str, str]]:
     for role, model in _servers(config):
         yield f"{role}.api_key_var", model.api_key_var
         yield from ((f"{role}.header_vars.{key}", var) for key, var in model.header_vars.items())
+    for setting, options in _list_options(config):
+        yield from ((f"{setting}.{key}", str(var)) for key, var in options.items() if key.endswith("_var"))
     yield "tools.web.api_key_var", config.tools.web.api_key_var
     yield "gateway.token_var", config.gateway.token_var
     for setting, profile in _profiles(config):
@@ -63,6 +66,14 @@ def _profiles(config: Config) -> Iterator[tuple[str, Profile]]:
         if (profile := getattr(sandbox, name)) is not None:
             yield f"sandbox.{name}", profile
     yield from ((f"sandbox.profiles.{name}", profile) for name, profile in sandbox.profiles.items())
+
+
+def _list_options(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The options of classes of the user's own, by the setting."""
+    for role, model in (("model", config.model), ("optimizer", config.optimizer)):
+        if isinstance(model, OwnModelSettings):
+            yield f"{role}.options", model.options
+    yield "train.proposer_options", config.train.proposer_options
 
 
 def _servers(config: Config) -> Iterator[tuple[str, ServerSettings]]:
@@ -88,6 +99,9 @@ def exposed(config: Config) -> Iterator[str]:
         for key in getattr(profile, "env", ()):
             if _SECRET.search(key):
                 yield f"{setting}.env: {key} looks like a secret, which would be recorded; slots should hold none"
+    for setting, options in _list_options(config):
+        for key in filter(_SECRET.search, options):
+            yield f"{setting}.{key}: looks like a secret, which would be recorded; name its variable in {key}_var"
     for name, harness in config.agent.harnesses.items():
         for key, value in harness.env.items():
             if _SECRET.search(key) and "{" not in value:
@@ -143,7 +157,7 @@ def _usual_proxy(url: str) -> str:
 
 def weights_folder() -> Path:
     """Where model weights are kept between runs."""
-    return default_cache(os.environ)
+    return find_cache(os.environ)
 
 
 def agents_folder() -> Path:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ludus.agent import Policy
+from ludus.config.references import load_parser
 from ludus.config.secrets import weights_folder
 from ludus.env import Env
 from ludus.errors import ConfigError
-from ludus.models import Model, Starts
+from ludus.models import Model, StartableModel
 from ludus.models.embedded import EmbeddedSettings
-from ludus.models.ledger import Metered
+from ludus.models.ledger import MeteredModel
 from ludus.models.openai import OpenAISettings
 from ludus.models.server import Endpoint
 
@@ -44,10 +45,10 @@ def server_model(model: OpenAISettings, endpoints: Sequence[Endpoint], section: 
 def embedded_model(model: EmbeddedSettings, tell: Tell, section: str) -> Model:
     """The embedded model in token mode. Its weights are fetched at once: the tokenizer is in them."""
     from ludus.models.embedded import EmbeddedRuntime
-    from ludus.models.weights import find
+    from ludus.models.weights import find_weights
 
     runtime = EmbeddedRuntime(cache=weights_folder())
-    weights = find(model.weights_path, runtime.cache, tell=tell)
+    weights = find_weights(model.weights_path, runtime.cache, tell=tell)
     codec = _codec(model, weights, section)
     from ludus.tokens.engines.embedded_engine import EmbeddedEngine
     from ludus.tokens.token_model import TokenModel
@@ -56,16 +57,11 @@ def embedded_model(model: EmbeddedSettings, tell: Tell, section: str) -> Model:
 
 
 def _codec(model: OpenAISettings | EmbeddedSettings, tokenizer: str | Path, section: str) -> "Codec":
-    from ludus.parsers import Parser
-
-    try:
-        Parser(model.parser)
-    except ConfigError as error:
-        raise ConfigError(f"{section}.parser: {error}") from None
+    parser = load_parser(model.parser, f"{section}.parser")
     from ludus.tokens.codec import Codec  # says which extra is missing, if it is
 
     try:
-        return Codec.open(tokenizer, model.parser, template=model.template, history=model.history)
+        return Codec.open(tokenizer, parser, template=model.template, history=model.history)
     except ConfigError as error:
         said = str(error)
         named = said.startswith(("tokenizer:", "template:"))
@@ -91,8 +87,8 @@ async def make_ready(policy: Policy, env: Env, tell: Tell) -> None:
         ConfigError: it cannot work, such as a tokenizer of another model, or a template that loses the tools.
         ModelError: its server does not answer.
     """
-    model = policy.model.model if isinstance(policy.model, Metered) else policy.model
-    if isinstance(model, Starts):
+    model = policy.model.model if isinstance(policy.model, MeteredModel) else policy.model
+    if isinstance(model, StartableModel):
         await model.start()
     token_model = as_token_model(model)
     if token_model is None:
@@ -108,7 +104,7 @@ async def make_ready(policy: Policy, env: Env, tell: Tell) -> None:
 
 def as_token_model(model: Model) -> "TokenModel | None":
     """The model in token mode behind a model, if there is one."""
-    model = model.model if isinstance(model, Metered) else model
+    model = model.model if isinstance(model, MeteredModel) else model
     if not hasattr(model, "codec"):  # without token mode its packages may not be there
         return None
     from ludus.tokens.token_model import TokenModel

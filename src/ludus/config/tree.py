@@ -33,7 +33,20 @@ from ludus.settings import Settings
 from ludus.tools.settings import ToolsSettings
 from ludus.types import Count, Positive, Sampling, Whole
 
-ModelSettings = OpenAISettings | AzureSettings | AnthropicSettings | EmbeddedSettings | ScriptedSettings
+
+class OwnModelSettings(Settings, frozen=True, tag_field="type", tag="own"):
+    """A model class of your own (`docs/extending.md`). `model.type` is `module:Class`, a file (`mine.py`,
+    `mine.py:Class`), or the name that an installed package has given it."""
+
+    reference: str
+    """What was given as the type. Records have it there."""
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The parameters of the class's constructor. They are recorded: no secrets here."""
+
+
+ModelSettings = (
+    OpenAISettings | AzureSettings | AnthropicSettings | EmbeddedSettings | ScriptedSettings | OwnModelSettings
+)
 
 
 class SameSettings(Settings, frozen=True, tag_field="type", tag="same"):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ludus.agent import Policy
 from ludus.batch import Batch, evaluate, load_tasks
+from ludus.cli.output import print_summary
 from ludus.envs.gsm8k import Gsm8k
 from ludus.models.scripted import ScriptedModel
-from ludus.show import print_summary
 from ludus.store import RunDir
 from ludus.types import Message, Sampling, ToolSpec
 

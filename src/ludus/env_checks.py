@@ -21,10 +21,10 @@ from msgspec import Struct
 
 from ludus.agent import Limits
 from ludus.env import Env
-from ludus.errors import SandboxError, SetupError, told
-from ludus.rollout import judging_slot, opening_of, own_tools
+from ludus.errors import SandboxError, SetupError, describe_error
+from ludus.rollout import open_judging_slot, make_opening, make_own_tools
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
-from ludus.sandbox.archive import TooLarge
+from ludus.sandbox.archive import ArchiveTooLarge
 from ludus.sandbox.pool import Pool
 from ludus.types import Completion, Message, Provenance, Rollout, Score, StopReason, Task, Turn, canonical
 
@@ -36,27 +36,27 @@ Verdict = Literal["ok", "fail", "warn", "skipped"]
 T = TypeVar("T")
 
 
-class Problem(Struct, frozen=True):
+class EnvProblem(Struct, frozen=True):
     task: str
     message: str
 
 
-class Check(Struct, frozen=True, kw_only=True):
+class EnvCheck(Struct, frozen=True, kw_only=True):
     """One property, over all tasks."""
 
     name: str
     verdict: Verdict
     checked: int
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[EnvProblem, ...] = ()
     note: str = ""
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class EnvReport(Struct, frozen=True, kw_only=True):
     env: str
     version: str
     split: str
     tasks: int
-    checks: tuple[Check, ...]
+    checks: tuple[EnvCheck, ...]
 
     @property
     def ok(self) -> bool:
@@ -64,7 +64,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Files:
+class SlotFiles:
     """The files of a slot: a digest of names, modes and contents, and the beginning of the list."""
 
     digest: str
@@ -77,7 +77,7 @@ class Evidence:
 
     task: Task
     opening: str = ""
-    files: list[Files] = field(default_factory=list[Files])
+    files: list[SlotFiles] = field(default_factory=list[SlotFiles])
     leaks: tuple[str, ...] = ()
     """Files that contain the answer after setup."""
     gold: list[Score] = field(default_factory=list[Score])
@@ -98,58 +98,58 @@ REPEATS = "verify gives the same verdict twice"
 LEAKS = "the answer is not given away"
 
 
-def examine(env: Env, split: str, evidence: Sequence[Evidence]) -> Report:
+def judge_evidence(env: Env, split: str, evidence: Sequence[Evidence]) -> EnvReport:
     """Judge the evidence of all tasks."""
     tasks = [each.task for each in evidence]
     checks = [
-        _check(IDS, len(tasks), _about_ids(tasks)),
-        _check(RECORD, len(tasks), _about_each(evidence, about_record)),
-        _check(PROMPTS, len(tasks), _about_each(evidence, about_prompt)),
-        _check(TOOLS, len(tasks), _about_each(evidence, lambda each: each.broken.get("tools", ""))),
-        _check(SETUP, len(tasks), _about_each(evidence, about_setup)),
-        _check(GOLD, len(tasks), _about_each(evidence, about_gold)),
-        _check(EMPTY, len(tasks), _about_each(evidence, about_empty)),
-        _check(REPEATS, len(tasks), _about_each(evidence, about_repeats)),
-        _check(LEAKS, len(tasks), _about_each(evidence, about_leaks), warning=True),
+        _make_check(IDS, len(tasks), _check_ids(tasks)),
+        _make_check(RECORD, len(tasks), _check_each(evidence, check_record)),
+        _make_check(PROMPTS, len(tasks), _check_each(evidence, check_prompt)),
+        _make_check(TOOLS, len(tasks), _check_each(evidence, lambda each: each.broken.get("tools", ""))),
+        _make_check(SETUP, len(tasks), _check_each(evidence, check_setup)),
+        _make_check(GOLD, len(tasks), _check_each(evidence, check_gold)),
+        _make_check(EMPTY, len(tasks), _check_each(evidence, check_empty)),
+        _make_check(REPEATS, len(tasks), _check_each(evidence, check_repeats)),
+        _make_check(LEAKS, len(tasks), _check_each(evidence, check_leaks), warning=True),
     ]
-    instead: dict[str, Check] = {}
+    instead: dict[str, EnvCheck] = {}
     if env.sandbox is None:
-        instead[SETUP] = Check(name=SETUP, verdict="skipped", checked=0, note="the environment has no sandbox")
+        instead[SETUP] = EnvCheck(name=SETUP, verdict="skipped", checked=0, note="the environment has no sandbox")
     if not can_solve(env):
         note = f"{type(env).__name__} has no solve(task, box): write it to return a perfect answer; see ludus.env.Env"
-        instead[GOLD] = Check(name=GOLD, verdict="fail", checked=0, note=note)
+        instead[GOLD] = EnvCheck(name=GOLD, verdict="fail", checked=0, note=note)
     checks = [instead.get(check.name, check) for check in checks]
     if not tasks:
         note = f"split '{split}' has no tasks"
-        checks = [Check(name="there are tasks", verdict="fail", checked=0, note=note)]
-    return Report(env=env.name, version=env.version, split=split, tasks=len(tasks), checks=tuple(checks))
+        checks = [EnvCheck(name="there are tasks", verdict="fail", checked=0, note=note)]
+    return EnvReport(env=env.name, version=env.version, split=split, tasks=len(tasks), checks=tuple(checks))
 
 
 def can_solve(env: Env) -> bool:
     return type(env).solve is not Env.solve
 
 
-def _check(name: str, checked: int, problems: Iterable[Problem], *, warning: bool = False) -> Check:
+def _make_check(name: str, checked: int, problems: Iterable[EnvProblem], *, warning: bool = False) -> EnvCheck:
     found = tuple(problems)
     verdict: Verdict = ("warn" if warning else "fail") if found else "ok"
-    return Check(name=name, verdict=verdict, checked=checked, problems=found)
+    return EnvCheck(name=name, verdict=verdict, checked=checked, problems=found)
 
 
-def _about_each(evidence: Iterable[Evidence], about: Callable[[Evidence], str]) -> Iterator[Problem]:
+def _check_each(evidence: Iterable[Evidence], about: Callable[[Evidence], str]) -> Iterator[EnvProblem]:
     for each in evidence:
         if message := about(each):
-            yield Problem(str(each.task.id), message)
+            yield EnvProblem(str(each.task.id), message)
 
 
-def _about_ids(tasks: Sequence[Task]) -> Iterator[Problem]:
+def _check_ids(tasks: Sequence[Task]) -> Iterator[EnvProblem]:
     for id, count in Counter[object](task.id for task in tasks).items():
-        if message := about_id(id):
-            yield Problem(str(id), message)
+        if message := check_id(id):
+            yield EnvProblem(str(id), message)
         if count > 1:
-            yield Problem(str(id), f"{count} tasks have this id")
+            yield EnvProblem(str(id), f"{count} tasks have this id")
 
 
-def about_id(id: object) -> str:
+def check_id(id: object) -> str:
     """Foreign code makes ids, so they may be anything at all."""
     if not isinstance(id, str):
         return f"the id is {type(id).__name__}, not text"
@@ -160,7 +160,7 @@ def about_id(id: object) -> str:
     return f"the id is longer than {LONGEST_ID} characters" if len(id) > LONGEST_ID else ""
 
 
-def about_record(evidence: Evidence) -> str:
+def check_record(evidence: Evidence) -> str:
     try:
         canonical(evidence.task)
     except (TypeError, ValueError) as error:
@@ -168,13 +168,13 @@ def about_record(evidence: Evidence) -> str:
     return ""
 
 
-def about_prompt(evidence: Evidence) -> str:
+def check_prompt(evidence: Evidence) -> str:
     if "opening" in evidence.broken:
         return evidence.broken["opening"]
     return "" if evidence.opening.strip() else "the opening messages are empty"
 
 
-def about_setup(evidence: Evidence) -> str:
+def check_setup(evidence: Evidence) -> str:
     if "setup" in evidence.broken:
         return evidence.broken["setup"]
     if len(evidence.files) < 2 or evidence.files[0].digest == evidence.files[1].digest:
@@ -184,47 +184,47 @@ def about_setup(evidence: Evidence) -> str:
     return f"two slots differ after setup: {changed[0] if changed else 'in a long list of files'}"
 
 
-def about_gold(evidence: Evidence) -> str:
+def check_gold(evidence: Evidence) -> str:
     for step in ("solve", "verify gold"):
         if step in evidence.broken:
             return evidence.broken[step]
     if not evidence.gold:
         return "not tried, because setup failed"
     score = evidence.gold[0]
-    return "" if score.passed and score.value == 1.0 else f"gold scored {_said(score)}"
+    return "" if score.passed and score.value == 1.0 else f"gold scored {_format_score(score)}"
 
 
-def about_empty(evidence: Evidence) -> str:
+def check_empty(evidence: Evidence) -> str:
     if "verify empty" in evidence.broken:
         return evidence.broken["verify empty"]
     if not evidence.empty:
         return "not tried, because setup failed"
     score = evidence.empty[0]
-    return "" if not score.passed and score.value == 0.0 else f"an empty answer scored {_said(score)}"
+    return "" if not score.passed and score.value == 0.0 else f"an empty answer scored {_format_score(score)}"
 
 
-def about_repeats(evidence: Evidence) -> str:
+def check_repeats(evidence: Evidence) -> str:
     for scores in (evidence.gold, evidence.empty):
         if len(scores) > 1 and scores[0] != scores[1]:
-            return f"first {_said(scores[0])}, then {_said(scores[1])}"
+            return f"first {_format_score(scores[0])}, then {_format_score(scores[1])}"
     return ""
 
 
-def about_leaks(evidence: Evidence) -> str:
-    needle = telling(evidence.task.answer)
+def check_leaks(evidence: Evidence) -> str:
+    needle = find_needle(evidence.task.answer)
     if needle and needle in " ".join(evidence.opening.split()):
         return "the answer stands in the opening messages"
     return f"the answer stands in {', '.join(evidence.leaks[:3])} after setup" if evidence.leaks else ""
 
 
-def telling(answer: object) -> str:
+def find_needle(answer: object) -> str:
     """The answer as a text whose presence elsewhere would mean something; empty for short or structured ones."""
     text = " ".join(answer.split()) if isinstance(answer, str) else ""
     enough = len(text) >= 4 and any(letter.isalpha() for letter in text)
     return text if enough or len(text) >= 8 else ""
 
 
-def _said(score: Score) -> str:
+def _format_score(score: Score) -> str:
     words = f"{score.value:g}, {'passed' if score.passed else 'not passed'}"
     return f"{words}: {' '.join(score.feedback.split())[:200]}" if score.feedback else words
 
@@ -240,100 +240,100 @@ async def validate(
     *,
     limits: Limits = Limits(),
     concurrency: int = 4,
-) -> Report:
+) -> EnvReport:
     """Try every task and judge the evidence. Never raises for what the environment does."""
     evidence = [Evidence(task) for task in tasks]
     queue = iter(evidence)
 
     async def work() -> None:
         for each in queue:
-            await observe(env, each, pool, limits)
+            await try_task(env, each, pool, limits)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
             group.create_task(work())
-    return examine(env, split, evidence)
+    return judge_evidence(env, split, evidence)
 
 
-async def observe(env: Env, evidence: Evidence, pool: Pool | None, limits: Limits) -> None:
+async def try_task(env: Env, evidence: Evidence, pool: Pool | None, limits: Limits) -> None:
     """Try one task: once doing nothing, once doing it right."""
     task = evidence.task
 
     async def opening() -> str:
-        return "\n".join(message.content for message in opening_of(env, task))
+        return "\n".join(message.content for message in make_opening(env, task))
 
     async def slot() -> SandboxSpec:
         return env.slot(task)
 
-    evidence.opening = await _kept(evidence, "opening", limits.setup_seconds, opening) or ""
+    evidence.opening = await _attempt(evidence, "opening", limits.setup_seconds, opening) or ""
     if env.sandbox is None:
         for gold in (False, True):
-            answer = await _answer(env, evidence, None, limits, gold=gold)
+            answer = await _get_answer(env, evidence, None, limits, gold=gold)
             if answer is not None:
-                await _score(env, evidence, None, limits, answer, gold=gold)
+                await _verify_twice(env, evidence, None, limits, answer, gold=gold)
         return
     assert pool is not None, "an environment with a sandbox is validated with a pool"
-    spec = await _kept(evidence, "setup", limits.setup_seconds, slot)
+    spec = await _attempt(evidence, "setup", limits.setup_seconds, slot)
     try:
         for gold in (False, True):
             if spec is not None and "setup" not in evidence.broken:
-                await _observe_slot(env, evidence, spec, pool, limits, gold=gold)
+                await _try_in_slot(env, evidence, spec, pool, limits, gold=gold)
     except (SandboxError, SetupError) as error:
         evidence.broken["setup"] = f"the slot failed: {error}"
 
 
-async def _observe_slot(
+async def _try_in_slot(
     env: Env, evidence: Evidence, spec: SandboxSpec, pool: Pool, limits: Limits, *, gold: bool
 ) -> None:
     """Try a task in a slot, and judge it where a run would."""
     task = evidence.task
     async with pool.lease(spec) as box:
-        await _kept(evidence, "setup", limits.setup_seconds, lambda: env.setup(task, box))
+        await _attempt(evidence, "setup", limits.setup_seconds, lambda: env.setup(task, box))
         if "setup" in evidence.broken:
             return
         evidence.files.append(await list_files(box))
-        evidence.leaks = evidence.leaks or await _find(box, task)
-        answer = await _answer(env, evidence, box, limits, gold=gold)
+        evidence.leaks = evidence.leaks or await _find_answer(box, task)
+        answer = await _get_answer(env, evidence, box, limits, gold=gold)
         if answer is None:
             return
         try:
-            async with judging_slot(env, task, box, pool, limits) as place:
-                await _score(env, evidence, place, limits, answer, gold=gold)
-        except TooLarge as error:
+            async with open_judging_slot(env, task, box, pool, limits) as place:
+                await _verify_twice(env, evidence, place, limits, answer, gold=gold)
+        except ArchiveTooLarge as error:
             evidence.broken["solve"] = f"the files left behind: {error.strerror}"
 
 
-async def _answer(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, *, gold: bool) -> str | None:
+async def _get_answer(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, *, gold: bool) -> str | None:
     """Nothing, or what the gold solution says in the end; None if there is no such thing."""
 
     async def tools() -> None:
-        own_tools(env, evidence.task, box)
+        make_own_tools(env, evidence.task, box)
 
     if not gold:
-        await _kept(evidence, "tools", limits.setup_seconds, tools)
+        await _attempt(evidence, "tools", limits.setup_seconds, tools)
         return ""
     if not can_solve(env):
         return None
-    answer: object = await _kept(evidence, "solve", limits.rollout_seconds, lambda: env.solve(evidence.task, box))
+    answer: object = await _attempt(evidence, "solve", limits.rollout_seconds, lambda: env.solve(evidence.task, box))
     if isinstance(answer, str):
         return answer
     evidence.broken.setdefault("solve", f"solve returned {type(answer).__name__}, not the final answer as text")
     return None
 
 
-async def _score(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, answer: str, *, gold: bool) -> None:
+async def _verify_twice(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, answer: str, *, gold: bool) -> None:
     """Verify twice."""
     step, scores = ("verify gold", evidence.gold) if gold else ("verify empty", evidence.empty)
-    rollout = as_rollout(evidence.task, answer)
+    rollout = make_rollout(evidence.task, answer)
     for _ in range(2):
-        score: object = await _kept(evidence, step, limits.verify_seconds, lambda: env.verify(rollout, box))
+        score: object = await _attempt(evidence, step, limits.verify_seconds, lambda: env.verify(rollout, box))
         if isinstance(score, Score):
             scores.append(score)
         else:
             evidence.broken.setdefault(step, f"verify returned {type(score).__name__}, not a Score")
 
 
-async def _kept(evidence: Evidence, step: str, seconds: float, work: Callable[[], Awaitable[T]]) -> T | None:
+async def _attempt(evidence: Evidence, step: str, seconds: float, work: Callable[[], Awaitable[T]]) -> T | None:
     """The result, or None and a note of what went wrong."""
     clock = asyncio.timeout(seconds)
     try:
@@ -344,11 +344,11 @@ async def _kept(evidence: Evidence, step: str, seconds: float, work: Callable[[]
             evidence.broken[step] = f"{step.partition(' ')[0]} must be written as `async def`"
     except Exception as error:  # an environment is foreign code, and finding out what it raises is the point
         late = f"took longer than {seconds:g} s"
-        evidence.broken[step] = f"{step} {late if clock.expired() else f'raised {told(error)}'}"
+        evidence.broken[step] = f"{step} {late if clock.expired() else f'raised {describe_error(error)}'}"
     return None
 
 
-def as_rollout(task: Task, answer: str) -> Rollout:
+def make_rollout(task: Task, answer: str) -> Rollout:
     """What a run would hand to `verify` if the agent had said just this."""
     turn = Turn(Completion(Message("assistant", answer)), stop=StopReason.FINISHED)
     provenance = Provenance(policy="validate", model="validate")
@@ -362,20 +362,20 @@ _LIST = f"""for place in {WORKSPACE} "$HOME"; do
 done"""
 
 
-async def list_files(box: Sandbox) -> Files:
+async def list_files(box: Sandbox) -> SlotFiles:
     """The files of the workspace and the home folder."""
     command = f"({_LIST})"
     digest = await box.exec(f"{command} | sha256sum")
     listing = await box.exec(f"{command} | head -c {LISTED}")
-    return Files(digest.stdout.decode(), listing.stdout.decode(errors="replace"))
+    return SlotFiles(digest.stdout.decode(), listing.stdout.decode(errors="replace"))
 
 
-async def _find(box: Sandbox, task: Task) -> tuple[str, ...]:
+async def _find_answer(box: Sandbox, task: Task) -> tuple[str, ...]:
     """Files that contain the longest line of the answer."""
-    if not telling(task.answer):
+    if not find_needle(task.answer):
         return ()
     line = max((part.strip() for part in str(task.answer).splitlines()), key=len)
-    if not telling(line):
+    if not find_needle(line):
         return ()
     found = await box.exec(f'grep -rlF -f - {WORKSPACE} "$HOME"', stdin=line.encode())
     return tuple(found.stdout.decode(errors="replace").split("\n")[:-1])
@@ -384,7 +384,7 @@ async def _find(box: Sandbox, task: Task) -> tuple[str, ...]:
 # ---- for people ---------------------------------------------------------------------------------------------------
 
 
-def as_text(report: Report, *, shown: int = 3) -> str:
+def format_report(report: EnvReport, *, shown: int = 3) -> str:
     """The report as lines, with the first problems of each check."""
     lines = [f"{report.env} (version {report.version}), split '{report.split}': {report.tasks} tasks"]
     for check in report.checks:

@@ -1,14 +1,13 @@
-"""`ludus gateway`: the configured model, served to any agent; every session a line of JSON.
+"""`ludus gateway`: serve the model of the settings to any agent, and record every session as a line of JSON.
 
-It runs until Ctrl-C (or SIGTERM). The first one drains: new requests are held back, those with the model are finished,
-and every session is written. The second drops what runs. Sessions are written as they end: when they were idle for
-`gateway.idle_seconds`, or when the gateway stops.
+The command runs until Ctrl-C (or SIGTERM). The first one drains: new requests wait, requests at the model are finished,
+and all sessions are written. The second drops what runs. A session is written when it ends: after
+`gateway.idle_seconds` without a request, or when the gateway stops.
 """
 
 import asyncio
 import gc
 import ipaddress
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
@@ -17,28 +16,35 @@ from typing import Literal
 
 import msgspec
 
-from ludus.cli import Arguments
-from ludus.cli.batches import draining
+from ludus.cli.command import CONFIG, JSON, OUT, PRINT_CONFIG, Arguments, Command
+from ludus.cli.common import drain_on_interrupt, print_notice
 from ludus.compat.atropos import Connect, Managed, ServerView, Setup
 from ludus.config import Config, load, to_record, to_yaml
-from ludus.config.build_models import build_ledger, build_model, server_settings
-from ludus.config.tree import SECTIONS, OpenAIConfig, ServerConfig
+from ludus.config.build_models import build_endpoints, build_ledger, build_model
 from ludus.config.secrets import read_secret, secrets
 from ludus.config.token_mode import server_model
+from ludus.config.tree import SECTIONS
 from ludus.errors import ConfigError
 from ludus.gateway.gateway_session import Record
 from ludus.gateway.named_sessions import House
 from ludus.gateway.service import Gateway
-from ludus.models import Model, Starts
-from ludus.models.ledger import Budget, Metered
+from ludus.models import Model, StartableModel
+from ludus.models.ledger import MeteredModel
+from ludus.models.openai import OpenAISettings
+from ludus.models.server import ServerSettings
 from ludus.store import RunDir
 from ludus.types import to_json
 
 SESSIONS = "sessions.jsonl"
-"""A line for each session that ended."""
+"""The file with a line for each session that has ended."""
 
 
-def run(arguments: Arguments) -> int:
+class GatewayArguments(Arguments):
+    out: str | None
+    print_config: bool
+
+
+def run(arguments: GatewayArguments) -> int:
     flags = list(arguments.flags)
     if arguments.out:
         flags.append(("run.out", arguments.out))
@@ -48,19 +54,19 @@ def run(arguments: Arguments) -> int:
         return 0
     token = read_secret(config.gateway.token_var, "gateway.token_var")
     check_host(config.gateway.host, token)
-    # Sessions are many small objects that live long: looking through all of them for garbage every few hundred
-    # requests would cost a tenth of the time.
+    # Sessions are many small objects that live long. Searching all of them for garbage every few hundred requests
+    # would take a tenth of the time.
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
-    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+    with asyncio.Runner(loop_factory=find_fastest_loop()) as runner:
         return runner.run(_serve(config, token, as_json=arguments.json))
 
 
 def check_host(host: str, token: str) -> None:
-    """Beyond loopback, whoever reaches the port could use the model and its key: that needs a token.
+    """Require a token for any address but loopback: without one, everybody who reaches the port can use the model.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the address is not loopback, and there is no token.
     """
     loopback = host == "localhost"
     with suppress(ValueError):
@@ -68,39 +74,39 @@ def check_host(host: str, token: str) -> None:
     if not loopback and not token:
         raise ConfigError(
             f"gateway.host: {host} can be reached from other machines. Put a token into an environment variable and "
-            "name it with --gateway.token_var, or listen on 127.0.0.1"
+            "name the variable with --gateway.token_var, or listen on 127.0.0.1"
         )
 
 
 async def _serve(config: Config, token: str, *, as_json: bool) -> int:
     async with AsyncExitStack() as stack:
         ledger = build_ledger(config)
-        model = build_model(config.model, ledger, tell=say)
+        model = build_model(config.model, ledger, tell=print_notice)
         stack.push_async_callback(model.close)
 
         def connect(setup: Setup) -> Model:
-            other = Metered(model_of(setup), ledger, "agent")
+            other = MeteredModel(connect_model(setup), ledger, "agent")
             stack.push_async_callback(other.close)
             return other
 
-        inner = model.model if isinstance(model, Metered) else model
-        if isinstance(inner, Starts):
+        inner = model.model if isinstance(model, MeteredModel) else model
+        if isinstance(inner, StartableModel):
             await inner.start()
         out = Path(config.run.out or f"runs/gateway-{time.strftime('%Y%m%d-%H%M%S')}")
         directory = stack.enter_context(
             RunDir.open(out, to_record(config), resume=True, ignore=frozenset(SECTIONS), secrets=secrets(config))
         )
-        ended = Ended(directory)
-        house, gateway = _build(config, model, token, ended, connect)
+        writer = SessionWriter(directory)
+        house, gateway = _build(config, model, token, writer, connect)
         async with gateway:
             _announce(gateway, out / SESSIONS, token=bool(token), as_json=as_json)
-            await _until_stopped(gateway, house)
-        say(f"sessions recorded in {out / SESSIONS}: {ended.count}")
+            await _serve_until_stopped(gateway, house)
+        print_notice(f"sessions recorded in {out / SESSIONS}: {writer.count}")
     return 0
 
 
-class Ended:
-    """Writes sessions as they end. Those that never asked anything are not worth a line."""
+class SessionWriter:
+    """Writes sessions when they end. Sessions without a request are not written."""
 
     def __init__(self, directory: RunDir) -> None:
         self._directory = directory
@@ -112,18 +118,17 @@ class Ended:
             self.count += 1
 
 
-def _build(config: Config, model: Model, token: str, ended: Ended, connect: Connect) -> tuple[House, Gateway]:
+def _build(config: Config, model: Model, token: str, writer: SessionWriter, connect: Connect) -> tuple[House, Gateway]:
     settings = config.gateway
     house = House(
-        ended,
+        writer,
+        settings,
         token=token,
-        sampling=config.sampling if settings.enforce else None,
-        budget=_budget(config),
-        idle_seconds=settings.idle_seconds,
+        sampling=config.sampling,
     )
     doors = [house.door]
     if settings.atropos:
-        doors.insert(0, Managed(house, _servers(config), connect).door)
+        doors.insert(0, Managed(house, _list_servers(config), connect).door)
     gateway = Gateway(
         model,
         host=settings.host,
@@ -134,29 +139,23 @@ def _build(config: Config, model: Model, token: str, ended: Ended, connect: Conn
     return house, gateway
 
 
-def _budget(config: Config) -> Budget | None:
-    limits = config.gateway.session
-    budget = Budget(tokens=limits.tokens, dollars=limits.dollars, calls=limits.calls)
-    return None if budget == Budget() else budget
-
-
-def _servers(config: Config) -> list[ServerView]:
+def _list_servers(config: Config) -> list[ServerView]:
     """The servers behind the gateway, as Atropos' clients see them."""
     model = config.model
-    if not isinstance(model, ServerConfig):
+    if not isinstance(model, ServerSettings):
         return []
-    kind = model.engine if isinstance(model, OpenAIConfig) and model.mode == "token" else "openai"
-    return [ServerView(url, model.name, kind) for url in (model.base_url, *model.servers) if url]
+    kind = model.engine if isinstance(model, OpenAISettings) and model.mode == "token" else "openai"
+    return [ServerView(url, model.name, kind) for url in model.addresses]
 
 
-def model_of(setup: Setup) -> Model:
-    """The model that a client of `/setup` asks for: in token mode, which is what those clients are for."""
+def connect_model(setup: Setup) -> Model:
+    """The model that a client of `/setup` asks for, in token mode."""
     engines: dict[str, Literal["atropos", "sglang"]] = {"vllm": "atropos", "sglang": "sglang"}
     engine = engines.get(setup.servers[0].server_type)
     if engine is None:
-        raise ConfigError("servers[0].server_type: only 'vllm' and 'sglang' tell the ids that they sample")
+        raise ConfigError("servers[0].server_type: only 'vllm' and 'sglang' return the ids that they sample")
     first, *others = (server.base_url for server in setup.servers)
-    model = OpenAIConfig(
+    model = OpenAISettings(
         base_url=first,
         servers=tuple(others),
         name=setup.model_name,
@@ -166,15 +165,15 @@ def model_of(setup: Setup) -> Model:
         parser="hermes",
         concurrency=setup.servers[0].num_max_requests_at_once,
     )
-    settings = [
-        msgspec.structs.replace(settings, api_key=server.api_key)
-        for settings, server in zip(server_settings(model), setup.servers, strict=True)
+    endpoints = [
+        msgspec.structs.replace(endpoint, api_key=server.api_key)
+        for endpoint, server in zip(build_endpoints(model), setup.servers, strict=True)
     ]
-    return server_model(model, settings, "setup")
+    return server_model(model, endpoints, "setup")
 
 
-async def _until_stopped(gateway: Gateway, house: House) -> None:
-    with draining() as stop:
+async def _serve_until_stopped(gateway: Gateway, house: House) -> None:
+    with drain_on_interrupt() as stop:
         async with asyncio.TaskGroup() as group:
             closing = group.create_task(house.run(gateway))
             try:
@@ -191,23 +190,28 @@ def _announce(gateway: Gateway, out: Path, *, token: bool, as_json: bool) -> Non
         print(to_json({"url": gateway.url, "model": model, "out": str(out)}).decode(), flush=True)
         return
     key = "$TOKEN.NAME" if token else "NAME"
-    say(
-        f"{model} at {gateway.url}, recorded in {out}. Point an agent at it; NAME is the session it is recorded as:\n"
+    print_notice(
+        f"{model} at {gateway.url}, recorded in {out}. Point an agent at it; NAME is the name of the recorded session:\n"
         f"  OpenAI       OPENAI_BASE_URL={gateway.url}/v1 OPENAI_API_KEY={key}\n"
         f"  Anthropic    ANTHROPIC_BASE_URL={gateway.url} ANTHROPIC_API_KEY={key}\n"
         f"  any other    {gateway.url}/s/{key}/v1 as base URL, with any key\n"
-        "Ctrl-C stops it: what runs is finished, and every session is written."
+        "Ctrl-C stops it: what runs is finished, and all sessions are written."
     )
 
 
-def say(text: str) -> None:
-    print(f"ludus: {text}", file=sys.stderr, flush=True)
-
-
-def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's event loop if it is installed (`ludus[fast]`), else asyncio's own: here little else costs time."""
+def find_fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's event loop if it is installed (`ludus[fast]`), else None for asyncio's own."""
     try:
         import uvloop
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+COMMAND = Command(
+    run,
+    "ludus gateway --model.base_url http://127.0.0.1:8000/v1 --model.name qwen --out runs/agents\n"
+    "OPENAI_BASE_URL=http://127.0.0.1:8100/s/first/v1 OPENAI_API_KEY=first my-agent   # recorded as 'first'",
+    (CONFIG, OUT, PRINT_CONFIG, JSON),
+    GatewayArguments,
+)

@@ -1,11 +1,12 @@
-"""`ludus sandbox`: what slots can be had here, one to try things in, and what dead drivers have left.
+"""`ludus sandbox`: list the backends, try a slot, and remove what dead processes have left.
 
-    ludus sandbox status                 every backend: whether it works, which limits hold, who has what
-    ludus sandbox exec 'make test'       one command in a fresh slot; its output and exit code are the command's
-    ludus sandbox shell                  line after line in one fresh slot, as an agent has it: no terminal, no input
-    ludus sandbox prune                  remove what dead drivers of this host have left, and nothing else
+    ludus sandbox status                 every backend: whether it works, its limits, and what processes hold in it
+    ludus sandbox exec 'make test'       run one command in a fresh slot, with its output and exit code
+    ludus sandbox shell                  run lines of stdin in one fresh slot, without a terminal, as an agent does
+    ludus sandbox prune                  remove what dead processes of this host have left, and nothing else
 
-All take the settings of the `sandbox` section, so `--sandbox.backend docker --sandbox.docker.image …` tries Docker.
+All take the settings of the `sandbox` section: `--sandbox.backend docker --sandbox.docker.image …` tries Docker. A
+driver is a process that uses sandboxes.
 """
 
 import asyncio
@@ -14,15 +15,17 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
-from ludus.cli import Arguments
+from ludus.cli.command import CONFIG, JSON, Arguments, Command, argument
+from ludus.cli.common import print_notice
 from ludus.config import Config, load
 from ludus.config.build_sandboxes import changed_spec, open_slots, sandbox_profiles
 from ludus.config.secrets import read_secret
 from ludus.errors import ConfigError, LudusError
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
-from ludus.sandbox.local.host_dir import drop_from_host, host_holdings
-from ludus.sandbox.owner import Holding
+from ludus.sandbox.local.host_dir import find_host_resources, remove_host_resource
+from ludus.sandbox.owner import OwnedResource
 from ludus.sandbox.profiles import make_backend
 from ludus.sandbox.remote.fleet import Backend
 from ludus.sandbox.settings import BwrapSettings, LocalSettings, backend_of
@@ -32,19 +35,24 @@ from ludus.types import to_json
 _LINE_BYTES = 2**16
 
 
-def run(arguments: Arguments) -> int:
+class SandboxArguments(Arguments):
+    action: Literal["status", "exec", "shell", "prune"]
+    words: list[str]
+
+
+def run(arguments: SandboxArguments) -> int:
     if arguments.words and arguments.action != "exec":
-        raise ConfigError(f"what is '{arguments.words[0]}'? ludus sandbox {arguments.action} takes options only")
+        raise ConfigError(f"what is '{arguments.words[0]}'? ludus sandbox {arguments.action} takes only options")
     config = load([Path(path) for path in arguments.config], arguments.flags)
     match arguments.action:
         case "status":
-            return asyncio.run(_status(config, as_json=arguments.json))
+            return asyncio.run(_print_status(config, as_json=arguments.json))
         case "exec":
             if not arguments.words:
                 raise ConfigError("which command? For example: ludus sandbox exec 'python3 --version'")
-            return asyncio.run(_exec(config, " ".join(arguments.words), as_json=arguments.json))
+            return asyncio.run(_run_command(config, " ".join(arguments.words), as_json=arguments.json))
         case "shell":
-            return asyncio.run(_shell(config))
+            return asyncio.run(_run_lines(config))
         case _:
             return asyncio.run(_prune(config, as_json=arguments.json))
 
@@ -52,17 +60,17 @@ def run(arguments: Arguments) -> int:
 # ---- status -------------------------------------------------------------------------------------------------------
 
 
-async def _status(config: Config, *, as_json: bool) -> int:
+async def _print_status(config: Config, *, as_json: bool) -> int:
     findings = await survey(sandbox_profiles(config.sandbox), read_secret)
-    held, unseen = await _everything_held(config)
+    held, unseen = await _find_holdings(config)
     if as_json:
-        print(to_json({"backends": findings, "held": [_plain(each) for each in held], "unseen": unseen}).decode())
+        print(to_json({"backends": findings, "held": [_to_fields(each) for each in held], "unseen": unseen}).decode())
     else:
-        print("\n".join([*_finding_lines(findings), "", *_holding_lines(held), *unseen]))
+        print("\n".join([*_format_findings(findings), "", *_format_holdings(held), *unseen]))
     return 0
 
 
-def _finding_lines(findings: Sequence[Finding]) -> list[str]:
+def _format_findings(findings: Sequence[Finding]) -> list[str]:
     lines: list[str] = []
     for finding in findings:
         lines.append(f"{finding.state:<7} {finding.backend}: {finding.message}")
@@ -71,18 +79,18 @@ def _finding_lines(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _holding_lines(held: Sequence[Holding]) -> list[str]:
+def _format_holdings(held: Sequence[OwnedResource]) -> list[str]:
     if not held:
-        return ["no driver has anything here"]
+        return ["no process holds anything here"]
     lines = [
         f"{each.kind} {each.name} ({each.backend}): {each.driver}{', which is dead' if each.orphaned else ''}"
         for each in held
     ]
     dead = sum(each.orphaned for each in held)
-    return [*lines, *([f"{dead} left by dead drivers: ludus sandbox prune"] if dead else [])]
+    return [*lines, *([f"{dead} left by dead processes; remove them with: ludus sandbox prune"] if dead else [])]
 
 
-def _plain(holding: Holding) -> dict[str, object]:
+def _to_fields(holding: OwnedResource) -> dict[str, object]:
     return {
         "backend": holding.backend,
         "kind": holding.kind,
@@ -92,21 +100,21 @@ def _plain(holding: Holding) -> dict[str, object]:
     }
 
 
-async def _everything_held(config: Config) -> tuple[list[Holding], list[str]]:
-    """What drivers have here and in the backends of the settings, and what could not be asked."""
-    held, unseen = host_holdings(), list[str]()
-    async with _backends(config) as backends:
+async def _find_holdings(config: Config) -> tuple[list[OwnedResource], list[str]]:
+    """What drivers hold on this host and in the backends of the settings, and errors of backends that did not answer."""
+    held, unseen = find_host_resources(), list[str]()
+    async with _open_backends(config) as backends:
         for name, backend in backends.items():
             try:
                 held += await backend.holdings()
             except LudusError as error:
-                unseen.append(f"{name} could not be asked: {error}")
+                unseen.append(f"{name} did not answer: {error}")
     return held, unseen
 
 
 @asynccontextmanager
-async def _backends(config: Config) -> AsyncGenerator[dict[str, Backend], None]:
-    """The backends of the settings, by name. One that cannot even be made is left out: `status` says why."""
+async def _open_backends(config: Config) -> AsyncGenerator[dict[str, Backend], None]:
+    """The backends of the settings, by name. One that cannot be made is left out: `status` says why."""
     made: dict[str, Backend] = {}
     try:
         for name, profile in sandbox_profiles(config.sandbox).items():
@@ -123,16 +131,16 @@ async def _backends(config: Config) -> AsyncGenerator[dict[str, Backend], None]:
 
 
 async def _prune(config: Config, *, as_json: bool) -> int:
-    gone: list[Holding] = []
+    gone: list[OwnedResource] = []
     problems: list[str] = []
-    for holding in host_holdings():
+    for holding in find_host_resources():
         if holding.orphaned:
             try:
-                drop_from_host(holding)
+                remove_host_resource(holding)
                 gone.append(holding)
             except OSError as error:
                 problems.append(f"{holding.name}: {error}")
-    async with _backends(config) as backends:
+    async with _open_backends(config) as backends:
         for name, backend in backends.items():
             try:
                 for holding in await backend.holdings():
@@ -142,10 +150,10 @@ async def _prune(config: Config, *, as_json: bool) -> int:
             except LudusError as error:
                 problems.append(f"{name}: {error}")
     if as_json:
-        print(to_json({"removed": [_plain(each) for each in gone], "problems": problems}).decode())
+        print(to_json({"removed": [_to_fields(each) for each in gone], "problems": problems}).decode())
     else:
         lines = [f"removed {each.kind} {each.name} ({each.backend}) of {each.driver}" for each in gone]
-        print("\n".join([*lines, *problems] or ["nothing is left of dead drivers"]))
+        print("\n".join([*lines, *problems] or ["dead processes have left nothing"]))
     return 1 if problems else 0
 
 
@@ -153,54 +161,54 @@ async def _prune(config: Config, *, as_json: bool) -> int:
 
 
 @asynccontextmanager
-async def _slot(config: Config) -> AsyncGenerator[Sandbox, None]:
+async def _lease_slot(config: Config) -> AsyncGenerator[Sandbox, None]:
     spec = changed_spec(SandboxSpec(), config.sandbox)
     async with open_slots(config, spec) as pool, pool.lease(spec) as box:
         yield box
 
 
-async def _exec(config: Config, command: str, *, as_json: bool) -> int:
-    async with _slot(config) as box:
+async def _run_command(config: Config, command: str, *, as_json: bool) -> int:
+    async with _lease_slot(config) as box:
         done = await box.exec(command)
     if as_json:
-        told = {"stdout": done.stdout.decode(errors="replace"), "stderr": done.stderr.decode(errors="replace")}
+        output = {"stdout": done.stdout.decode(errors="replace"), "stderr": done.stderr.decode(errors="replace")}
         rest = {"exit_code": done.exit_code, "timed_out": done.timed_out, "truncated": done.truncated}
-        print(to_json({**told, **rest, "seconds": done.seconds}).decode())
+        print(to_json({**output, **rest, "seconds": done.seconds}).decode())
         return 0
-    _show(done)
+    _print_result(done)
     return done.exit_code
 
 
-async def _shell(config: Config) -> int:
-    person = sys.stdin.isatty()
+async def _run_lines(config: Config) -> int:
+    interactive = sys.stdin.isatty()
     code = 0
-    async with _slot(config) as box:
-        if person:
-            print("one command per line, in a fresh slot; it ends with Ctrl-D", file=sys.stderr)
-        async for line in _lines("slot$ " if person else ""):
+    async with _lease_slot(config) as box:
+        if interactive:
+            print("one command per line, in a fresh slot; Ctrl-D ends it", file=sys.stderr)
+        async for line in _read_lines("slot$ " if interactive else ""):
             done = await box.exec(line)
-            _show(done)
+            _print_result(done)
             code = done.exit_code
     return code
 
 
-def _show(done: ExecResult) -> None:
+def _print_result(done: ExecResult) -> None:
     for stream, data in ((sys.stdout, done.stdout), (sys.stderr, done.stderr)):
         stream.buffer.write(data)
         stream.flush()
-    notes = {"not ended in time, killed": done.timed_out, "a part of the output is missing": done.truncated}
-    for note in (note for note, holds in notes.items() if holds):
-        print(f"ludus: {note}", file=sys.stderr)
+    notes = {"the command took too long and was killed": done.timed_out, "the output was cut": done.truncated}
+    for note in (note for note, applies in notes.items() if applies):
+        print_notice(note)
 
 
-async def _lines(prompt: str) -> AsyncIterator[str]:
-    """Lines of standard input. The event loop runs while we wait: slots far away want to hear from us."""
+async def _read_lines(prompt: str) -> AsyncIterator[str]:
+    """The lines of stdin. The event loop keeps running meanwhile: the connections of remote slots need it."""
     left = b""
     while True:
         sys.stderr.write(prompt)
         sys.stderr.flush()
         while b"\n" not in left:
-            await _readable(0)
+            await _wait_readable(0)
             data = os.read(0, _LINE_BYTES)
             if not data:
                 if left.strip():
@@ -212,14 +220,30 @@ async def _lines(prompt: str) -> AsyncIterator[str]:
             yield line.decode(errors="replace")
 
 
-async def _readable(fd: int) -> None:
+async def _wait_readable(fd: int) -> None:
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     try:
         loop.add_reader(fd, ready.set)
-    except PermissionError:  # a plain file, which never makes anyone wait
+    except PermissionError:  # a regular file is always readable
         return
     try:
         await ready.wait()
     finally:
         loop.remove_reader(fd)
+
+
+COMMAND = Command(
+    run,
+    "ludus sandbox status\n"
+    "ludus sandbox exec 'python3 --version'\n"
+    "ludus sandbox shell --sandbox.backend docker --sandbox.docker.image python:3.11\n"
+    "ludus sandbox prune",
+    (
+        argument("action", choices=("status", "exec", "shell", "prune"), help="what to do"),
+        argument("words", metavar="COMMAND", nargs="*", help="for exec: the command, best in quotes"),
+        CONFIG,
+        JSON,
+    ),
+    SandboxArguments,
+)

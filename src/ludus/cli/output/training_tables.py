@@ -10,18 +10,27 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from ludus.cli.story import changes, plot
+from ludus.cli.output.change_list import describe_changes
+from ludus.cli.output.score_plot import plot_scores
+from ludus.cli.output.terminal import (
+    LiveLine,
+    format_count,
+    format_money,
+    format_number,
+    make_console,
+    make_printable,
+    make_text,
+)
 from ludus.reflact.cost_estimate import Estimate
 from ludus.reflact.gate import METRICS, Gate
-from ludus.reflact.journal import Progress
-from ludus.reflact.records import Baseline, EpochEnd, Held, Product, Record, Step, Summary
+from ludus.reflact.journal import StageProgress
+from ludus.reflact.records import Baseline, EpochEnd, MeasuredSkill, Product, Record, Step, Summary
 from ludus.reflact.report import run_files as files
-from ludus.reflact.report.score_curve import curve, spread
-from ludus.reflact.report.training_page import done
-from ludus.reflact.stages.evaluate import score_of
+from ludus.reflact.report.score_curve import compute_interval, make_curve
+from ludus.reflact.report.training_page import is_applied
+from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import read_records
-from ludus.show import LiveLine, as_text, compact, money, number, printable, stdout
 from ludus.store import RunDir
 
 if TYPE_CHECKING:  # rich takes a while to import, and most commands do not draw
@@ -46,7 +55,7 @@ class TrainingBar(LiveLine):
         self._in_stage = 0
         self._scores = ""
 
-    def __call__(self, stage: Progress, spent: str) -> None:
+    def __call__(self, stage: StageProgress, spent: str) -> None:
         if self._bar is None:
             return
         if self._row is None:  # what an earlier run had done must not count as this one's speed
@@ -59,32 +68,32 @@ class TrainingBar(LiveLine):
         now = time.monotonic()
         if now - self._drawn >= 0.1:
             self._drawn = now
-            what = stage_words(stage, self._steps)
+            what = describe_stage(stage, self._steps)
             words = " · ".join(part for part in (what, self._scores, spent) if part)
             self._bar.update(self._row, completed=min(self._done, self._rollouts), facts=words)
 
     def record(self, record: Record, *, quiet: bool = False) -> None:
         """A part of the run is finished; a quiet one was so in an earlier run."""
-        self._scores = scores(record.state.current, record.state.best, self._gate)
+        self._scores = describe_scores(record.state.current, record.state.best, self._gate)
         self._done = sum(entry.calls for entry in record.state.spent if entry.role == "agent")
-        line = record_words(record, self._gate, self._steps)
+        line = describe_record(record, self._gate, self._steps)
         if not quiet and self._bar is not None:
-            self._bar.console.print(as_text(line))
+            self._bar.console.print(make_text(line))
         elif not quiet:
-            print(printable(line), file=self._file, flush=True)
+            print(make_printable(line), file=self._file, flush=True)
 
 
-def stage_words(stage: Progress, steps: int) -> str:
+def describe_stage(stage: StageProgress, steps: int) -> str:
     """Where a training run is."""
     count = f"{stage.done}/{stage.total}" if stage.total else f"{stage.done}"
     where = f"step {stage.step}/{steps} " if stage.step else ""
     return f"{where}{stage.stage} {count}"
 
 
-def scores(current: Held, best: Held, gate: Gate) -> str:
-    now, most = score_of(gate, current), score_of(gate, best)
-    said = "not measured" if now is None else number(now)
-    return f"current {said}, best {number(most)}" if most is not None else ""
+def describe_scores(current: MeasuredSkill, best: MeasuredSkill, gate: Gate) -> str:
+    now, most = compute_score(gate, current), compute_score(gate, best)
+    said = "not measured" if now is None else format_number(now)
+    return f"current {said}, best {format_number(most)}" if most is not None else ""
 
 
 # ---- a training run -----------------------------------------------------------------------------------------------
@@ -93,54 +102,57 @@ _PLAIN: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": Fals
 """How tables look."""
 
 
-def record_words(record: Record, gate: Gate, steps: int) -> str:
+def describe_record(record: Record, gate: Gate, steps: int) -> str:
     """A finished part of a training run in one line."""
     match record:
         case Baseline():
-            return f"baseline: {_scored(record.state.initial, gate)} on {len(record.measure.marks)} selection tasks"
+            return (
+                f"baseline: {_format_score(record.state.initial, gate)} on {len(record.measure.marks)} selection tasks"
+            )
         case Step():
-            return f"step {record.number}/{steps} (epoch {record.epoch}): {_step_words(record, gate)}"
+            return f"step {record.number}/{steps} (epoch {record.epoch}): {_describe_step(record, gate)}"
         case EpochEnd():
             done = {"slow update": record.slow.action, "memory": record.memory_action}
             told = [f"{name} {action}" for name, action in done.items() if action not in ("off", "skip_first_epoch")]
             return f"end of epoch {record.epoch}" + (": " if told else "") + ", ".join(told)
         case _:
-            return f"finished: best {_scored(record.state.best, gate)}, final {_scored(record.state.current, gate)}"
+            best, final = _format_score(record.state.best, gate), _format_score(record.state.current, gate)
+            return f"finished: best {best}, final {final}"
 
 
-def _step_words(step: Step, gate: Gate) -> str:
+def _describe_step(step: Step, gate: Gate) -> str:
     parts = [step.action]
     if step.verdict is not None and step.verdict.candidate is not None:
-        before = "none" if step.verdict.current is None else number(step.verdict.current)
-        parts[0] += f" {before} → {number(step.verdict.candidate)}"
+        before = "none" if step.verdict.current is None else format_number(step.verdict.current)
+        parts[0] += f" {before} → {format_number(step.verdict.candidate)}"
     if step.fates:
-        parts.append(f"{_made(step)} of {len(step.fates)} changes")
+        parts.append(f"{_count_applied(step)} of {len(step.fates)} changes")
     if step.hard is not None:
-        parts.append(f"train {number(step.hard)}")
+        parts.append(f"train {format_number(step.hard)}")
     if step.events:
         parts.append(f"{len(step.events)} {'reply' if len(step.events) == 1 else 'replies'} unusable")
-    return ", ".join([*parts, scores(step.state.current, step.state.best, gate)])
+    return ", ".join([*parts, describe_scores(step.state.current, step.state.best, gate)])
 
 
-def _made(step: Step) -> int:
-    return sum(map(done, step.fates))
+def _count_applied(step: Step) -> int:
+    return sum(map(is_applied, step.fates))
 
 
-def _scored(held: Held, gate: Gate) -> str:
+def _format_score(held: MeasuredSkill, gate: Gate) -> str:
     """A skill's score on the selection split, with its interval."""
-    score, band = score_of(gate, held), spread(held.measure, gate)
-    said = "not measured" if score is None else number(score)
-    return said + (f" [{number(band.low)}, {number(band.high)}]" if band else "")
+    score, band = compute_score(gate, held), compute_interval(held.measure, gate)
+    said = "not measured" if score is None else format_number(score)
+    return said + (f" [{format_number(band.low)}, {format_number(band.high)}]" if band else "")
 
 
-def show_training(run: RunDir, *, as_json: bool) -> None:
+def show_training_run(run: RunDir, *, as_json: bool) -> None:
     """A training run, finished or not, as its store has it."""
     train = run.config["train"]
     known = {f.name for f in msgspec.structs.fields(TrainSettings)}
     settings = msgspec.convert({name: value for name, value in train.items() if name in known}, TrainSettings)
     records = list(read_records(run))
     if as_json:
-        lines = [json.loads(files.line(record, settings.gate)) for record in records]
+        lines = [json.loads(files.encode_line(record, settings.gate)) for record in records]
         print(json.dumps({"run": str(run.path), "records": lines}, ensure_ascii=False))
         return
     print_training(records, settings.gate)
@@ -151,45 +163,45 @@ def print_training(records: Sequence[Record], gate: Gate, console: "Console | No
     """The steps of a training run, what it came to, and what it took."""
     from rich.table import Table
 
-    console = console or stdout()
+    console = console or make_console()
     if not records:
         console.print("nothing is finished yet")
         return
     steps = Table("step", "epoch", "decision", "candidate", "current", "best", "train", "changes", **_PLAIN)
     for record in records:
         if isinstance(record, Step):
-            steps.add_row(*_step_cells(record, gate))
+            steps.add_row(*_make_step_row(record, gate))
         elif isinstance(record, EpochEnd) and record.slow.candidate is not None:
-            steps.add_row("", str(record.epoch), as_text(f"slow update: {record.slow.action}"), *[""] * 5)
+            steps.add_row("", str(record.epoch), make_text(f"slow update: {record.slow.action}"), *[""] * 5)
     if steps.row_count:
         console.print(steps)
         console.print()
-    for part in (changes(records), plot(curve(records, gate))):
+    for part in (describe_changes(records), plot_scores(make_curve(records, gate))):
         if part:
-            console.print(as_text(f"{part}\n"), soft_wrap=True)
+            console.print(make_text(f"{part}\n"), soft_wrap=True)
     _print_skills(records, console, gate)
     last = records[-1]
     tokens = sum(entry.usage.tokens for entry in last.state.spent)
     dollars = sum(entry.usage.dollars for entry in last.state.spent)
     counts = {"agent": ("rollout", "rollouts"), "optimizer": ("reply", "replies")}
-    calls = [f"{role} {n} {words[n > 1]}" for role, words in counts.items() if (n := _calls(last, role))]
-    took = [*calls, f"{compact(tokens)} tokens", money(dollars) if dollars else ""]
-    console.print(as_text("took: " + ", ".join(part for part in took if part), "dim"))
+    calls = [f"{role} {n} {words[n > 1]}" for role, words in counts.items() if (n := _count_calls(last, role))]
+    took = [*calls, f"{format_count(tokens)} tokens", format_money(dollars) if dollars else ""]
+    console.print(make_text("took: " + ", ".join(part for part in took if part), "dim"))
     if not isinstance(last, Summary):
-        console.print(as_text("not finished: there is no test result yet", "dim"))
+        console.print(make_text("not finished: there is no test result yet", "dim"))
 
 
-def _calls(record: Record, role: str) -> int:
+def _count_calls(record: Record, role: str) -> int:
     return sum(entry.calls for entry in record.state.spent if entry.role == role)
 
 
-def _step_cells(step: Step, gate: Gate) -> "list[str | Text]":
-    now, most = score_of(gate, step.state.current), score_of(gate, step.state.best)
+def _make_step_row(step: Step, gate: Gate) -> "list[str | Text]":
+    now, most = compute_score(gate, step.state.current), compute_score(gate, step.state.best)
     candidate = step.verdict.candidate if step.verdict else None
     colour = "green" if step.action.startswith(("accept", "force")) else "red" if step.action == "reject" else "dim"
-    cells = [_or_none(value) for value in (candidate, now, most, step.hard)]
-    changes = f"{_made(step)} of {len(step.fates)}" if step.fates else ""
-    return [str(step.number), str(step.epoch), as_text(step.action, colour), *cells, changes]
+    cells = [_format_optional(value) for value in (candidate, now, most, step.hard)]
+    changes = f"{_count_applied(step)} of {len(step.fates)}" if step.fates else ""
+    return [str(step.number), str(step.epoch), make_text(step.action, colour), *cells, changes]
 
 
 def _print_skills(records: Sequence[Record], console: "Console", gate: Gate) -> None:
@@ -201,20 +213,20 @@ def _print_skills(records: Sequence[Record], console: "Console", gate: Gate) -> 
     table = Table("skill", "from", f"selection ({METRICS[gate.metric]})", "test (passed)", **_PLAIN)
     for name, its in held.items():
         shown = name if tests or name != "final" else "current"
-        table.add_row(shown, as_text(its.origin), _scored(its, gate), _tested(tests.get(name)))
+        table.add_row(shown, make_text(its.origin), _format_score(its, gate), _format_test(tests.get(name)))
     console.print(table)
 
 
-def _tested(product: Product | None) -> str:
+def _format_test(product: Product | None) -> str:
     if product is None or product.test is None:
         return ""
     bucket = product.test.overall
-    band = f" [{number(bucket.interval.low)}, {number(bucket.interval.high)}]" if bucket.interval else ""
-    return f"{_or_none(bucket.hard)}{band} of {bucket.tasks} tasks"
+    band = f" [{format_number(bucket.interval.low)}, {format_number(bucket.interval.high)}]" if bucket.interval else ""
+    return f"{_format_optional(bucket.hard)}{band} of {bucket.tasks} tasks"
 
 
-def _or_none(value: float | None) -> str:
-    return "" if value is None else number(value)
+def _format_optional(value: float | None) -> str:
+    return "" if value is None else format_number(value)
 
 
 def print_estimate(estimate: Estimate, prices: "dict[str, tuple[float, float]]") -> None:
@@ -224,14 +236,14 @@ def print_estimate(estimate: Estimate, prices: "dict[str, tuple[float, float]]")
     table = Table("role", "stage", "calls", "between", "tokens each", "tokens", **_PLAIN)
     for line in estimate.lines:
         between = "" if line.calls.least == line.calls.most else f"{line.calls.least} and {line.calls.most}"
-        tokens = compact(line.calls.likely * line.each.tokens)
-        table.add_row(line.role, line.stage, str(line.calls.likely), between, compact(line.each.tokens), tokens)
-    stdout().print(table)
+        tokens = format_count(line.calls.likely * line.each.tokens)
+        table.add_row(line.role, line.stage, str(line.calls.likely), between, format_count(line.each.tokens), tokens)
+    make_console().print(table)
     print()
     for role, (likely, most) in prices.items():
-        calls, tokens = estimate.calls(role), estimate.tokens(role)
+        calls, tokens = estimate.count_calls(role), estimate.count_tokens(role)
         if calls.most:
             between = f"{calls.likely} calls ({calls.least} to {calls.most})"
-            cost = f", {money(likely)} (at most {money(most)})" if most else ""
-            size = f"{compact(tokens.likely)} tokens (at most {compact(tokens.most)})"
+            cost = f", {format_money(likely)} (at most {format_money(most)})" if most else ""
+            size = f"{format_count(tokens.likely)} tokens (at most {format_count(tokens.most)})"
             print(f"{role}: {between}, {size}{cost}")

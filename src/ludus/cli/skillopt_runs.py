@@ -1,0 +1,65 @@
+"""Training with SkillOpt's files: `ludus train --skillopt FILE`, and environments that are its adapters.
+
+`ludus.compat.skillopt` is imported only for such runs.
+"""
+
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
+
+from ludus.agent import Actor
+from ludus.cli.common import print_notice
+from ludus.config.reading import Layer, read_file_layer, make_flag_layer, is_tree
+from ludus.env import Env
+from ludus.reflact.proposers import Proposer
+
+_ADAPTER = "skillopt-adapter"
+
+
+def read_layers(file: str, config: Sequence[str], flags: Sequence[tuple[str, str]]) -> list[Layer]:
+    """The settings of a SkillOpt file, which those of YAML files and flags override; none if `file` is empty.
+
+    If a YAML file or a flag gives the type of a model, the file's settings of that model are dropped: settings of two
+    types do not mix.
+    """
+    if not file:
+        return []
+    from ludus.compat.skillopt.config_file import read_config
+
+    given = read_config(Path(file))
+    for note in given.notes:
+        print_notice(f"{file}: {note}")
+    over = [*(read_file_layer(Path(path)) for path in config), *(make_flag_layer(*flag) for flag in flags)]
+    typed = {name for layer in over for name, tree in layer.tree.items() if is_tree(tree) and "type" in tree}
+    return [Layer(file, {name: tree for name, tree in given.tree.items() if name not in typed})]
+
+
+@contextmanager
+def redirect_prints(env: str) -> Generator[None]:
+    """Send what an adapter prints to stderr: stdout is for the output of the command."""
+    with redirect_stdout(sys.stderr) if env.endswith(":AdapterEnv") else nullcontext():
+        yield
+
+
+def make_actor(env: Env) -> Actor | None:
+    """The agent that acts in place of the loop: an adapter does everything itself. None for other environments."""
+    if env.name != _ADAPTER:
+        return None
+    from ludus.compat.skillopt.adapters import AdapterActor, AdapterEnv
+
+    return AdapterActor(env) if isinstance(env, AdapterEnv) else None
+
+
+def get_adapter_name(env: Env) -> str:
+    """The name of the adapter's class; empty for any other environment."""
+    return str(getattr(env, "adapter", "")).rpartition(":")[2] if env.name == _ADAPTER else ""
+
+
+def find_proposer(env: Env) -> Proposer | None:
+    """The proposer of an adapter that has its own reflection; None for others."""
+    if env.name != _ADAPTER:
+        return None
+    from ludus.compat.skillopt.adapters import proposer_of
+
+    return proposer_of(env)

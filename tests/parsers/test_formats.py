@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ludus.errors import ConfigError
-from ludus.parsers import Parsed, Parser, Text, names
-from ludus.parsers.formats import FORMATS, SAME
+from ludus.parsers import ParsedReply, Parser, Text, list_names
+from ludus.parsers.formats import ALIASES, FORMATS
 from ludus.types import Call, ToolSpec
 
 
@@ -135,7 +135,7 @@ def test_a_thought_within_a_thought_ends_with_its_own_tag_if_there_is_one(text: 
     assert reply.problems == ()
     stream = Parser("hermes").stream()
     pieces = [event for char in text for event in stream.feed(char)] + stream.finish()
-    assert Parsed.of(pieces) == reply
+    assert ParsedReply.from_events(pieces) == reply
 
 
 def test_a_thought_that_the_prompt_began_and_the_model_begins_again_is_one() -> None:
@@ -308,7 +308,7 @@ def test_an_unknown_tool_is_a_call_unless_the_format_says_otherwise() -> None:
 def test_names_are_found_however_they_are_spelled() -> None:
     assert Parser("DeepSeek-V3.1").format is Parser("deepseek_v31").format is FORMATS["deepseek_v3_1"]
     assert Parser("granite-20b-fc").format is FORMATS["granite_20b_fc"]
-    assert {*FORMATS, *SAME, "auto"} == set(names())
+    assert {*FORMATS, *ALIASES, "auto"} == set(list_names())
 
 
 def test_an_unknown_parser_is_the_users_mistake() -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ludus.parsers import Format, Parsed, Parser, Stream, names
-from ludus.parsers.formats import FORMATS, SAME
+from ludus.parsers import Format, ParsedReply, Parser, ReplyStream, list_names
+from ludus.parsers.formats import ALIASES, FORMATS
 from ludus.parsers.notations import Tags
-from ludus.parsers.shapes import Shape, Spelled
+from ludus.parsers.shapes import NamedCalls, Shape
 from ludus.types import Call, ToolSpec
 
 EVERY = [*FORMATS, "auto"]
@@ -90,7 +90,7 @@ def identity(format: str, name: str, number: int) -> str:
 
 
 @st.composite
-def replies(draw: st.DrawFn, format: str) -> tuple[Parsed, list[ToolSpec]]:
+def replies(draw: st.DrawFn, format: str) -> tuple[ParsedReply, list[ToolSpec]]:
     """A reply that a format can write, and the tools it is written for."""
     drawn = draw(
         st.dictionaries(word, st.dictionaries(word, EXPRESSIBLE.get(format, ANYTHING), max_size=3), max_size=3)
@@ -101,7 +101,7 @@ def replies(draw: st.DrawFn, format: str) -> tuple[Parsed, list[ToolSpec]]:
         for number, (name, given) in enumerate(drawn.items())
     )
     alone = calls and Parser(format).format.keep == "nothing"
-    return Parsed("" if alone else draw(prose), calls), tools
+    return ParsedReply("" if alone else draw(prose), calls), tools
 
 
 # ---- the properties -----------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def replies(draw: st.DrawFn, format: str) -> tuple[Parsed, list[ToolSpec]]:
 def test_a_format_reads_what_it_writes(format: str) -> None:
     @quick
     @given(replies(format))
-    def check(drawn: tuple[Parsed, list[ToolSpec]]) -> None:
+    def check(drawn: tuple[ParsedReply, list[ToolSpec]]) -> None:
         reply, tools = drawn
         parser = Parser(format)
         assert parser.parse(parser.render(reply.calls, reply.content), tools) == reply
@@ -125,7 +125,7 @@ def test_auto_reads_what_each_format_writes(format: str) -> None:
 
     @quick
     @given(replies(format), st.booleans())
-    def check(drawn: tuple[Parsed, list[ToolSpec]], spoken: bool) -> None:
+    def check(drawn: tuple[ParsedReply, list[ToolSpec]], spoken: bool) -> None:
         reply, tools = drawn
         bare = Parser(format).format.shapes and Parser(format).format.shapes[0].bare
         content = reply.content if spoken and not bare else ""
@@ -146,14 +146,14 @@ def fragments(format: str) -> st.SearchStrategy[str]:
     return st.lists(st.sampled_from(openers + bits) | halves | st.just(call), max_size=12).map("".join)
 
 
-def in_pieces(stream: Stream, text: str, sizes: list[int]) -> Parsed:
+def in_pieces(stream: ReplyStream, text: str, sizes: list[int]) -> ParsedReply:
     events = []
     at, turn = 0, 0
     while at < len(text):
         size = sizes[turn % len(sizes)]
         events += stream.feed(text[at : at + size])
         at, turn = at + size, turn + 1
-    return Parsed.of([*events, *stream.finish()])
+    return ParsedReply.from_events([*events, *stream.finish()])
 
 
 TOOLS = [ToolSpec("f", "", {"type": "object", "properties": {"a": {"type": "string"}, "n": {"type": "integer"}}})]
@@ -184,10 +184,10 @@ def test_nothing_raises_and_every_call_is_json(format: str, text: str, markup: s
     assert len({call.id for call in read.calls}) == len(read.calls)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list_names())
 def test_plain_text_is_content(name: str) -> None:
     said = " Let me see: 2 < 3, a[0] = {x}; é.\n"
-    assert Parser(name).parse(said) == Parsed(said)
+    assert Parser(name).parse(said) == ParsedReply(said)
 
 
 # ---- time ---------------------------------------------------------------------------------------------------------
@@ -263,11 +263,11 @@ def shapes_of(format: Format) -> list[Shape]:
 
 
 def is_tagged(shape: Shape) -> bool:
-    return isinstance(shape, Spelled) and isinstance(shape.notation, Tags)
+    return isinstance(shape, NamedCalls) and isinstance(shape.notation, Tags)
 
 
 def test_tagged_text_is_what_needs_a_list_of_what_it_cannot_express() -> None:
     """Every format whose arguments are text between tags is listed above."""
     tagged = {name for name, format in FORMATS.items() if any(map(is_tagged, shapes_of(format)))}
     assert tagged <= EXPRESSIBLE.keys()
-    assert not set(SAME) & set(FORMATS)
+    assert not set(ALIASES) & set(FORMATS)

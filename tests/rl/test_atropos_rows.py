@@ -2,7 +2,7 @@
 
 import pytest
 
-from ludus.rl.atropos_rows import as_fields, columns, retokenized_columns
+from ludus.rl.atropos_rows import build_columns, build_retokenized_columns, to_fields
 from ludus.rl.row_checks import Vocabulary, check_groups
 from ludus.rl.rows import NotExact
 from ludus.tokens.sequences import TokenSequence
@@ -10,11 +10,11 @@ from ludus.types import (
     Completion,
     Failure,
     Group,
-    Splice,
     Message,
     Provenance,
     Rollout,
     Score,
+    Splice,
     StopReason,
     Task,
     Tokens,
@@ -44,8 +44,8 @@ def group(*rollouts):
 
 
 def test_rows_masks_and_logprobs_are_those_that_were_sampled():
-    made, report = columns(group(rollout(EXACT, EXACT), rollout(EXACT, replicate=1, score=0.0)))
-    assert as_fields(made) == {
+    made, report = build_columns(group(rollout(EXACT, EXACT), rollout(EXACT, replicate=1, score=0.0)))
+    assert to_fields(made) == {
         "tokens": [[1, 2, 3, 1, 2, 3], [1, 2, 3]],
         "masks": [[-100, -100, 3, -100, -100, 3], [-100, -100, 3]],
         "scores": [1.0, 0.0],
@@ -53,36 +53,36 @@ def test_rows_masks_and_logprobs_are_those_that_were_sampled():
         "replicates": [0, 1],
     }
     assert report.rows == 2 and not report.fatal
-    assert check_groups([as_fields(made)]).findings == []
+    assert check_groups([to_fields(made)]).findings == []
 
 
 def test_a_branched_rollout_gives_several_rows_with_one_score():
-    made, _ = columns(group(rollout(EXACT, EXACT, splices=[(1, Splice(0, 2))])))
+    made, _ = build_columns(group(rollout(EXACT, EXACT, splices=[(1, Splice(0, 2))])))
     assert made.scores == [1.0, 1.0]
     assert made.replicates == [0, 0]
 
 
 def test_what_has_no_score_gives_no_row():
-    made, _ = columns(group(rollout(EXACT, score=None), rollout(EXACT, replicate=1)))
+    made, _ = build_columns(group(rollout(EXACT, score=None), rollout(EXACT, replicate=1)))
     assert made.replicates == [1]
-    assert columns(group(rollout(EXACT, score=None)))[0] is None
+    assert build_columns(group(rollout(EXACT, score=None)))[0] is None
 
 
 def test_fatal_rows_are_never_exported():
     beyond = Tokens((1, 2, 99), (False, False, True), (None, None, -0.5))
-    made, report = columns(group(rollout(beyond), rollout(EXACT, replicate=1)), Vocabulary(size=50))
+    made, report = build_columns(group(rollout(beyond), rollout(EXACT, replicate=1)), Vocabulary(size=50))
     assert made.replicates == [1]
     assert [finding.code for finding in report.findings] == ["vocabulary"]
-    assert columns(group(rollout(beyond)), Vocabulary(size=50))[0] is None
+    assert build_columns(group(rollout(beyond)), Vocabulary(size=50))[0] is None
 
 
 def test_chat_mode_is_refused_unless_rows_from_text_are_asked_for():
     said = group(rollout(None))
     with pytest.raises(NotExact, match="chat mode"):
-        columns(said)
+        build_columns(said)
     row = TokenSequence(Tokens((4, 5), (False, True), (None, None)), (0,))
-    made, report = retokenized_columns(said, lambda _: [row])
-    assert as_fields(made)["retokenized"] is True
+    made, report = build_retokenized_columns(said, lambda _: [row])
+    assert to_fields(made)["retokenized"] is True
     assert made.inference_logprobs is None
     assert (made.tokens, made.masks) == ([[4, 5]], [[-100, 5]])
     assert [finding.code for finding in report.findings] == ["no_logprobs"]

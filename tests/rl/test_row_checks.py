@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from ludus.rl.row_checks import Row, Vocabulary, check_groups, check_lines, check_rollout, check_rows, row_findings
+from ludus.rl.row_checks import Row, Vocabulary, check_groups, check_lines, check_rollout, check_row, check_rows
 from ludus.tokens.sequences import TokenSequence
-from ludus.types import Completion, Splice, Message, Provenance, Rollout, Score, StopReason, Task, Tokens, Turn, Usage
+from ludus.types import Completion, Message, Provenance, Rollout, Score, Splice, StopReason, Task, Tokens, Turn, Usage
 
 GOOD = {
     "tokens": [[5, 6, 7, 8], [5, 6, 9]],
@@ -31,7 +31,7 @@ def test_a_good_group_has_nothing_against_it():
     assert report.findings == []
     assert not report.fatal
     assert (report.groups, report.rows, report.tokens, report.trained) == (2, 4, 14, 6)
-    assert report.summary() == "2 groups, 4 rows, 14 tokens, 6 trained: 0 fatal, 0 warning, 0 info"
+    assert report.summarize() == "2 groups, 4 rows, 14 tokens, 6 trained: 0 fatal, 0 warning, 0 info"
 
 
 @pytest.mark.parametrize(
@@ -141,15 +141,15 @@ def test_placeholders_are_recognised():
 
 
 def test_a_doubled_end_of_turn_is_seen():
-    assert found(changed(tokens=[[5, 6, 8, 8], [5, 6, 9]], masks=[[-100] * 4, [-100] * 3]), ends=frozenset([8]))[
+    assert found(changed(tokens=[[5, 6, 8, 8], [5, 6, 9]], masks=[[-100] * 4, [-100] * 3]), stop_ids=frozenset([8]))[
         "doubled_end"
     ]
 
 
 def test_drift_is_counted_where_a_tokenizer_is_given():
-    report = check_groups([GOOD], Vocabulary(again=lambda ids: [5, 6, 9]))
+    report = check_groups([GOOD], Vocabulary(reencode=lambda ids: [5, 6, 9]))
     assert report.drift_rate == 0.5
-    assert report.counts()[("info", "drift")] == 1
+    assert report.count_codes()[("info", "drift")] == 1
     assert not report.fatal
 
 
@@ -180,7 +180,7 @@ def test_rows_with_something_fatal_are_not_given_out():
 
 
 def test_columns_of_other_lengths_end_the_look_at_a_row():
-    assert [code for _, code, _ in row_findings(Row([1, 2], [True], [None, None]), Vocabulary())] == ["lengths"]
+    assert [code for _, code, _ in check_row(Row([1, 2], [True], [None, None]), Vocabulary())] == ["lengths"]
 
 
 def rollout(*completions):

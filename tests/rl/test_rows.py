@@ -2,15 +2,15 @@
 
 import pytest
 
-from ludus.rl.rows import NotExact, mode, retokenized, rows
+from ludus.rl.rows import NotExact, build_rows, find_mode, retokenize
 from ludus.types import (
     Completion,
-    Splice,
     Message,
     Provenance,
     Reasoning,
     Rollout,
     Score,
+    Splice,
     StopReason,
     Task,
     Tokens,
@@ -23,7 +23,8 @@ EXACT = Tokens((1, 2, 3), (False, False, True), (None, None, -0.5))
 
 def rollout(*tokens, splices=None):
     turns = tuple(
-        Turn(Completion(Message("assistant", "x"), tokens=t, splice=(splices or {}).get(i))) for i, t in enumerate(tokens)
+        Turn(Completion(Message("assistant", "x"), tokens=t, splice=(splices or {}).get(i)))
+        for i, t in enumerate(tokens)
     )
     return Rollout(
         task=Task(id="t1", prompt="p"),
@@ -39,25 +40,25 @@ def rollout(*tokens, splices=None):
     [((EXACT, EXACT), "tokens"), ((None, None), "chat"), ((EXACT, None), "mixed"), ((), "empty")],
 )
 def test_the_record_says_which_mode_was_on(tokens, found):
-    assert mode(rollout(*tokens)) == found
+    assert find_mode(rollout(*tokens)) == found
 
 
 def test_exact_rollouts_give_their_rows():
-    (row,) = rows(rollout(EXACT, EXACT))
+    (row,) = build_rows(rollout(EXACT, EXACT))
     assert row.tokens.ids == (1, 2, 3, 1, 2, 3)
-    assert len(rows(rollout(EXACT, EXACT, splices={1: Splice(0, 2)}))) == 2
-    assert rows(rollout()) == []
+    assert len(build_rows(rollout(EXACT, EXACT, splices={1: Splice(0, 2)}))) == 2
+    assert build_rows(rollout()) == []
 
 
 @pytest.mark.parametrize(("tokens", "words"), [((None,), "in chat mode:"), ((EXACT, None), "in chat mode in part:")])
 def test_chat_rollouts_are_refused_with_the_way_out(tokens, words):
     with pytest.raises(NotExact, match=f"'t1' was run {words}.*token mode.*re-tokenized"):
-        rows(rollout(*tokens))
+        build_rows(rollout(*tokens))
 
 
 def test_a_record_that_is_not_whole_is_refused():
     with pytest.raises(NotExact, match="is not whole"):
-        rows(rollout(EXACT, EXACT, splices={1: Splice(5, 0)}))
+        build_rows(rollout(EXACT, EXACT, splices={1: Splice(5, 0)}))
 
 
 # ---- from text, for imitation -------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ def test_text_becomes_rows_that_mark_the_replies(codec):
         Message("tool", "There.", call_id="1"),
         Message("assistant", "There it is."),
     )
-    (row,) = retokenized(messages, tools, codec)
+    (row,) = retokenize(messages, tools, codec)
     marked = [n for n, s in zip(row.tokens.ids, row.tokens.sampled, strict=True) if s]
     call = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
     said = f"<think>\nhm\n</think>\n\nI look.\n{call}<|im_end|>There it is.<|im_end|>"
@@ -103,4 +104,4 @@ def test_text_becomes_rows_that_mark_the_replies(codec):
 
 
 def test_no_replies_are_no_rows(codec):
-    assert retokenized((Message("user", "Hello?"),), (), codec) == []
+    assert retokenize((Message("user", "Hello?"),), (), codec) == []

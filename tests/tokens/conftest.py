@@ -18,8 +18,8 @@ from ludus.parsers import Parser
 from ludus.tokens.codec import Codec
 from ludus.tokens.render import Renderer
 from ludus.tokens.sequences import TokenSequence
-from ludus.tokens.template import Template, named_template
-from ludus.tokens.token_session import Session
+from ludus.tokens.template import Template, read_template
+from ludus.tokens.token_session import TokenSession
 from ludus.tokens.tokenizer import Tokenizer
 from ludus.tokens.toy_engine import ToyEngine
 from ludus.types import Call, Completion, Message, Sampling, ToolSpec
@@ -29,7 +29,7 @@ You can call these functions: {"name": "look", "arguments": {"at": "here"}} <too
 user assistant system tool think result answer question weather city Paris Grüße 世界 naïve café 12345"""
 
 # In the manner of ChatML: replies as they are, tools in the system text.
-PLAIN = named_template("chatml")
+PLAIN = read_template("chatml")
 
 # Drops the thinking of rounds that are over, and puts an empty block into the last message.
 THINKING = """
@@ -110,7 +110,7 @@ class Led:
 
     codec: Codec
     engine: ToyEngine
-    session: Session
+    session: TokenSession
     messages: list[Message]
     completions: list[Completion] = field(default_factory=list)
 
@@ -118,9 +118,9 @@ class Led:
         """Have the engine say `text`, and take it in."""
         said = [text]
         self.engine.replies = lambda _: said[0]
-        prompt = self.session.prompt(self.messages if messages is None else messages, self.tools)
+        prompt = self.session.build_prompt(self.messages if messages is None else messages, self.tools)
         drawn = asyncio.run(self.engine.generate(prompt.ids, Sampling(**{"max_tokens": 2000, **sampling})))
-        completion = self.session.add(prompt, drawn[0], stop=sampling.get("stop", ()))
+        completion = self.session.add_completion(prompt, drawn[0], stop=sampling.get("stop", ()))
         self.completions.append(completion)
         if messages is None:
             self.messages.append(completion.message)
@@ -133,7 +133,7 @@ class Led:
 
     @property
     def rows(self) -> list[TokenSequence]:
-        return self.session.sequences()
+        return self.session.build_sequences()
 
 
 def proven(led: Led) -> bool:
@@ -181,7 +181,7 @@ class TokenKit:
         codec = self.codec(template, **options)
         messages = [*([Message("system", system)] if system else []), Message("user", "Grüße, 世界 \U0001f600!")]
         end = "</s>" if template in ("moving", "quoting") else "<|im_end|>"
-        return Led(codec, ToyEngine(self.tokenizer, [], seed=seed, end=end), Session(codec), messages)
+        return Led(codec, ToyEngine(self.tokenizer, [], seed=seed, end=end), TokenSession(codec), messages)
 
     @staticmethod
     def call_text(codec: Codec, content: str = "", **arguments: Any) -> str:

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from ludus.errors import ModelError
-from ludus.models.openai import ChatSettings
-from ludus.models.server_pool import Retry
+from ludus.models.openai import OpenAISettings
+from ludus.models.server import Retry
 from ludus.tokens.capture import Capture, CapturedChatModel
 from ludus.tokens.engine_standin import StandIn
-from ludus.tokens.sequences import Step, sequences
+from ludus.tokens.sequences import TokenStep, build_sequences
 from ludus.tokens.toy_engine import ToyEngine
 from ludus.types import Completion, Message, Sampling
 
@@ -21,8 +21,8 @@ def led(tokens, replies, *, scatter, mangle=None):
     async def main():
         toy = ToyEngine(tokens.tokenizer, list(replies), scatter=scatter)
         async with StandIn(toy, codec=codec, mangle=mangle) as server:
-            settings = ChatSettings(base_url=f"{server.url}/v1", model="toy")
-            model = CapturedChatModel(settings, retry=Retry(retries=0))
+            settings = OpenAISettings(base_url=f"{server.url}/v1", name="toy", retry=Retry(retries=0))
+            model = CapturedChatModel(settings)
             messages = [Message("system", "Be brief."), Message("user", "Grüße!")]
             done = []
             try:
@@ -40,7 +40,7 @@ def led(tokens, replies, *, scatter, mangle=None):
 
 
 def rows_of(done):
-    return sequences([Step(completion.tokens, completion.splice) for completion in done])
+    return build_sequences([TokenStep(completion.tokens, completion.splice) for completion in done])
 
 
 def test_a_server_whose_prompts_repeat_its_replies_gives_one_row(tokens):
@@ -82,10 +82,12 @@ def test_a_server_that_does_not_tell_is_refused(tokens, field, words):
 
 
 def test_a_reply_without_its_prompt_is_not_recorded(tokens):
-    from ludus.tokens import Generated
+    from ludus.tokens import Generation
     from ludus.types import Finish
 
     capture = Capture()
     with pytest.raises(ModelError, match="ids of the prompt"):
-        capture.add(Completion(Message("assistant")), Generated(ids=(1,), logprobs=(-1.0,), finish=Finish.STOP))
+        capture.add_completion(
+            Completion(Message("assistant")), Generation(ids=(1,), logprobs=(-1.0,), finish=Finish.STOP)
+        )
     assert not capture.steps

@@ -6,8 +6,8 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.tokens import EngineFacts
-from ludus.tokens.probe import PROBE_TEXT, check_engine, probe, refuse
-from ludus.tokens.render import Lead, Situation
+from ludus.tokens.probe import PROBE_TEXT, check_engine, probe_template, raise_fatal
+from ludus.tokens.render import ConversationState, ShortPrefix
 from ludus.tokens.toy_engine import ToyEngine
 
 NO_TOOLS = (
@@ -26,7 +26,7 @@ NO_PARAMETERS = NO_TOOLS.replace("{% for", "{% for t in tools or [] %}{{ t.funct
 
 
 def codes(tokens, template, **options):
-    return {finding.code: finding for finding in probe(tokens.codec(template, **options))}
+    return {finding.code: finding for finding in probe_template(tokens.codec(template, **options))}
 
 
 def test_a_template_that_does_its_work_is_not_talked_about(tokens):
@@ -45,20 +45,20 @@ def test_a_template_that_does_its_work_is_not_talked_about(tokens):
 def test_what_makes_tools_impossible_is_fatal_when_there_are_tools(tokens, template, code, words):
     found = codes(tokens, template)
     assert found[code].level == "fatal"
-    refuse(tuple(found.values()), tools=False)
+    raise_fatal(tuple(found.values()), tools=False)
     with pytest.raises(ConfigError, match=words):
-        refuse(tuple(found.values()), tools=True)
+        raise_fatal(tuple(found.values()), tools=True)
 
 
 def test_a_template_that_never_works_is_refused_always(tokens):
-    found = probe(tokens.codec("{{ raise_exception('broken') }}"))
+    found = probe_template(tokens.codec("{{ raise_exception('broken') }}"))
     with pytest.raises(ConfigError, match="broken"):
-        refuse(found, tools=False)
+        raise_fatal(found, tools=False)
 
 
 def test_a_template_that_leaves_out_the_user_is_refused(tokens):
     with pytest.raises(ConfigError, match="what the user says"):
-        refuse(probe(tokens.codec("<|im_start|>assistant\n")), tools=False)
+        raise_fatal(probe_template(tokens.codec("<|im_start|>assistant\n")), tools=False)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_appending_makes_rewriting_no_matter(tokens):
 def test_facts_say_that_short_conversations_are_enough(tokens, template):
     renderer = tokens.codec(template).renderer
     for answered, follows in ((False, False), (True, True), (True, False)):
-        assert renderer.facts(Situation(True, True, answered, follows)).leads.keys() == {"tool", "user"}
+        assert renderer.find_facts(ConversationState(True, True, answered, follows)).prefixes.keys() == {"tool", "user"}
 
 
 NEEDS_TOOLS = """
@@ -143,22 +143,25 @@ NEEDS_TOOLS = """
 @pytest.mark.parametrize(
     ("template", "leads"),
     [
-        ("plain", {"tool": Lead(False, False), "user": Lead(False, False)}),
-        ("quoting", {"tool": Lead(True, False), "user": Lead(False, False)}),  # first answers look different
-        (NEEDS_TOOLS, {"tool": Lead(False, True), "user": Lead(False, False)}),
+        ("plain", {"tool": ShortPrefix(False, False), "user": ShortPrefix(False, False)}),
+        (
+            "quoting",
+            {"tool": ShortPrefix(True, False), "user": ShortPrefix(False, False)},
+        ),  # first answers look different
+        (NEEDS_TOOLS, {"tool": ShortPrefix(False, True), "user": ShortPrefix(False, False)}),
     ],
     ids=["plain", "first-answer", "tools"],
 )
 def test_a_short_conversation_begins_with_no_more_than_the_template_looks_at(tokens, template, leads):
-    assert tokens.codec(template).renderer.facts(Situation(True, True, True, True)).leads == leads
+    assert tokens.codec(template).renderer.find_facts(ConversationState(True, True, True, True)).prefixes == leads
 
 
 def test_facts_say_what_has_to_be_rendered_whole(tokens):
     renderer = tokens.codec("moving").renderer
-    assert renderer.facts(Situation(True, True, False, False)).leads == {}
-    assert renderer.facts(Situation(True, True, True, True)).leads.keys() == {"tool"}
-    assert renderer.habits.short_ids
-    assert renderer.habits.stand_in == "calls"
+    assert renderer.find_facts(ConversationState(True, True, False, False)).prefixes == {}
+    assert renderer.find_facts(ConversationState(True, True, True, True)).prefixes.keys() == {"tool"}
+    assert renderer.style.short_ids
+    assert renderer.style.stand_in == "calls"
 
 
 # ---- the engine ---------------------------------------------------------------------------------------------------
@@ -173,7 +176,7 @@ class Other(ToyEngine):
     async def tokenize(self, text):
         return self.told
 
-    async def facts(self):
+    async def get_facts(self):
         return EngineFacts(vocabulary=self.vocabulary)
 
 
@@ -186,7 +189,7 @@ def checked(tokens, told, vocabulary=None):
 def test_the_same_ids_on_both_sides_are_fine(tokens):
     own = tokens.tokenizer.encode(f"{PROBE_TEXT} x<|im_end|> x</s>")
     assert checked(tokens, own) == ()
-    assert checked(tokens, [tokens.tokenizer.id_of("<s>"), *own]) == ()  # engines put a beginning before text
+    assert checked(tokens, [tokens.tokenizer.find_id("<s>"), *own]) == ()  # engines put a beginning before text
     assert checked(tokens, own, vocabulary=tokens.tokenizer.size + 100) == ()  # padded
 
 

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.tokens.sequences import Step, sequences
+from ludus.tokens.sequences import TokenStep, build_sequences
 from ludus.types import Splice, Tokens
 
 
 def step(given_ids, drawn, splice=None):
     given_ids, drawn = tuple(given_ids), tuple(drawn)
     marks = (False,) * len(given_ids) + (True,) * len(drawn)
-    return Step(Tokens(given_ids + drawn, marks, (None,) * len(given_ids) + tuple(-d / 10 for d in drawn)), splice)
+    return TokenStep(Tokens(given_ids + drawn, marks, (None,) * len(given_ids) + tuple(-d / 10 for d in drawn)), splice)
 
 
 def test_turns_that_follow_each_other_are_one_row():
-    (row,) = sequences([step([1, 2], [3]), step([4], [5, 6])])
+    (row,) = build_sequences([step([1, 2], [3]), step([4], [5, 6])])
     assert row.tokens.ids == (1, 2, 3, 4, 5, 6)
     assert row.tokens.sampled == (False, False, True, False, True, True)
     assert row.tokens.logprobs == (None, None, -0.3, None, -0.5, -0.6)
@@ -25,7 +25,7 @@ def test_turns_that_follow_each_other_are_one_row():
 
 def test_a_branch_keeps_the_beginning_and_trains_it_once():
     steps = [step([1, 2], [3]), step([4], [5]), step([7], [8], Splice(0, 3))]
-    first, second = sequences(steps)
+    first, second = build_sequences(steps)
     assert first.tokens.ids == (1, 2, 3, 4, 5)
     assert second.tokens.ids == (1, 2, 3, 7, 8)
     assert second.tokens.sampled == (False, False, False, False, True)  # 3 is trained in the first row
@@ -34,40 +34,42 @@ def test_a_branch_keeps_the_beginning_and_trains_it_once():
 
 
 def test_a_rewritten_reply_is_context_in_the_new_row():
-    first, second = sequences([step([1, 2], [3, 4, 5]), step([4, 6], [7], Splice(0, 2))])
+    first, second = build_sequences([step([1, 2], [3, 4, 5]), step([4, 6], [7], Splice(0, 2))])
     assert first.tokens.ids == (1, 2, 3, 4, 5)
     assert second.tokens.ids == (1, 2, 4, 6, 7)
     assert second.tokens.sampled == (False, False, False, False, True)
 
 
 def test_a_part_of_a_reply_that_happens_to_be_repeated_is_not_trained_again():
-    first, second = sequences([step([1], [2, 3, 4]), step([9], [5], Splice(0, 3))])
+    first, second = build_sequences([step([1], [2, 3, 4]), step([9], [5], Splice(0, 3))])
     assert first.tokens.sampled == (False, True, True, True)
     assert second.tokens.ids == (1, 2, 3, 9, 5)
     assert second.tokens.sampled == (False, False, False, False, True)
 
 
 def test_nothing_kept_is_a_row_of_its_own():
-    first, second = sequences([step([1], [2]), step([3], [4], Splice(0, 0))])
+    first, second = build_sequences([step([1], [2]), step([3], [4], Splice(0, 0))])
     assert (first.tokens.ids, second.tokens.ids) == ((1, 2), (3, 4))
     assert second.shared == 0
 
 
 def test_interleaved_branches_are_followed_by_their_own_parents():
     steps = [step([1], [2]), step([3], [4], Splice(0, 0)), step([5], [6], Splice(0, 2)), step([7], [8], Splice(1, 2))]
-    assert [row.tokens.ids for row in sequences(steps)] == [(1, 2, 5, 6), (3, 4, 7, 8)]
+    assert [row.tokens.ids for row in build_sequences(steps)] == [(1, 2, 5, 6), (3, 4, 7, 8)]
 
 
 def test_no_completions_are_no_rows():
-    assert sequences([]) == []
+    assert build_sequences([]) == []
 
 
 @pytest.mark.parametrize(
-    "splice", [Splice(1, 0), Splice(-1, 0), Splice(0, 4), Splice(0, -1)], ids=["itself", "before", "too-much", "negative"]
+    "splice",
+    [Splice(1, 0), Splice(-1, 0), Splice(0, 4), Splice(0, -1)],
+    ids=["itself", "before", "too-much", "negative"],
 )
 def test_a_joint_that_leads_nowhere_is_refused(splice):
     with pytest.raises(ValueError, match="completion 1"):
-        sequences([step([1, 2], [3]), step([4], [5], splice)])
+        build_sequences([step([1, 2], [3]), step([4], [5], splice)])
 
 
 @given(st.data())
@@ -84,7 +86,7 @@ def test_every_drawn_id_is_trained_exactly_once(data):
         )
         steps.append(made)
         ends.append(start + len(made.tokens))
-    rows = sequences(steps)
+    rows = build_sequences(steps)
     trained = [index for row in rows for index in row.steps]
     assert sorted(trained) == list(range(len(steps)))
     assert sum(sum(row.tokens.sampled) for row in rows) == sum(sum(s.tokens.sampled) for s in steps)

@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from ludus.errors import ConfigError
-from ludus.tokens.template import Template, TemplateFault, named_template
+from ludus.tokens.template import Template, TemplateFault, read_template
 
 ONE = [{"role": "user", "content": "hi"}]
 
@@ -108,11 +108,11 @@ def test_the_short_ways_of_the_sandbox_change_nothing():
 
 
 def test_templates_that_come_along_and_files(tmp_path):
-    assert "<|im_start|>" in named_template("chatml")
+    assert "<|im_start|>" in read_template("chatml")
     (tmp_path / "own.jinja").write_text("mine")
-    assert named_template(str(tmp_path / "own.jinja")) == "mine"
+    assert read_template(str(tmp_path / "own.jinja")) == "mine"
     with pytest.raises(ConfigError, match=r"no file, and none of those that come along \(chatml\)"):
-        named_template("chatlm")
+        read_template("chatlm")
 
 
 def test_chatml_shows_everything():
@@ -125,7 +125,7 @@ def test_chatml_shows_everything():
         {"role": "tool", "content": "There.", "tool_call_id": "1"},
     ]
     tools = [{"type": "function", "function": {"name": "look", "description": "d", "parameters": {}}}]
-    text = Template(named_template("chatml")).render(messages, tools)
+    text = Template(read_template("chatml")).render(messages, tools)
     one = '<tool_call>\n{"name": "look", "arguments": {"at": "ü"}}\n</tool_call>'
     assert text.startswith('<|im_start|>system\nBe brief.\n\nYou can call these functions:\n<tools>\n{"name": "look"')
     assert f"<|im_start|>assistant\nI look.\n{one}\n{one}<|im_end|>\n" in text

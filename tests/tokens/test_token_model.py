@@ -7,14 +7,14 @@ import weakref
 import msgspec
 import pytest
 
-from ludus.agent import Limits, Policy, turns
+from ludus.agent import Limits, Policy, take_turns
 from ludus.errors import ConfigError, ModelError
 from ludus.models.server import Price, ServerSettings
 from ludus.tokens.codec import Codec
 from ludus.tokens.engine_standin import StandIn
 from ludus.tokens.engines.vllm import VllmEngine
 from ludus.tokens.token_model import TokenModel
-from ludus.tokens.token_session import Session
+from ludus.tokens.token_session import TokenSession
 from ludus.tokens.toy_engine import ToyEngine
 from ludus.tools import tool
 from ludus.types import Completion, Message, Sampling, StopReason, Turn, to_json
@@ -40,7 +40,7 @@ def script(codec):
 
 async def led(model, tools=(look,), opening=OPENING, **limits):
     policy = Policy(model, sampling=Sampling(max_tokens=500), limits=Limits(**limits))
-    return [turn async for turn in turns(policy, opening, tools)]
+    return [turn async for turn in take_turns(policy, opening, tools)]
 
 
 def complete(model, messages=OPENING, tools=(), **sampling):
@@ -126,10 +126,10 @@ def test_copied_messages_are_given_ones(tokens):
 def test_several_replies_in_a_session_of_ones_own(tokens):
     codec = tokens.codec()
     model = TokenModel(ToyEngine(codec.tokenizer, ["One.", "Two.", "Three."]), codec)
-    session = Session(codec)
-    replies = asyncio.run(model.ask(session, OPENING, (), Sampling(max_tokens=50), 3))
+    session = TokenSession(codec)
+    replies = asyncio.run(model.sample(session, OPENING, (), Sampling(max_tokens=50), 3))
     assert [reply.message.content for reply in replies] == ["One.", "Two.", "Three."]
-    assert len(session.sequences()) == 3
+    assert len(session.build_sequences()) == 3
 
 
 def test_prices_are_counted(tokens):
@@ -191,7 +191,7 @@ def test_another_models_engine_is_noticed_at_the_start(tokens):
 
     async def main():
         async with StandIn(ToyEngine(other, ["Never."])) as server:
-            engine = VllmEngine(ServerSettings(base_url=server.url, model="toy"))
+            engine = VllmEngine(ServerSettings(base_url=server.url, name="toy"))
             model = TokenModel(engine, tokens.codec())
             with pytest.raises(ConfigError, match="encodes a probe text differently"):
                 await model.complete(OPENING, (), Sampling(max_tokens=5))
@@ -226,7 +226,7 @@ def test_over_http_the_loop_gives_the_same_record(tokens):
 
     async def over_http():
         async with StandIn(ToyEngine(codec.tokenizer, script(codec), seed=3)) as server:
-            model = TokenModel(VllmEngine(ServerSettings(base_url=server.url, model="toy")), codec, name="toy")
+            model = TokenModel(VllmEngine(ServerSettings(base_url=server.url, name="toy")), codec, name="toy")
             try:
                 return await led(model)
             finally:
@@ -246,7 +246,7 @@ def test_an_engine_that_cuts_the_prompt_is_refused(tokens):
 
     async def main():
         async with StandIn(ToyEngine(codec.tokenizer, ["Hi."]), mangle=cut) as server:
-            model = TokenModel(VllmEngine(ServerSettings(base_url=server.url, model="toy")), codec)
+            model = TokenModel(VllmEngine(ServerSettings(base_url=server.url, name="toy")), codec)
             try:
                 await model.complete(OPENING, (), Sampling(max_tokens=5))
             finally:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.errors import ModelError
-from ludus.tokens import Generated
+from ludus.tokens import Generation
 from ludus.types import Call, Finish, Message, Reasoning, Sampling, ToolSpec
 
 THOUGHT = "<think>\nLet me see, 世界.\n</think>\n\n"
@@ -83,8 +83,8 @@ def test_prompts_are_what_the_template_renders(tokens, template):
     for turn in range(8):
         led.ask(f"Reply {turn}.")
         led.messages.append(Message("user", f"Question {turn}?"))
-        prompt = led.session.prompt(led.messages, led.tools)
-        text = led.codec.renderer.opening(led.messages, led.tools)
+        prompt = led.session.build_prompt(led.messages, led.tools)
+        text = led.codec.renderer.render_prompt(led.messages, led.tools)
         assert led.codec.tokenizer.decode(prompt.ids) == text
         assert prompt.ids == led.codec.tokenizer.encode(text)
 
@@ -108,26 +108,26 @@ def test_a_reply_that_was_cut_gets_its_end_from_the_template(tokens):
     assert tokens.proven(led)
     (row,) = led.rows
     end = row.tokens.sampled.index(True) + 5
-    assert led.codec.tokenizer.ends[row.tokens.ids[end]] == "<|im_end|>"
+    assert led.codec.tokenizer.stop_tokens[row.tokens.ids[end]] == "<|im_end|>"
     assert not row.tokens.sampled[end]
 
 
 def test_another_end_token_stands_for_the_templates(tokens):
     led = tokens.led()
-    prompt = led.session.prompt(led.messages, led.tools)
-    other = led.codec.tokenizer.id_of("</s>")
+    prompt = led.session.build_prompt(led.messages, led.tools)
+    other = led.codec.tokenizer.find_id("</s>")
     ids = (*led.codec.tokenizer.encode("Done."), other)
-    drawn = Generated(ids=ids, logprobs=(-1.0,) * len(ids), finish=Finish.STOP)
-    completion = led.session.add(prompt, drawn)
+    drawn = Generation(ids=ids, logprobs=(-1.0,) * len(ids), finish=Finish.STOP)
+    completion = led.session.add_completion(prompt, drawn)
     assert completion.message.content == "Done."
-    after = led.session.prompt([*led.messages, completion.message, Message("user", "And?")], led.tools)
+    after = led.session.build_prompt([*led.messages, completion.message, Message("user", "And?")], led.tools)
     assert "Done.</s>\n<|im_start|>user\nAnd?" in led.codec.tokenizer.decode(after.ids)
 
 
 def test_an_empty_completion_is_a_turn(tokens):
     led = tokens.led()
-    prompt = led.session.prompt(led.messages, led.tools)
-    completion = led.session.add(prompt, Generated(ids=(), logprobs=(), finish=Finish.STOP))
+    prompt = led.session.build_prompt(led.messages, led.tools)
+    completion = led.session.add_completion(prompt, Generation(ids=(), logprobs=(), finish=Finish.STOP))
     assert completion.message.content == ""
     assert completion.tokens is not None and not any(completion.tokens.sampled)
     led.messages += [completion.message, Message("user", "Hello?")]
@@ -186,10 +186,10 @@ def test_a_compacted_history_starts_a_branch(tokens):
 
 def test_several_samples_of_one_prompt_are_branches_that_share_it(tokens):
     led = tokens.led()
-    prompt = led.session.prompt(led.messages, led.tools)
+    prompt = led.session.build_prompt(led.messages, led.tools)
     led.engine.replies = lambda _: "Same words."
     for drawn in asyncio.run(led.engine.generate(prompt.ids, Sampling(max_tokens=50), 3)):
-        led.session.add(prompt, drawn)
+        led.session.add_completion(prompt, drawn)
     assert tokens.proven(led)
     rows = led.rows
     assert [row.steps for row in rows] == [(0,), (1,), (2,)]
@@ -198,8 +198,8 @@ def test_several_samples_of_one_prompt_are_branches_that_share_it(tokens):
 
 def test_a_retry_of_the_same_prompt_uses_the_same_node(tokens):
     led = tokens.led()
-    first = led.session.prompt(led.messages, led.tools)
-    again = led.session.prompt(list(led.messages), led.tools)
+    first = led.session.build_prompt(led.messages, led.tools)
+    again = led.session.build_prompt(list(led.messages), led.tools)
     assert again.node is first.node
 
 
@@ -218,12 +218,12 @@ def test_sub_agents_with_other_tools_do_not_disturb_each_other(tokens):
 
 def test_two_requests_at_once_in_one_session(tokens):
     led = tokens.led()
-    one = led.session.prompt(led.messages, led.tools)
-    two = led.session.prompt(led.messages, led.tools)
+    one = led.session.build_prompt(led.messages, led.tools)
+    two = led.session.build_prompt(led.messages, led.tools)
     led.engine.replies = lambda _: "Reply."
     drawn = [asyncio.run(led.engine.generate(p.ids, Sampling(max_tokens=50)))[0] for p in (one, two)]
-    led.session.add(two, drawn[1])
-    led.session.add(one, drawn[0])
+    led.session.add_completion(two, drawn[1])
+    led.session.add_completion(one, drawn[0])
     assert tokens.proven(led)
 
 
@@ -295,9 +295,9 @@ def test_a_template_that_turns_out_otherwise_is_rendered_whole_from_then_on(toke
 
 
 def drawn(led, **changes):
-    ids = (*led.codec.tokenizer.encode("Hello."), next(iter(led.codec.tokenizer.ends)))
+    ids = (*led.codec.tokenizer.encode("Hello."), next(iter(led.codec.tokenizer.stop_tokens)))
     fields = {"ids": ids, "logprobs": (-0.5,) * len(ids), "finish": Finish.STOP, "text": "Hello."}
-    return Generated(**{**fields, **changes})
+    return Generation(**{**fields, **changes})
 
 
 @pytest.mark.parametrize(
@@ -315,17 +315,17 @@ def drawn(led, **changes):
 )
 def test_what_does_not_fit_together_is_an_error_of_the_model(tokens, changes, words):
     led = tokens.led()
-    prompt = led.session.prompt(led.messages, led.tools)
+    prompt = led.session.build_prompt(led.messages, led.tools)
     with pytest.raises(ModelError, match=words):
-        led.session.add(prompt, drawn(led, **changes))
+        led.session.add_completion(prompt, drawn(led, **changes))
     assert not led.session.steps
 
 
 @pytest.mark.parametrize("text", [None, "", "Hel", " Hello. ", "Hello.<|im_end|>", "Hello.</s>"])
 def test_a_text_that_is_shorter_or_names_the_end_fits_the_ids(tokens, text):
     led = tokens.led()
-    prompt = led.session.prompt(led.messages, led.tools)
-    assert led.session.add(prompt, drawn(led, text=text)).message.content == "Hello."
+    prompt = led.session.build_prompt(led.messages, led.tools)
+    assert led.session.add_completion(prompt, drawn(led, text=text)).message.content == "Hello."
 
 
 def test_logprobs_that_are_no_numbers_are_none(tokens):
@@ -333,8 +333,8 @@ def test_logprobs_that_are_no_numbers_are_none(tokens):
     good = drawn(led)
     values = [-0.5] * len(good.ids)
     values[:3] = [float("-inf"), float("nan"), None]
-    prompt = led.session.prompt(led.messages, led.tools)
-    completion = led.session.add(prompt, drawn(led, logprobs=tuple(values)))
+    prompt = led.session.build_prompt(led.messages, led.tools)
+    completion = led.session.add_completion(prompt, drawn(led, logprobs=tuple(values)))
     assert completion.tokens.logprobs[-len(values) :] == (None, None, None, *[-0.5] * (len(values) - 3))
 
 
@@ -343,12 +343,12 @@ def test_a_stop_string_inside_of_a_character(tokens):
     led = tokens.led()
     data = "Gut \U0001f600".encode()[:-2]
     ids = tuple(led.engine._bytes[byte] for byte in data)
-    prompt = led.session.prompt(led.messages, led.tools)
-    made = Generated(ids=ids, logprobs=(-0.1,) * len(ids), finish=Finish.STOP, text="Gut ", prompt=tuple(prompt.ids))
-    completion = led.session.add(prompt, made)
+    prompt = led.session.build_prompt(led.messages, led.tools)
+    made = Generation(ids=ids, logprobs=(-0.1,) * len(ids), finish=Finish.STOP, text="Gut ", prompt=tuple(prompt.ids))
+    completion = led.session.add_completion(prompt, made)
     assert completion.message.content.startswith("Gut \ufffd")
     led.messages += [completion.message, Message("user", "What?")]
-    after = led.session.prompt(led.messages, led.tools)
+    after = led.session.build_prompt(led.messages, led.tools)
     assert after.ids[len(prompt.ids) : len(prompt.ids) + len(ids)] == list(ids)
 
 
@@ -364,8 +364,8 @@ def test_a_stop_string_is_cut_from_the_words_but_not_from_the_ids(tokens):
 
 def test_ids_beyond_the_vocabulary_are_kept_for_the_check_to_find(tokens):
     led = tokens.led()
-    prompt = led.session.prompt(led.messages, led.tools)
-    completion = led.session.add(prompt, Generated(ids=(10**6,), logprobs=(-1.0,), finish=Finish.STOP))
+    prompt = led.session.build_prompt(led.messages, led.tools)
+    completion = led.session.add_completion(prompt, Generation(ids=(10**6,), logprobs=(-1.0,), finish=Finish.STOP))
     assert completion.tokens.ids[-1] == 10**6
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.tokens.gguf import build_tokenizer, read_metadata
-from ludus.tokens.tokenizer import LONG, load
+from ludus.tokens.tokenizer import LONG_TEXT, load_tokenizer
 
 TEXTS = [
     "",
@@ -28,7 +28,7 @@ def folder(tokens, tmp_path):
 
 def test_a_folder_and_a_file_give_tokenizer_template_and_tokens(tokens, folder):
     for source in (folder, str(folder / "tokenizer.json")):
-        shipped = load(source)
+        shipped = load_tokenizer(source)
         assert shipped.templates == {"default": "T"}
         assert shipped.tokens == {"bos_token": "<s>", "eos_token": "<|im_end|>"}
         assert shipped.tokenizer.size == tokens.tokenizer.size
@@ -40,34 +40,34 @@ def test_a_folder_and_a_file_give_tokenizer_template_and_tokens(tokens, folder):
 
 def test_every_file_that_names_ends_of_turns_is_heard(tokens, folder):
     ends = tokens.tokenizer
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [ends.id_of("<s>"), 10**9]}))
-    (folder / "config.json").write_text(json.dumps({"eos_token_id": ends.id_of("</s>")}))
-    assert set(load(folder).tokenizer.ends.values()) == {"<s>", "</s>", "<|im_end|>"}
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [ends.find_id("<s>"), 10**9]}))
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": ends.find_id("</s>")}))
+    assert set(load_tokenizer(folder).tokenizer.stop_tokens.values()) == {"<s>", "</s>", "<|im_end|>"}
 
 
 def test_templates_in_files_of_their_own_come_first(folder):
     (folder / "chat_template.json").write_text('{"chat_template": "J"}')
-    assert load(folder).templates == {"default": "J"}
+    assert load_tokenizer(folder).templates == {"default": "J"}
     (folder / "chat_template.jinja").write_text("F")
-    assert load(folder).templates == {"default": "F"}
+    assert load_tokenizer(folder).templates == {"default": "F"}
 
 
 def test_several_templates_are_kept_by_name(folder):
     several = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "U"}]
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
-    assert load(folder).templates == {"default": "D", "tool_use": "U"}
+    assert load_tokenizer(folder).templates == {"default": "D", "tool_use": "U"}
 
 
 @pytest.mark.parametrize("source", ["nowhere.json", "./nowhere", "/nowhere/at/all", "word"])
 def test_what_is_not_there_is_said(source):
     with pytest.raises(ConfigError, match="no file or folder"):
-        load(source)
+        load_tokenizer(source)
 
 
 def test_what_cannot_be_read_is_said(folder):
     (folder / "tokenizer.json").write_text('{"no": "tokenizer"}')
     with pytest.raises(ConfigError, match=r"cannot be read as a tokenizer\.json"):
-        load(folder)
+        load_tokenizer(folder)
 
 
 @pytest.mark.parametrize(
@@ -87,23 +87,23 @@ def test_what_cannot_be_read_is_said(folder):
 def test_files_beside_the_tokenizer_that_cannot_be_used_are_said(folder, name, data, words):
     (folder / name).write_bytes(data)
     with pytest.raises(ConfigError, match=words):
-        load(folder)
+        load_tokenizer(folder)
 
 
 @pytest.mark.parametrize("value", [None, "x", -1, 10**30, 1.5, {}, [[1], None]], ids=str)
 def test_ends_of_turns_that_are_no_ids_are_passed_over(folder, value):
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
-    assert "<|im_end|>" in load(folder).tokenizer.ends.values()
+    assert "<|im_end|>" in load_tokenizer(folder).tokenizer.stop_tokens.values()
 
 
 def test_long_texts_have_the_same_ids_as_in_one_piece(tokens):
     part = "The quick brown fox. Grüße 世界\n" * 100
     text = f"<|im_start|>system\n{part}<|im_end|>\n<|im_start|>user\n{part}{part}<|im_end|>\n<|im_start|>assistant\n"
-    assert len(text) > LONG
+    assert len(text) > LONG_TEXT
     whole = tokens.tokenizer._rust.encode(text, add_special_tokens=False).ids
     assert tokens.tokenizer.encode(text) == whole
     assert tokens.tokenizer.encode(text) == whole  # now from memory
-    assert tokens.tokenizer._remembered.cache_info().hits > 0
+    assert tokens.tokenizer._encode_cached.cache_info().hits > 0
 
 
 def test_half_a_surrogate_pair_has_the_ids_of_a_replacement(tokens):
@@ -161,7 +161,7 @@ def pairs(tokens):
 
 
 def test_a_gguf_file_holds_a_tokenizer(tokens, pairs, tmp_path):
-    shipped = load(write_gguf(tmp_path / "m.gguf", pairs))
+    shipped = load_tokenizer(write_gguf(tmp_path / "m.gguf", pairs))
     assert shipped.templates == {"default": "G"}
     assert shipped.tokens == {"bos_token": "<s>", "eos_token": "<|im_end|>"}
     for text in TEXTS:
@@ -192,7 +192,7 @@ def test_rules_that_are_not_known_are_refused_with_the_way_out(pairs, change):
 def test_what_is_no_gguf_is_said(tmp_path, data):
     (tmp_path / "m.gguf").write_bytes(data)
     with pytest.raises(ConfigError, match="cannot be read as a GGUF file"):
-        load(tmp_path / "m.gguf")
+        load_tokenizer(tmp_path / "m.gguf")
 
 
 @pytest.mark.parametrize(
@@ -216,11 +216,11 @@ def test_lists_in_lists_without_end_are_no_gguf(tmp_path):
     data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"a" + struct.pack("<I", 9)
     (tmp_path / "m.gguf").write_bytes(data + struct.pack("<IQ", 9, 1) * 5000)
     with pytest.raises(ConfigError, match="cannot be read as a GGUF file"):
-        load(tmp_path / "m.gguf")
+        load_tokenizer(tmp_path / "m.gguf")
 
 
 def test_a_cut_gguf_is_said(pairs, tmp_path):
     path = write_gguf(tmp_path / "m.gguf", pairs)
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(ConfigError, match="cannot be read as a GGUF file"):
-        load(path)
+        load_tokenizer(path)

@@ -14,29 +14,32 @@ Read `formats` (the table) → `shapes` and `notations` (how calls are written) 
 
 from collections.abc import Sequence
 
-from ludus.parsers.formats import Format, auto, find, names
-from ludus.parsers.shapes import Problem
-from ludus.parsers.stream import Event, Parsed, Stream, Text, Thought
+from ludus.parsers.formats import Format, combine_formats, find_format, list_names
+from ludus.parsers.shapes import CallProblem
+from ludus.parsers.stream import Event, ParsedReply, ReplyStream, Text, Thought
 from ludus.types import Call, ToolSpec
 
-__all__ = ["Event", "Format", "Parsed", "Parser", "Problem", "Stream", "Text", "Thought", "names"]
+__all__ = ["CallProblem", "Event", "Format", "ParsedReply", "Parser", "ReplyStream", "Text", "Thought", "list_names"]
 
 
 class Parser:
-    """One format, by name; `auto` tells the formats apart by their markers. An unknown name is a ConfigError."""
+    """One format, by name or as it is; `auto` tells the formats apart by their markers. An unknown name is a
+    ConfigError."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.format = find(name)
+    def __init__(self, format: str | Format) -> None:
+        self.name = format if isinstance(format, str) else "own"
+        self.format = find_format(format) if isinstance(format, str) else format
 
-    def parse(self, text: str, tools: Sequence[ToolSpec] = (), *, thinking: bool = False, first: int = 0) -> Parsed:
+    def parse(
+        self, text: str, tools: Sequence[ToolSpec] = (), *, thinking: bool = False, first: int = 0
+    ) -> ParsedReply:
         """A whole reply. `thinking`: the prompt has opened a think block. `first`: the number of the first call."""
-        return Parsed.of(self.stream(tools, thinking=thinking, first=first).finish(text))
+        return ParsedReply.from_events(self.stream(tools, thinking=thinking, first=first).finish(text))
 
-    def stream(self, tools: Sequence[ToolSpec] = (), *, thinking: bool = False, first: int = 0) -> Stream:
+    def stream(self, tools: Sequence[ToolSpec] = (), *, thinking: bool = False, first: int = 0) -> ReplyStream:
         """A reply that comes in pieces."""
-        return Stream(self.format, tools, thinking=thinking, first=first)
+        return ReplyStream(self.format, tools, thinking=thinking, first=first)
 
     def render(self, calls: Sequence[Call], content: str = "") -> str:
         """A reply with these calls, as the model itself would write it; `auto` writes as hermes does."""
-        return (find("hermes") if self.format is auto() else self.format).render(calls, content)
+        return (find_format("hermes") if self.format is combine_formats() else self.format).render(calls, content)

@@ -10,19 +10,19 @@ import re
 from collections.abc import Callable
 
 from ludus.parsers.formats import Format
-from ludus.parsers.shapes import MAX_RAW, Problem
+from ludus.parsers.shapes import MAX_RAW, CallProblem
 
 _SPACE = re.compile(r"\s*+")
 
 
-class Speech:
+class ContentCollector:
     """Takes text and the news of calls, in order; gives content to `say` as soon as it is certain."""
 
     def __init__(self, format: Format, say: Callable[[str], None]) -> None:
         self._keep = format.keep
         self._glue = format.between_calls
         self._say = say
-        self.begun = False
+        self.has_text = False
         """There was text that is not blank."""
         self._called = False
         self._just_called = False
@@ -34,27 +34,27 @@ class Speech:
         self._stray: list[str] = []
         self._stray_at = 0
 
-    def enclose(self, tag: str) -> None:
+    def open_section(self, tag: str) -> None:
         """A section begins."""
         self._enclosed = [tag]
 
-    def unclose(self, tag: str, at: int) -> None:
+    def close_section(self, tag: str, at: int) -> None:
         """A section ends; if it held no call, it was text."""
         if self._enclosed is not None:
             enclosed, self._enclosed = [*self._enclosed, tag], None
-            self.text("".join(enclosed), at)
+            self.add_text("".join(enclosed), at)
         elif self._just_called:
             self._blank.clear()
 
-    def call(self, at: int) -> None:
+    def add_call(self, at: int) -> None:
         if self._enclosed is not None:
             between, self._enclosed = "".join(self._enclosed[1:]), None
             if between.strip():
-                self.text(between, at)
+                self.add_text(between, at)
         self._blank.clear()
         self._called = self._just_called = True
 
-    def text(self, text: str, at: int) -> None:
+    def add_text(self, text: str, at: int) -> None:
         if not text:
             return
         if self._enclosed is not None:
@@ -65,12 +65,12 @@ class Speech:
             spoken = text.rstrip()
             said = "".join((*self._blank, spoken))
             self._blank = [text[len(spoken) :]] if len(spoken) < len(text) else []
-            if self._called and not self.begun:
+            if self._called and not self.has_text:
                 said = self._glue.sub("", said, count=1)
-            self._pass_on(said, at + len(text) - len(text.lstrip()))
-            self.begun, self._just_called = True, False
+            self._emit(said, at + len(text) - len(text.lstrip()))
+            self.has_text, self._just_called = True, False
 
-    def _pass_on(self, said: str, at: int) -> None:
+    def _emit(self, said: str, at: int) -> None:
         if self._keep == "all" or (self._keep == "before" and not self._called):
             self._say(said)
         elif self._keep == "nothing":
@@ -79,13 +79,13 @@ class Speech:
             self._stray_at = self._stray_at if self._stray else at
             self._stray.append(said)
 
-    def finish(self) -> list[Problem]:
+    def finish(self) -> list[CallProblem]:
         if self._enclosed is not None:
-            self.unclose("", 0)
+            self.close_section("", 0)
         if not self._just_called and self._blank:
-            self._pass_on("".join(self._blank), 0)
+            self._emit("".join(self._blank), 0)
         if self._aside and not self._called:
             self._say("".join(self._aside))
             self._aside.clear()
         stray = "".join((*self._aside, *self._stray)).strip()
-        return [Problem("stray", self._stray_at, stray[:MAX_RAW], "text beside the calls")] if stray else []
+        return [CallProblem("stray", self._stray_at, stray[:MAX_RAW], "text beside the calls")] if stray else []

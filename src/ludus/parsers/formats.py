@@ -12,10 +12,10 @@ from functools import cache, cached_property
 from typing import Literal
 
 from ludus.errors import ConfigError, suggest
-from ludus.parsers.markup_reader import Source, Spelling
+from ludus.parsers.markup_reader import Spelling, TextSource
 from ludus.parsers.notations import JSON, Braces, Nested, Tags
-from ludus.parsers.shapes import FENCE, JsonCalls, Pythonic, Shape, Spelled
-from ludus.parsers.values import Cut
+from ludus.parsers.shapes import FENCE, JsonCalls, NamedCalls, PythonCalls, Shape
+from ludus.parsers.values import IncompleteText
 from ludus.types import Call
 
 
@@ -40,11 +40,11 @@ class Section:
 class End:
     """Where a section is over."""
 
-    spelled: str
+    tag: str
 
     @cached_property
     def spelling(self) -> Spelling:
-        return Spelling(self.spelled)
+        return Spelling(self.tag)
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class Span:
 class Noise:
     """Markup that says nothing."""
 
-    spelled: str
+    tag: str
 
     @cached_property
     def spelling(self) -> Spelling:
-        return Spelling(self.spelled)
+        return Spelling(self.tag)
 
 
 Markup = Shape | Section | Span | Noise | End
@@ -95,7 +95,7 @@ class Markers:
             literal: [each for opener, each in openers if literal.startswith(opener)] for literal in literals
         }
 
-    def find(self, source: Source, at: int) -> tuple[int, int]:
+    def find(self, source: TextSource, at: int) -> tuple[int, int]:
         """Where the next marker begins and ends. Both are where to wait for more text, if the end of this text may be
         the beginning of a marker; and the end of the text, if there is none."""
         text = source.text
@@ -110,10 +110,10 @@ class Markers:
                 return end - held, end - held
         return begin, found.end() if found else end
 
-    def choices(self, source: Source, begin: int, end: int) -> list[Markup]:
+    def list_choices(self, source: TextSource, begin: int, end: int) -> list[Markup]:
         """The markup that may begin with the marker that `find` found, in its order."""
         if not source.final and source.text[begin : begin + self._longest] in self._beginnings:
-            raise Cut  # a longer marker than the one that is here already
+            raise IncompleteText  # a longer marker than the one that is here already
         return self._markup[source.text[begin:end]]
 
 
@@ -164,26 +164,26 @@ class Format:
 # ---- the table ----------------------------------------------------------------------------------------------------
 
 
-def _invoke(prefix: str, hint: str = "") -> Spelled:
+def _make_invoke(prefix: str, hint: str = "") -> NamedCalls:
     """`<invoke name="…">` with a `<parameter name="…">` for each argument, under some prefix."""
     plain = f'<{prefix}parameter name="{{key}}">{{value}}</{prefix}parameter>\n'
     tags = Tags(plain.replace('">{', f'"{hint}>{{'), also=(plain,)) if hint else Tags(plain)
-    return Spelled(f'<{prefix}invoke name="{{name}}">\n{{arguments}}</{prefix}invoke>\n', tags)
+    return NamedCalls(f'<{prefix}invoke name="{{name}}">\n{{arguments}}</{prefix}invoke>\n', tags)
 
 
-def _kimi_k2(identity: str) -> Spelled:
+def _make_kimi_k2(identity: str) -> NamedCalls:
     tail = "<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
-    return Spelled(f"<|tool_call_begin|>{identity}{tail}", JSON, id=identity if "name" in identity else "")
+    return NamedCalls(f"<|tool_call_begin|>{identity}{tail}", JSON, id=identity if "name" in identity else "")
 
 
-def _kimi_k3() -> tuple[Shape, ...]:
+def _make_kimi_k3() -> tuple[Shape, ...]:
     call = '<|open|>call tool="{name}" index="{index}"<|sep|>%s<|close|>call<|sep|>'
     tags = Tags('<|open|>argument key="{key}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>')
     block = '<|open|>json type="object"<|sep|>{arguments}<|close|>json<|sep|>'
-    return Spelled(call % "{arguments}", tags), Spelled(call % block, JSON)
+    return NamedCalls(call % "{arguments}", tags), NamedCalls(call % block, JSON)
 
 
-def _special(*words: str) -> tuple[str, ...]:
+def _make_special(*words: str) -> tuple[str, ...]:
     return tuple(f"<|{word}|>" for word in words)
 
 
@@ -193,23 +193,25 @@ _HERMES = JsonCalls("<tool_call>\n{call}\n</tool_call>", between="\n")
 _QWEN = Tags("<parameter={key}>\n{value}\n</parameter>\n")
 _GLM = Tags("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n")
 _GLM47 = Tags("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>")
-_DSML = _invoke("｜DSML｜", hint=' string="{string}"')
-_KIMI_K2 = tuple(map(_kimi_k2, ("functions.{name}:{index}", "{name}:{index}", "{index}")))
+_DSML = _make_invoke("｜DSML｜", hint=' string="{string}"')
+_KIMI_K2 = tuple(map(_make_kimi_k2, ("functions.{name}:{index}", "{name}:{index}", "{index}")))
 _DEEPSEEK_V3 = tuple(
-    Spelled(f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{name}}\n{arguments}<｜tool▁call▁end｜>", JSON, between="\n")
+    NamedCalls(
+        f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{name}}\n{arguments}<｜tool▁call▁end｜>", JSON, between="\n"
+    )
     for arguments in ("```json\n{arguments}\n```", "{arguments}")
 )
-_DEEPSEEK_V3_1 = (Spelled("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>", JSON),)
+_DEEPSEEK_V3_1 = (NamedCalls("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>", JSON),)
 
 
-def _deepseek(shapes: tuple[Shape, ...]) -> Format:
+def _make_deepseek(shapes: tuple[Shape, ...]) -> Format:
     section = Section("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", shapes)
     return Format(shapes, (section,), noise=(_EOS,), keep="before")
 
 
 FORMATS: Mapping[str, Format] = {
     # JSON objects
-    "hermes": Format((_HERMES,), noise=_special("im_end"), gap="\n"),
+    "hermes": Format((_HERMES,), noise=_make_special("im_end"), gap="\n"),
     "ernie45": Format((_HERMES,), noise=("<response>", "</response>"), gap="\n"),
     "longcat": Format(
         (JsonCalls("<longcat_tool_call>\n{call}\n</longcat_tool_call>", between="\n"),),
@@ -231,12 +233,12 @@ FORMATS: Mapping[str, Format] = {
             JsonCalls("<|content_invoke_tool_json|>{call}<|end_message|>", ("name", "args")),
         ),
         spans=(THINK, Span("<|content_thinking|>", ("<|end_message|>",), thought=True)),
-        noise=_special("message_model", "content_text", "end_message"),
+        noise=_make_special("message_model", "content_text", "end_message"),
         content="<|message_model|><|content_text|>{content}<|end_message|>",
     ),
     "llama3_json": Format(
         (JsonCalls("{call}", ("name", "parameters"), strict=True, between="; "),),
-        noise=_special("python_tag", "python_start", "python_end", "eom_id", "eot_id"),
+        noise=_make_special("python_tag", "python_start", "python_end", "eom_id", "eot_id"),
         glue=";,",
         gap="\n",
     ),
@@ -253,7 +255,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "apertus": Format(
         (JsonCalls("<|tools_prefix|>[{calls}]<|tools_suffix|>", keyed=True),),
-        noise=_special("inner_prefix", "inner_suffix"),
+        noise=_make_special("inner_prefix", "inner_suffix"),
     ),
     "xlam": Format(
         (
@@ -274,14 +276,14 @@ FORMATS: Mapping[str, Format] = {
             ),
         ),
         spans=(THINK, Span("<|START_THINKING|>", ("<|END_THINKING|>",), thought=True)),
-        noise=(*_special("START_RESPONSE", "END_RESPONSE", "START_TEXT", "END_TEXT"), "<co>", "</co: {sources}>"),
+        noise=(*_make_special("START_RESPONSE", "END_RESPONSE", "START_TEXT", "END_TEXT"), "<co>", "</co: {sources}>"),
     ),
     # a name, and its arguments in JSON or in braces
     "mistral": Format(
         (
-            Spelled("[TOOL_CALLS]{name}[ARGS]{arguments}", JSON),
-            Spelled("[TOOL_CALLS]{name}[CALL_ID]{id}[ARGS]{arguments}", JSON),
-            Spelled("[TOOL_CALLS]{name}{arguments}", JSON),
+            NamedCalls("[TOOL_CALLS]{name}[ARGS]{arguments}", JSON),
+            NamedCalls("[TOOL_CALLS]{name}[CALL_ID]{id}[ARGS]{arguments}", JSON),
+            NamedCalls("[TOOL_CALLS]{name}{arguments}", JSON),
             JsonCalls("[TOOL_CALLS] [{calls}]"),
         ),
         spans=(THINK, Span("[THINK]", ("[/THINK]",), tags=True)),
@@ -289,34 +291,34 @@ FORMATS: Mapping[str, Format] = {
         keep="before",
         ids="call{n:05}",
     ),
-    "deepseek_v3": _deepseek(_DEEPSEEK_V3),
-    "deepseek_v3_1": _deepseek(_DEEPSEEK_V3_1),
+    "deepseek_v3": _make_deepseek(_DEEPSEEK_V3),
+    "deepseek_v3_1": _make_deepseek(_DEEPSEEK_V3_1),
     "kimi_k2": Format(
         _KIMI_K2,
         tuple(
             Section(f"<|{name}_section_begin|>", f"<|{name}_section_end|>", _KIMI_K2)
             for name in ("tool_calls", "tool_call")
         ),
-        noise=_special("im_end"),
+        noise=_make_special("im_end"),
         repair=True,
     ),
     "gemma4": Format(
-        (Spelled("<|tool_call>call:{name}{arguments}<tool_call|>", Braces('<|"|>')),),
+        (NamedCalls("<|tool_call>call:{name}{arguments}<tool_call|>", Braces('<|"|>')),),
         spans=(THINK, Span("<|channel>", ("<channel|>",), thought=True)),
         noise=("<turn|>",),
     ),
     "functiongemma": Format(
-        (Spelled("<start_function_call>call:{name}{arguments}<end_function_call>", Braces("<escape>")),)
+        (NamedCalls("<start_function_call>call:{name}{arguments}<end_function_call>", Braces("<escape>")),)
     ),
     # a name, and its arguments as tags
-    "glm45": Format((Spelled("<tool_call>{name}\n{arguments}</tool_call>", _GLM, between="\n"),), gap="\n"),
-    "glm47": Format((Spelled("<tool_call>{name}{arguments}</tool_call>", _GLM47),)),
+    "glm45": Format((NamedCalls("<tool_call>{name}\n{arguments}</tool_call>", _GLM, between="\n"),), gap="\n"),
+    "glm47": Format((NamedCalls("<tool_call>{name}{arguments}</tool_call>", _GLM47),)),
     "hunyuan": Format(
         sections=(
             Section(
                 "<tool_calls>\n",
                 "\n</tool_calls>",
-                (Spelled("<tool_call>{name}<tool_sep>\n{arguments}</tool_call>", _GLM, between="\n"),),
+                (NamedCalls("<tool_call>{name}<tool_sep>\n{arguments}</tool_call>", _GLM, between="\n"),),
             ),
         ),
         gap="\n",
@@ -326,17 +328,17 @@ FORMATS: Mapping[str, Format] = {
             Section(
                 "<tool_calls>",
                 "</tool_calls>",
-                (Spelled("<tool_call>{name}<tool_sep>{arguments}</tool_call>", _GLM47),),
+                (NamedCalls("<tool_call>{name}<tool_sep>{arguments}</tool_call>", _GLM47),),
             ),
         )
     ),
     "qwen3_coder": Format(
         (
-            Spelled("<tool_call>\n<function={name}>\n{arguments}</function>\n</tool_call>", _QWEN, between="\n"),
-            Spelled("<tool_call>\n<function={name}\n{arguments}</function>\n</tool_call>", _QWEN),
-            Spelled("<function={name}>\n{arguments}</function>\n</tool_call>", _QWEN),
+            NamedCalls("<tool_call>\n<function={name}>\n{arguments}</function>\n</tool_call>", _QWEN, between="\n"),
+            NamedCalls("<tool_call>\n<function={name}\n{arguments}</function>\n</tool_call>", _QWEN),
+            NamedCalls("<function={name}>\n{arguments}</function>\n</tool_call>", _QWEN),
         ),
-        noise=_special("im_end"),
+        noise=_make_special("im_end"),
         gap="\n",
     ),
     "deepseek_v32": Format(
@@ -350,14 +352,14 @@ FORMATS: Mapping[str, Format] = {
         gap="\n\n",
     ),
     "minimax_m2": Format(
-        sections=(Section("<minimax:tool_call>\n", "</minimax:tool_call>", (_invoke(""),)),), gap="\n"
+        sections=(Section("<minimax:tool_call>\n", "</minimax:tool_call>", (_make_invoke(""),)),), gap="\n"
     ),
     "minimax_m3": Format(
         sections=(
             Section(
                 f"{_M3}<tool_call>",
                 f"{_M3}</tool_call>",
-                (Spelled(f'{_M3}<invoke name="{{name}}">{{arguments}}{_M3}</invoke>', Nested(_M3)),),
+                (NamedCalls(f'{_M3}<invoke name="{{name}}">{{arguments}}{_M3}</invoke>', Nested(_M3)),),
             ),
         ),
         spans=(THINK, Span("<mm:think>", ("</mm:think>",), tags=True)),
@@ -368,7 +370,7 @@ FORMATS: Mapping[str, Format] = {
                 "<｜tool_calls_begin｜>",
                 "<｜tool_calls_end｜>",
                 (
-                    Spelled(
+                    NamedCalls(
                         '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{name}">{arguments}'
                         "</steptml:invoke><｜tool_call_end｜>",
                         Tags('<steptml:parameter name="{key}">{value}</steptml:parameter>'),
@@ -378,11 +380,11 @@ FORMATS: Mapping[str, Format] = {
         )
     ),
     "dots": Format(
-        sections=(Section("<dots_function_call>\n", "</dots_function_call>", (_invoke(""), JsonCalls("{call}"))),),
+        sections=(Section("<dots_function_call>\n", "</dots_function_call>", (_make_invoke(""), JsonCalls("{call}"))),),
         known="name",
     ),
     "kimi_k3": Format(
-        sections=(Section("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", _kimi_k3()),),
+        sections=(Section("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", _make_kimi_k3()),),
         spans=(THINK, Span("<|open|> think <|sep|>", ("<|close|>think<|sep|>",), thought=True)),
         noise=(
             *(f"<|{edge}|> {tag} <|sep|>" for edge in ("open", "close") for tag in ("response", "message")),
@@ -391,18 +393,18 @@ FORMATS: Mapping[str, Format] = {
         content="<|open|>response<|sep|>{content}<|close|>response<|sep|>",
     ),
     "muse_glimmer": Format(
-        sections=(Section("<atem:function_calls>\n", "</atem:function_calls>", (_invoke("atem:"),)),),
+        sections=(Section("<atem:function_calls>\n", "</atem:function_calls>", (_make_invoke("atem:"),)),),
         spans=tuple(
             Span(f"{start}to={name}<|message|>", ("<|eom|>", "<|eot|>"))
             for start in ("<|start|>assistant ", "")
             for name in ("self", "user")
         ),
-        noise=("<|start|>assistant to={to}<|message|>", *_special("eom", "eot")),
+        noise=("<|start|>assistant to={to}<|message|>", *_make_special("eom", "eot")),
         content="<|start|>assistant to=user<|message|>{content}<|eom|>",
     ),
     "minicpm5": Format(
         (
-            Spelled(
+            NamedCalls(
                 '<function name="{name}">{arguments}</function>',
                 Tags('<param name="{key}">{value}</param>', xml=True),
                 between="\n",
@@ -414,22 +416,22 @@ FORMATS: Mapping[str, Format] = {
         gap="\n",
     ),
     # Python
-    "pythonic": Format((Pythonic("[{calls}]"),), noise=_special("python_start", "python_end"), gap="\n"),
+    "pythonic": Format((PythonCalls("[{calls}]"),), noise=_make_special("python_start", "python_end"), gap="\n"),
     "llama4_pythonic": Format(
-        (Pythonic("[{calls}]"), Pythonic("<|python_start|>[{calls}]<|python_end|>")),
-        noise=_special("python_start", "python_end", "eom", "eot"),
+        (PythonCalls("[{calls}]"), PythonCalls("<|python_start|>[{calls}]<|python_end|>")),
+        noise=_make_special("python_start", "python_end", "eom", "eot"),
         gap="\n",
     ),
-    "olmo3": Format((Pythonic("<function_calls>{calls}</function_calls>", between="\n"),)),
+    "olmo3": Format((PythonCalls("<function_calls>{calls}</function_calls>", between="\n"),)),
     "lfm2": Format(
         (
-            Pythonic("<|tool_call_start|>[{calls}]<|tool_call_end|>"),
+            PythonCalls("<|tool_call_start|>[{calls}]<|tool_call_end|>"),
             JsonCalls("<|tool_call_start|>[{calls}]<|tool_call_end|>"),
         )
     ),
 }
 
-SAME: Mapping[str, str] = {
+ALIASES: Mapping[str, str] = {
     "qwen": "hermes",
     "qwen25": "hermes",
     "granite4": "hermes",
@@ -444,7 +446,7 @@ SAME: Mapping[str, str] = {
 
 
 @cache
-def auto() -> Format:
+def combine_formats() -> Format:
     """All formats at once, told apart by their markers. Where two begin alike, the one listed first is tried first;
     what has no marker counts only where a reply begins with it."""
     formats = FORMATS.values()
@@ -466,17 +468,17 @@ def auto() -> Format:
     )
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Every name that `find` knows."""
-    return sorted([*FORMATS, *SAME, "auto"])
+    return sorted([*FORMATS, *ALIASES, "auto"])
 
 
-def find(name: str) -> Format:
+def find_format(name: str) -> Format:
     """The format of a name. `-`, `.` and `_` are the same in it."""
     plain = re.sub(r"[-. ]", "_", name.strip().lower())
     if plain == "auto":
-        return auto()
-    plain = SAME.get(plain, plain)
+        return combine_formats()
+    plain = ALIASES.get(plain, plain)
     if plain not in FORMATS:
-        raise ConfigError(f"unknown tool-call parser '{name}': {suggest(plain, names())}")
+        raise ConfigError(f"unknown tool-call parser '{name}': {suggest(plain, list_names())}")
     return FORMATS[plain]

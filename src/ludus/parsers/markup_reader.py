@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from ludus.parsers.offered_tools import Tools
-from ludus.parsers.values import Bad, Cut
+from ludus.parsers.offered_tools import OfferedTools
+from ludus.parsers.values import IncompleteText, MalformedText
 
 MAX_FIELD = 256
 """The longest name or key. It bounds how much text a false start can hold back."""
@@ -27,47 +27,47 @@ _FIELD = re.compile(r"\{(\w+)\}")
 _SPACE = re.compile(r"(?:\s|\\n|[ĠĊ])*+")
 
 
-class Other(Bad):
+class NotACall(MalformedText):
     """Not even the beginning of a call: nothing to report, only text."""
 
 
-class Source(Struct, frozen=True):
+class TextSource(Struct, frozen=True):
     """A text, whether it is all of it, and the tools that were offered."""
 
     text: str
     final: bool
-    tools: Tools
+    tools: OfferedTools
 
-    def space(self, at: int) -> int:
+    def skip_space(self, at: int) -> int:
         """The end of the whitespace at `at`."""
         found = _SPACE.match(self.text, at)
         return found.end() if found else at
 
-    def char(self, at: int) -> str:
+    def get_char(self, at: int) -> str:
         """The character at `at`; empty at the end of the whole text."""
         if at >= len(self.text) and not self.final:
-            raise Cut
+            raise IncompleteText
         return self.text[at : at + 1]
 
     def expect(self, literal: str, at: int) -> int:
         """The position after `literal`, which must be here."""
         if self.text.startswith(literal, at):
             return at + len(literal)
-        if self.undecided(literal, at):
-            raise Cut
-        raise Bad(at, f"expected {literal!r}")
+        if self.is_undecided(literal, at):
+            raise IncompleteText
+        raise MalformedText(at, f"expected {literal!r}")
 
-    def optional(self, literal: str, at: int) -> int:
+    def skip_optional(self, literal: str, at: int) -> int:
         """The position after `literal` if it is here. At the end of the whole text half of it is enough."""
         if self.text.startswith(literal, at):
             return at + len(literal)
-        if not self.undecided(literal, at):
+        if not self.is_undecided(literal, at):
             return at
         if not self.final:
-            raise Cut
+            raise IncompleteText
         return len(self.text)
 
-    def undecided(self, literal: str, at: int) -> bool:
+    def is_undecided(self, literal: str, at: int) -> bool:
         """Whether the text ends in the middle of what may become `literal`."""
         rest = self.text[at : at + len(literal)]
         return at + len(rest) == len(self.text) and (literal.startswith(rest) or rest == "\\")
@@ -79,13 +79,13 @@ class Field(NamedTuple):
     quoted: bool = False
     """It stands between double quotes, and those inside it are written as entities."""
 
-    def read(self, source: Source, at: int) -> tuple[str, int]:
+    def read(self, source: TextSource, at: int) -> tuple[str, int]:
         found = self.pattern.match(source.text, at)
         end = found.end() if found else at
         if end == len(source.text) and end - at < MAX_FIELD:
-            raise Cut
+            raise IncompleteText
         if not found:
-            raise Bad(at, f"expected a {self.name}")
+            raise MalformedText(at, f"expected a {self.name}")
         return unescape(found.group()) if self.quoted else found.group(), end
 
 
@@ -95,20 +95,20 @@ SPACE = None
 
 @dataclass(frozen=True)
 class Spelling:
-    spelled: str
+    text: str
 
     @cached_property
     def parts(self) -> tuple[str | Field | None, ...]:
         # Whitespace is free where the template has some, between two tags, and around a field that is not quoted; not
         # at the end, because how much of it there is would depend on how much text has come.
-        pieces = [p for p in re.split(r"(\{\w+\}|\s+|(?<=[>`])(?=<))", self.spelled.strip()) if p]
+        pieces = [p for p in re.split(r"(\{\w+\}|\s+|(?<=[>`])(?=<))", self.text.strip()) if p]
         parts: list[str | Field | None] = []
         for number, piece in enumerate(pieces):
             after = pieces[number + 1] if number + 1 < len(pieces) else ""
             if piece.isspace():
                 parts.append(SPACE)
             elif field := _FIELD.fullmatch(piece):
-                parts += _field(field[1], after)
+                parts += _make_field(field[1], after)
             else:
                 tags = number > 0 and pieces[number - 1].endswith((">", "`")) and piece.startswith("<")
                 parts += [SPACE, piece] if tags else [piece]
@@ -119,7 +119,7 @@ class Spelling:
         """What every text in this spelling begins with."""
         return next((part for part in self.parts if isinstance(part, str)), "")
 
-    def read(self, source: Source, at: int) -> tuple[dict[str, str], int]:
+    def read(self, source: TextSource, at: int) -> tuple[dict[str, str], int]:
         """The fields and the position after the markup."""
         fields: dict[str, str] = {}
         for part in self.parts:
@@ -128,15 +128,15 @@ class Spelling:
             elif isinstance(part, Field):
                 fields[part.name], at = part.read(source, at)
             else:
-                at = source.space(at)
+                at = source.skip_space(at)
         return fields, at
 
-    def close(self, source: Source, at: int) -> int:
+    def close(self, source: TextSource, at: int) -> int:
         """The position after as much of the markup as is here: closing tags that a model may forget."""
         for part in self.parts:
             if isinstance(part, str):
-                begin = source.space(at)
-                end = source.optional(part, begin)
+                begin = source.skip_space(at)
+                end = source.skip_optional(part, begin)
                 if end == begin:
                     return at
                 at = end
@@ -144,7 +144,7 @@ class Spelling:
 
     def write(self, **fields: str) -> str:
         quoted = {part.name for part in self.parts if isinstance(part, Field) and part.quoted}
-        return _FIELD.sub(lambda f: escape(fields[f[1]]) if f[1] in quoted else fields[f[1]], self.spelled)
+        return _FIELD.sub(lambda f: escape(fields[f[1]]) if f[1] in quoted else fields[f[1]], self.text)
 
 
 def escape(text: str) -> str:
@@ -158,7 +158,7 @@ def unescape(text: str) -> str:
     return text
 
 
-def _field(name: str, after: str) -> list[str | Field | None]:
+def _make_field(name: str, after: str) -> list[str | Field | None]:
     """A field and the whitespace that may surround it, by what follows it in the spelling."""
     if after.startswith('"'):
         return [Field(name, re.compile(rf'[^"\n]{{1,{MAX_FIELD}}}'), quoted=True)]

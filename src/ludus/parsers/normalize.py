@@ -8,47 +8,47 @@ tools, or that a wrong name is told from the arguments. What cannot be put right
 from typing import Any, NamedTuple, cast
 
 from ludus.parsers.formats import Format
-from ludus.parsers.offered_tools import Tools, mapping
-from ludus.parsers.shapes import Kind, Raw
+from ludus.parsers.offered_tools import OfferedTools, as_mapping
+from ludus.parsers.shapes import Kind, RawCall
 from ludus.parsers.values import dumps, loads
 from ludus.types import JsonObject
 
 _WRAPPERS = ("arguments", "parameters", "properties")
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     def __init__(self, kind: Kind, why: str) -> None:
         super().__init__(why)
         self.kind: Kind = kind
 
 
-class Settled(NamedTuple):
+class NormalizedCall(NamedTuple):
     name: str
     arguments: str
     repaired: str = ""
     """What was changed in the meaning of the call, in words."""
 
 
-def settle(raw: Raw, tools: Tools, format: Format) -> Settled:
+def normalize_call(raw: RawCall, tools: OfferedTools, format: Format) -> NormalizedCall:
     name = tools.resolve(raw.name)
-    arguments = _unwrapped(_decoded(raw.arguments), name, tools)
+    arguments = _unwrap_arguments(_decode_arguments(raw.arguments), name, tools)
     repaired = ""
     if format.repair and tools and name not in tools and isinstance(arguments, dict):
-        fit = tools.fitting(name, cast(JsonObject, arguments))
+        fit = tools.find_by_arguments(name, cast(JsonObject, arguments))
         if fit:
             repaired = f"'{name}' is no tool; the arguments are those of '{fit[0]}'"
             name, arguments = fit
     if not name:
-        raise Refused("malformed", "a call without a name")
+        raise CallRefused("malformed", "a call without a name")
     if format.known and tools:
-        arguments = _checked(name, arguments, tools, strictly=format.known == "schema")
+        arguments = _check_known(name, arguments, tools, strictly=format.known == "schema")
     try:
-        return Settled(name, dumps(arguments), repaired)
+        return NormalizedCall(name, dumps(arguments), repaired)
     except ValueError as error:
-        raise Refused("malformed", f"arguments that are no JSON: {error}") from None
+        raise CallRefused("malformed", f"arguments that are no JSON: {error}") from None
 
 
-def _decoded(arguments: Any) -> Any:
+def _decode_arguments(arguments: Any) -> Any:
     """Arguments, out of the strings they were encoded in. None and nothing mean that there are none."""
     value = arguments
     for _ in range(2):
@@ -63,20 +63,24 @@ def _decoded(arguments: Any) -> Any:
     return cast(JsonObject, value) if isinstance(value, dict) else arguments
 
 
-def _unwrapped(arguments: Any, name: str, tools: Tools) -> Any:
-    if name in tools and len(given := mapping(arguments)) == 1:
+def _unwrap_arguments(arguments: Any, name: str, tools: OfferedTools) -> Any:
+    if name in tools and len(given := as_mapping(arguments)) == 1:
         key, value = next(iter(given.items()))
-        if key in _WRAPPERS and key not in tools.properties(name) and isinstance(inner := _decoded(value), dict):
+        if (
+            key in _WRAPPERS
+            and key not in tools.get_properties(name)
+            and isinstance(inner := _decode_arguments(value), dict)
+        ):
             return cast(JsonObject, inner)
     return arguments
 
 
-def _checked(name: str, arguments: Any, tools: Tools, *, strictly: bool) -> Any:
+def _check_known(name: str, arguments: Any, tools: OfferedTools, *, strictly: bool) -> Any:
     if name not in tools:
-        raise Refused("unknown_tool", f"there is no tool '{name}'")
+        raise CallRefused("unknown_tool", f"there is no tool '{name}'")
     if not strictly:
         return arguments
-    given = {key: value for key, value in mapping(arguments).items() if key in tools.properties(name)}
-    if missing := tools.required(name) - given.keys():
-        raise Refused("malformed", f"'{name}' lacks {', '.join(sorted(missing))}")
+    given = {key: value for key, value in as_mapping(arguments).items() if key in tools.get_properties(name)}
+    if missing := tools.get_required(name) - given.keys():
+        raise CallRefused("malformed", f"'{name}' lacks {', '.join(sorted(missing))}")
     return given

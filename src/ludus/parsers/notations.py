@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, cast
 
-from ludus.parsers.markup_reader import Source, Spelling, unescape
-from ludus.parsers.offered_tools import mapping, typed
-from ludus.parsers.values import MAX_DEPTH, Bad, Cut, Gemma, dumps, json_value
+from ludus.parsers.markup_reader import Spelling, TextSource, unescape
+from ludus.parsers.offered_tools import as_mapping, convert_text
+from ludus.parsers.values import MAX_DEPTH, GemmaLiterals, IncompleteText, MalformedText, dumps, read_json
 from ludus.types import JsonObject
 
 
@@ -27,7 +27,7 @@ class Notation(Protocol):
         """Whether the arguments show where they end, so that the call is whole without its closing tag."""
         ...
 
-    def read(self, source: Source, at: int, tool: str, stop: str) -> tuple[Any, int]:
+    def read(self, source: TextSource, at: int, tool: str, stop: str) -> tuple[Any, int]:
         """The arguments of `tool` and their end; `stop` is the tag that closes the call."""
         ...
 
@@ -37,12 +37,12 @@ class Notation(Protocol):
 class Json:
     closed = True
 
-    def read(self, source: Source, at: int, tool: str, stop: str) -> tuple[Any, int]:
+    def read(self, source: TextSource, at: int, tool: str, stop: str) -> tuple[Any, int]:
         if stop and source.text.startswith(stop, at):
             return {}, at
-        if source.char(at) not in {"{", '"'}:
-            raise Cut if source.undecided(stop, at) else Bad(at, "expected a JSON object")
-        return json_value(source.text, at)
+        if source.get_char(at) not in {"{", '"'}:
+            raise IncompleteText if source.is_undecided(stop, at) else MalformedText(at, "expected a JSON object")
+        return read_json(source.text, at)
 
     def write(self, arguments: JsonObject) -> str:
         return dumps(arguments)
@@ -53,11 +53,11 @@ class Braces:
     mark: str
     closed = True
 
-    def read(self, source: Source, at: int, tool: str, stop: str) -> tuple[Any, int]:
-        return Gemma(self.mark).value(source.text, source.expect("{", at) - 1)
+    def read(self, source: TextSource, at: int, tool: str, stop: str) -> tuple[Any, int]:
+        return GemmaLiterals(self.mark).read_value(source.text, source.expect("{", at) - 1)
 
     def write(self, arguments: JsonObject) -> str:
-        return Gemma(self.mark).write(arguments)
+        return GemmaLiterals(self.mark).write(arguments)
 
 
 @dataclass(frozen=True)
@@ -83,58 +83,58 @@ class Tags:
         opening = {re.escape(tag.before.opener) for tag in self._spellings}
         return re.compile(rf"(?P<own>{'|'.join(sorted(closing))})|{'|'.join(sorted(opening))}")
 
-    def read(self, source: Source, at: int, tool: str, stop: str) -> tuple[JsonObject, int]:
+    def read(self, source: TextSource, at: int, tool: str, stop: str) -> tuple[JsonObject, int]:
         arguments: JsonObject = {}
-        at = source.space(at)
+        at = source.skip_space(at)
         while not source.text.startswith(stop, at):
             fields, tag, at = self._open(source, at, stop)
-            text, at = self._value(source, at, tag, stop)
+            text, at = self._read_value(source, at, tag, stop)
             key = fields["key"].strip()
-            arguments[key] = self._typed(source, tool, key, text, fields)
-            at = source.space(at)
+            arguments[key] = self._convert(source, tool, key, text, fields)
+            at = source.skip_space(at)
         return arguments, at
 
-    def _open(self, source: Source, at: int, stop: str) -> tuple[dict[str, str], "_Tag", int]:
-        if source.undecided(stop, at):
-            raise Cut
-        wrong: Bad | None = None
+    def _open(self, source: TextSource, at: int, stop: str) -> tuple[dict[str, str], "_Tag", int]:
+        if source.is_undecided(stop, at):
+            raise IncompleteText
+        wrong: MalformedText | None = None
         for tag in self._spellings:
             try:
                 fields, end = tag.before.read(source, at)
                 return fields, tag, end
-            except Bad as error:
+            except MalformedText as error:
                 wrong = wrong or error
-        raise wrong or Bad(at, "expected an argument")
+        raise wrong or MalformedText(at, "expected an argument")
 
-    def _value(self, source: Source, at: int, tag: "_Tag", stop: str) -> tuple[str, int]:
+    def _read_value(self, source: TextSource, at: int, tag: "_Tag", stop: str) -> tuple[str, int]:
         text = source.text
         if self.xml and text.startswith("<![CDATA[", at):
             end = text.find("]]>", at)
             if end < 0:
-                raise Cut
+                raise IncompleteText
             return text[at + 9 : end], tag.after.close(source, end + 3)
         found = self._ends.search(text, at)
         if found and found["own"]:
-            return self._trimmed(text[at : found.start()], tag), tag.after.close(source, found.start())
+            return self._trim(text[at : found.start()], tag), tag.after.close(source, found.start())
         if found is None and not source.final:
-            raise Cut
+            raise IncompleteText
         limit = found.start() if found else len(text)
         end = text.find(stop, at, limit)
         if end < 0 and found is None:
-            raise Cut
+            raise IncompleteText
         end = end if end >= 0 else limit
-        return self._trimmed(text[at:end], tag), end
+        return self._trim(text[at:end], tag), end
 
-    def _trimmed(self, text: str, tag: "_Tag") -> str:
+    def _trim(self, text: str, tag: "_Tag") -> str:
         if tag.own_line:
             text = text.removeprefix("\n").removesuffix("\n")
         return unescape(text) if self.xml else text
 
-    def _typed(self, source: Source, tool: str, key: str, text: str, fields: dict[str, str]) -> Any:
+    def _convert(self, source: TextSource, tool: str, key: str, text: str, fields: dict[str, str]) -> Any:
         hint = fields.get("type", fields.get("string", ""))
         if hint in {"string", "true"}:
             return text
-        return typed(text, {}, {}) if hint else source.tools.typed(source.tools.resolve(tool), key, text)
+        return convert_text(text, {}, {}) if hint else source.tools.convert(source.tools.resolve(tool), key, text)
 
     def write(self, arguments: JsonObject) -> str:
         tag = self._spellings[0]
@@ -155,10 +155,10 @@ class _Tag:
         if xml and re.search(r"[<&>]|^\s|\s$", text):
             text = f"<![CDATA[{text}]]>"
         string = "true" if isinstance(value, str) else "false"
-        return self.spelled.write(key=key, value=text, string=string, type=_type_of(value))
+        return self.spelled.write(key=key, value=text, string=string, type=_name_type(value))
 
 
-def _type_of(value: Any) -> str:
+def _name_type(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else "boolean"
     if isinstance(value, str | int | float):
@@ -177,44 +177,44 @@ class Nested:
     def _tag(self) -> Spelling:
         return Spelling(self.prefix + "<{tag}>")
 
-    def read(self, source: Source, at: int, tool: str, stop: str) -> tuple[JsonObject, int]:
-        schema = source.tools.schema(source.tools.resolve(tool))
-        children, at = self._children(source, at, schema, schema, 0)
+    def read(self, source: TextSource, at: int, tool: str, stop: str) -> tuple[JsonObject, int]:
+        schema = source.tools.get_schema(source.tools.resolve(tool))
+        children, at = self._read_children(source, at, schema, schema, 0)
         return dict(children), at
 
-    def _children(
-        self, source: Source, at: int, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
+    def _read_children(
+        self, source: TextSource, at: int, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
     ) -> tuple[list[tuple[str, Any]], int]:
         if depth > MAX_DEPTH:
-            raise Bad(at, f"nested deeper than {MAX_DEPTH}")
+            raise MalformedText(at, f"nested deeper than {MAX_DEPTH}")
         children: list[tuple[str, Any]] = []
-        at = source.space(at)
+        at = source.skip_space(at)
         while not source.text.startswith(f"{self.prefix}</", at):
             key, at = self._open(source, at)
-            inner = schema.get("items") if key == "item" else mapping(schema.get("properties")).get(key)
-            value, at = self._element(source, at, key, mapping(inner), root, depth)
+            inner = schema.get("items") if key == "item" else as_mapping(schema.get("properties")).get(key)
+            value, at = self._read_element(source, at, key, as_mapping(inner), root, depth)
             children.append((key, value))
-            at = source.space(at)
+            at = source.skip_space(at)
         return children, at
 
-    def _open(self, source: Source, at: int) -> tuple[str, int]:
-        if source.undecided(f"{self.prefix}</", at):
-            raise Cut
+    def _open(self, source: TextSource, at: int) -> tuple[str, int]:
+        if source.is_undecided(f"{self.prefix}</", at):
+            raise IncompleteText
         fields, at = self._tag.read(source, at)
         return fields["tag"], at
 
-    def _element(
-        self, source: Source, at: int, key: str, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
+    def _read_element(
+        self, source: TextSource, at: int, key: str, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
     ) -> tuple[Any, int]:
         end = source.text.find(self.prefix, at)
-        if end < 0 or source.undecided(f"{self.prefix}</", end):
-            raise Cut
+        if end < 0 or source.is_undecided(f"{self.prefix}</", end):
+            raise IncompleteText
         closing = f"{self.prefix}</{key}>"
         if source.text.startswith(f"{self.prefix}</", end):
-            return typed(source.text[at:end], schema, root), source.expect(closing, end)
+            return convert_text(source.text[at:end], schema, root), source.expect(closing, end)
         if source.text[at:end].strip():
-            raise Bad(at, "text beside tags")
-        children, end = self._children(source, end, schema, root, depth + 1)
+            raise MalformedText(at, "text beside tags")
+        children, end = self._read_children(source, end, schema, root, depth + 1)
         listed = schema.get("type") == "array" or all(name == "item" for name, _ in children)
         return [value for _, value in children] if listed else dict(children), source.expect(closing, end)
 

@@ -14,7 +14,7 @@ _ALIASES = {"str": "string", "int": "integer", "float": "number", "bool": "boole
 _WORDS = {"True": True, "False": False, "None": None}
 
 
-class Tools:
+class OfferedTools:
     """Names and schemas. Without any tools nothing is known, and nothing is held against a call."""
 
     def __init__(self, specs: Sequence[ToolSpec] = ()) -> None:
@@ -31,48 +31,48 @@ class Tools:
         last = name.rpartition(".")[2]
         return last if name not in self and last in self else name
 
-    def schema(self, tool: str) -> JsonObject:
+    def get_schema(self, tool: str) -> JsonObject:
         return self._schemas.get(tool, {})
 
-    def properties(self, tool: str) -> Mapping[str, Any]:
-        return mapping(self.schema(tool).get("properties"))
+    def get_properties(self, tool: str) -> Mapping[str, Any]:
+        return as_mapping(self.get_schema(tool).get("properties"))
 
-    def required(self, tool: str) -> set[str]:
-        names = self.schema(tool).get("required")
+    def get_required(self, tool: str) -> set[str]:
+        names = self.get_schema(tool).get("required")
         return {str(name) for name in cast(list[Any], names)} if isinstance(names, list) else set()
 
-    def typed(self, tool: str, key: str, text: str) -> Any:
+    def convert(self, tool: str, key: str, text: str) -> Any:
         """The value that `text` stands for as the argument `key` of a tool."""
-        return typed(text, mapping(self.properties(tool).get(key)), self.schema(tool))
+        return convert_text(text, as_mapping(self.get_properties(tool).get(key)), self.get_schema(tool))
 
-    def fitting(self, name: str, arguments: JsonObject) -> tuple[str, JsonObject] | None:
+    def find_by_arguments(self, name: str, arguments: JsonObject) -> tuple[str, JsonObject] | None:
         """The only tool that can have been meant by a name that does not exist, and its arguments.
 
         A parameter is given by its own name, or by one that the called name qualifies: `line_id` of
         `get_line_details` for `id`.
         """
-        found = [(tool, given) for tool in self._schemas if (given := self._given(tool, name, arguments))]
+        found = [(tool, given) for tool in self._schemas if (given := self._match_arguments(tool, name, arguments))]
         return found[0] if len(found) == 1 else None
 
-    def _given(self, tool: str, name: str, arguments: JsonObject) -> JsonObject:
+    def _match_arguments(self, tool: str, name: str, arguments: JsonObject) -> JsonObject:
         given: JsonObject = {}
-        for key in self.properties(tool):
+        for key in self.get_properties(tool):
             qualified = (f"{word}_{key}" for word in name.split("_"))
             spelled = next((k for k in (key, *qualified) if k in arguments), None)
             if spelled is not None:
                 given[key] = arguments[spelled]
-        return given if self.required(tool) <= given.keys() else {}
+        return given if self.get_required(tool) <= given.keys() else {}
 
 
-def typed(text: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+def convert_text(text: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
     """The value that a text stands for under a schema; the text itself where no type of the schema fits."""
-    kinds = _kinds(schema, root)
+    kinds = _list_types(schema, root)
     if kinds == {"string"}:
         return text
-    for value in _readings(text, plain="string" in kinds or not kinds):
+    for value in _list_readings(text, plain="string" in kinds or not kinds):
         if not kinds:
             return value
-        if (fitted := _fit(value, kinds)) is not _MISFIT:
+        if (fitted := _fit_type(value, kinds)) is not _MISFIT:
             return fitted
     return text
 
@@ -80,7 +80,7 @@ def typed(text: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
 _MISFIT = object()
 
 
-def _fit(value: Any, kinds: set[str]) -> Any:
+def _fit_type(value: Any, kinds: set[str]) -> Any:
     """The value as one of these types."""
     if isinstance(value, bool):
         return value if "boolean" in kinds else _MISFIT
@@ -96,7 +96,7 @@ def _fit(value: Any, kinds: set[str]) -> Any:
     return value if any(fits.get(kind, False) for kind in kinds) else _MISFIT
 
 
-def _readings(text: str, *, plain: bool) -> list[Any]:
+def _list_readings(text: str, *, plain: bool) -> list[Any]:
     """What a text may stand for besides itself, likeliest first. `plain`: it may well be just text, so be careful."""
     stripped = text.strip()
     found: list[Any] = []
@@ -113,7 +113,7 @@ def _readings(text: str, *, plain: bool) -> list[Any]:
         return [*found, loads(stripped.lower())]
     if plain and not stripped.startswith(("[", "{", "(")):
         return found
-    for read in (PYTHON.loads, _unescaped):
+    for read in (PYTHON.loads, _read_escaped):
         try:
             return [*found, read(stripped)]
         except ValueError:
@@ -121,12 +121,12 @@ def _readings(text: str, *, plain: bool) -> list[Any]:
     return found
 
 
-def _unescaped(text: str) -> Any:
+def _read_escaped(text: str) -> Any:
     """JSON that was escaped once too often: `[{\\"id\\": 1}]`."""
     return loads(loads(f'"{text}"'))
 
 
-def _kinds(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> set[str]:
+def _list_types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> set[str]:
     """The JSON types that a schema allows; empty if it does not say."""
     if depth > 8:
         return set()
@@ -135,16 +135,16 @@ def _kinds(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -
         names = [kind] if isinstance(kind, str) else cast(list[Any], kind)
         return {_ALIASES.get(str(name).lower(), str(name).lower()) for name in names}
     if isinstance(schema.get("enum"), list):
-        return {_kind(value) for value in schema["enum"]}
+        return {_name_type(value) for value in schema["enum"]}
     if "const" in schema:
-        return {_kind(schema["const"])}
+        return {_name_type(schema["const"])}
     if isinstance(schema.get("$ref"), str):
-        return _kinds(_referred(schema["$ref"], root), root, depth + 1)
-    parts = [part for word in ("anyOf", "oneOf", "allOf") for part in _list(schema.get(word))]
-    return {kind for part in parts for kind in _kinds(mapping(part), root, depth + 1)}
+        return _list_types(_follow_reference(schema["$ref"], root), root, depth + 1)
+    parts = [part for word in ("anyOf", "oneOf", "allOf") for part in _as_list(schema.get(word))]
+    return {kind for part in parts for kind in _list_types(as_mapping(part), root, depth + 1)}
 
 
-def _kind(value: Any) -> str:
+def _name_type(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -153,17 +153,17 @@ def _kind(value: Any) -> str:
     return next((name for kind, name in kinds if isinstance(value, kind)), "object")
 
 
-def _referred(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _follow_reference(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
     found = root
     for word in reference.removeprefix("#/").split("/"):
-        found = mapping(found.get(word))
+        found = as_mapping(found.get(word))
     return found
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
     """A value as a mapping; empty if it is none."""
     return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return cast(list[Any], value) if isinstance(value, list) else []

@@ -17,10 +17,21 @@ from typing import Any, Literal, NamedTuple, cast
 
 from msgspec import Struct
 
-from ludus.parsers.markup_reader import Other, Source, Spelling
+from ludus.parsers.markup_reader import NotACall, Spelling, TextSource
 from ludus.parsers.notations import Notation
-from ludus.parsers.offered_tools import mapping
-from ludus.parsers.values import LOOSE, PYTHON, Bad, Cut, Python, dumps, json_value, loads, separated, skip
+from ludus.parsers.offered_tools import as_mapping
+from ludus.parsers.values import (
+    LOOSE,
+    PYTHON,
+    IncompleteText,
+    MalformedText,
+    PythonLiterals,
+    dumps,
+    loads,
+    read_json,
+    skip_separator,
+    skip_space,
+)
 from ludus.types import Call, JsonObject
 
 MAX_RAW = 2000
@@ -32,7 +43,7 @@ to a multiple of its length; a model's own slips never come near it."""
 Kind = Literal["malformed", "truncated", "unknown_tool", "repaired", "stray"]
 
 
-class Problem(Struct, frozen=True):
+class CallProblem(Struct, frozen=True):
     """Something in the text that looked like a call and was not taken for one, or not as it stands."""
 
     kind: Kind
@@ -43,7 +54,7 @@ class Problem(Struct, frozen=True):
     why: str
 
 
-class Raw(NamedTuple):
+class RawCall(NamedTuple):
     """A call as it was written."""
 
     at: int
@@ -52,33 +63,33 @@ class Raw(NamedTuple):
     id: str = ""
 
 
-class Found(NamedTuple):
+class ShapeMatch(NamedTuple):
     """What a shape read, and where the text goes on."""
 
     end: int
-    calls: list[Raw]
-    problems: list[Problem]
+    calls: list[RawCall]
+    problems: list[CallProblem]
 
 
-def problem_of(source: Source, at: int, error: Bad | Cut) -> Problem:
-    kind = "malformed" if isinstance(error, Bad) else "truncated"
-    end = error.at + 1 if isinstance(error, Bad) else len(source.text)
-    return Problem(kind, at, source.text[at : min(end, at + MAX_RAW)], str(error))
+def make_problem(source: TextSource, at: int, error: MalformedText | IncompleteText) -> CallProblem:
+    kind = "malformed" if isinstance(error, MalformedText) else "truncated"
+    end = error.at + 1 if isinstance(error, MalformedText) else len(source.text)
+    return CallProblem(kind, at, source.text[at : min(end, at + MAX_RAW)], str(error))
 
 
-def _opened(before: Spelling, source: Source, at: int) -> tuple[dict[str, str], int]:
+def _read_opening(before: Spelling, source: TextSource, at: int) -> tuple[dict[str, str], int]:
     try:
         return before.read(source, at)
-    except (Bad, Cut) as error:
+    except (MalformedText, IncompleteText) as error:
         error.early = True
         raise
 
 
-def _unclosed(at: int) -> Problem:
-    return Problem("truncated", at, "", "the list of calls is not closed")
+def _make_unclosed_problem(at: int) -> CallProblem:
+    return CallProblem("truncated", at, "", "the list of calls is not closed")
 
 
-def _bounds(*edges: Spelling) -> re.Pattern[str]:
+def _compile_bounds(*edges: Spelling) -> re.Pattern[str]:
     """What a broken list of calls cannot reach beyond: the tag that closes it, and the marker of the next one."""
     return re.compile("|".join(re.escape(edge.opener) for edge in edges if edge.opener))
 
@@ -96,7 +107,7 @@ FENCE = "```json"
 
 @dataclass(frozen=True)
 class JsonCalls:
-    spelled: str
+    template: str
     """With `{call}` for one call, or `[{calls}]` for a list. Either is read in both."""
     keys: tuple[str, str] = ("name", "arguments")
     id_key: str = ""
@@ -108,12 +119,12 @@ class JsonCalls:
 
     @cached_property
     def _markup(self) -> tuple[Spelling, Spelling]:
-        before, _, after = re.split(r"(\[\s*\{calls\}\s*\]|\{call\})", self.spelled)
+        before, _, after = re.split(r"(\[\s*\{calls\}\s*\]|\{call\})", self.template)
         return Spelling(before), Spelling(after)
 
     @cached_property
     def _bounds(self) -> re.Pattern[str]:
-        return _bounds(*self._markup)
+        return _compile_bounds(*self._markup)
 
     @cached_property
     def bare(self) -> bool:
@@ -121,78 +132,80 @@ class JsonCalls:
 
     @cached_property
     def opener(self) -> str:
-        return self._markup[0].opener or self.spelled[0]
+        return self._markup[0].opener or self.template[0]
 
-    def read(self, source: Source, at: int) -> Found:
-        _, begin = _opened(self._markup[0], source, at)
-        begin = source.space(begin)
-        listed = source.char(begin) == "["
-        first = source.space(begin + 1) if listed else begin
+    def read(self, source: TextSource, at: int) -> ShapeMatch:
+        _, begin = _read_opening(self._markup[0], source, at)
+        begin = source.skip_space(begin)
+        listed = source.get_char(begin) == "["
+        first = source.skip_space(begin + 1) if listed else begin
         if self.bare or self.opener == FENCE:
             self._check_plausible(source, first)
-        found = self._items(source, first, listed)
+        found = self._read_items(source, first, listed)
         end = found.end
-        if listed and source.char(end) == "]":
+        if listed and source.get_char(end) == "]":
             end += 1
         return found._replace(end=self._markup[1].close(source, end))
 
-    def _check_plausible(self, source: Source, at: int) -> None:
+    def _check_plausible(self, source: TextSource, at: int) -> None:
         if not _PLAUSIBLE.match(source.text, at):
             if not source.final and (at == len(source.text) or _MAYBE_PLAUSIBLE.match(source.text, at)):
-                raise Cut
-            raise Other(at, "no call")
+                raise IncompleteText
+            raise NotACall(at, "no call")
 
-    def _items(self, source: Source, at: int, listed: bool) -> Found:
+    def _read_items(self, source: TextSource, at: int, listed: bool) -> ShapeMatch:
         """The objects from here on, up to something that is none."""
-        calls: list[Raw] = []
-        problems: list[Problem] = []
-        wrong: Bad | Cut = Bad(at, "expected a JSON object")
+        calls: list[RawCall] = []
+        problems: list[CallProblem] = []
+        wrong: MalformedText | IncompleteText = MalformedText(at, "expected a JSON object")
         over = -1
-        while source.char(at) == "{":
+        while source.get_char(at) == "{":
             try:
-                value, end = json_value(source.text, at)
-                read = self._calls(value, at, end, explicit=self.strict or bool(problems))
+                value, end = read_json(source.text, at)
+                read = self._make_calls(value, at, end, explicit=self.strict or bool(problems))
                 # After a bad call a nested object may pass for one: only a tool that exists is believed.
                 calls += [
                     c for c in read if not problems or not source.tools or source.tools.resolve(c.name) in source.tools
                 ]
                 at = end
-            except (Bad, Cut) as error:
-                if not listed or self.bare or (isinstance(error, Cut) and not source.final):
+            except (MalformedText, IncompleteText) as error:
+                if not listed or self.bare or (isinstance(error, IncompleteText) and not source.final):
                     raise
                 wrong = error
-                problems.append(problem_of(source, at, error))
+                problems.append(make_problem(source, at, error))
                 at, over = self._recover(source, at, over, error, len(problems))
             if self.bare and not listed:
                 break
             following = _SEPARATORS.match(source.text, at)
-            if following and (listed or source.char(following.end()) == "{"):
+            if following and (listed or source.get_char(following.end()) == "{"):
                 at = following.end()
         if not calls:
             raise wrong
-        if listed and not source.char(at) and not problems:
-            problems.append(_unclosed(at))
-        return Found(at, calls, problems)
+        if listed and not source.get_char(at) and not problems:
+            problems.append(_make_unclosed_problem(at))
+        return ShapeMatch(at, calls, problems)
 
-    def _recover(self, source: Source, at: int, over: int, error: Bad | Cut, misses: int) -> tuple[int, int]:
+    def _recover(
+        self, source: TextSource, at: int, over: int, error: MalformedText | IncompleteText, misses: int
+    ) -> tuple[int, int]:
         """Where the next object may begin after a bad one, or else where this list is over; and that again."""
-        if isinstance(error, Cut):
+        if isinstance(error, IncompleteText):
             return len(source.text), over
         begin = at + 1 if misses <= PATIENCE else max(error.at, at + 1)
         if over < begin:
             found = self._bounds.search(source.text, begin)
             if not found and not source.final:
-                raise Cut
+                raise IncompleteText
             over = found.start() if found else len(source.text)
         following = _PLAUSIBLE.search(source.text, begin, over)
         return following.start() if following else over, over
 
-    def _calls(self, value: Any, at: int, end: int, *, explicit: bool) -> list[Raw]:
+    def _make_calls(self, value: Any, at: int, end: int, *, explicit: bool) -> list[RawCall]:
         fields = cast(JsonObject, value)
         if self.keyed:
             if not all(isinstance(arguments, dict) for arguments in fields.values()):
-                raise Bad(end - 1, "arguments that are no object")
-            return [Raw(at, name, arguments) for name, arguments in fields.items()]
+                raise MalformedText(end - 1, "arguments that are no object")
+            return [RawCall(at, name, arguments) for name, arguments in fields.items()]
         if isinstance(inner := fields.get("function"), dict):
             fields = {**fields, **cast(JsonObject, inner)}
         name, key = fields.get(self.keys[0]), self.keys[1]
@@ -201,18 +214,18 @@ class JsonCalls:
         if key not in fields:
             key = next((word for word in _ARGUMENTS if word in fields), "")
         if not name or (explicit and not key):
-            raise Bad(end - 1, "an object without a name" if not name else "an object without arguments")
+            raise MalformedText(end - 1, "an object without a name" if not name else "an object without arguments")
         identity = fields.get(self.id_key or "id")
-        return [Raw(at, name, fields.get(key), identity if isinstance(identity, str) else "")]
+        return [RawCall(at, name, fields.get(key), identity if isinstance(identity, str) else "")]
 
     def write(self, calls: Sequence[Call]) -> str:
-        if "{calls}" in self.spelled:
-            return self.spelled.replace("{calls}", (self.between or ", ").join(map(self._object, calls)))
+        if "{calls}" in self.template:
+            return self.template.replace("{calls}", (self.between or ", ").join(map(self._write_object, calls)))
         return self.between.join(
-            self.spelled.replace("{to}", call.name).replace("{call}", self._object(call)) for call in calls
+            self.template.replace("{to}", call.name).replace("{call}", self._write_object(call)) for call in calls
         )
 
-    def _object(self, call: Call) -> str:
+    def _write_object(self, call: Call) -> str:
         if self.keyed:
             return f"{{{dumps(call.name)}: {call.arguments}}}"
         identity = f'"{self.id_key}": {dumps(call.id)}, ' if self.id_key else ""
@@ -223,7 +236,7 @@ class JsonCalls:
 
 
 @dataclass(frozen=True)
-class Spelled:
+class NamedCalls:
     call: str
     """With `{name}` and `{arguments}`."""
     notation: Notation
@@ -245,15 +258,15 @@ class Spelled:
     def opener(self) -> str:
         return self._markup[0].opener
 
-    def read(self, source: Source, at: int) -> Found:
+    def read(self, source: TextSource, at: int) -> ShapeMatch:
         before, after = self._markup
-        fields, begin = _opened(before, source, at)
+        fields, begin = _read_opening(before, source, at)
         name = fields.get("name", "").strip()
-        arguments, end = self.notation.read(source, source.space(begin), name, after.opener)
+        arguments, end = self.notation.read(source, source.skip_space(begin), name, after.opener)
         if not self.notation.closed:
-            end = source.expect(after.opener, source.space(end)) - len(after.opener)
+            end = source.expect(after.opener, source.skip_space(end)) - len(after.opener)
         identity = self._id.write(**fields) if self.id else fields.get("id", "")
-        return Found(after.close(source, end), [Raw(at, name, arguments, identity)], [])
+        return ShapeMatch(after.close(source, end), [RawCall(at, name, arguments, identity)], [])
 
     def write(self, calls: Sequence[Call]) -> str:
         return self.between.join(self._write(call, number) for number, call in enumerate(calls))
@@ -263,7 +276,7 @@ class Spelled:
         index = re.search(r":(\d+)$", call.id)
         return Spelling(self.call).write(
             name=call.name,
-            arguments=self.notation.write(dict(mapping(arguments))),
+            arguments=self.notation.write(dict(as_mapping(arguments))),
             index=(index[1] if index else str(number)) if self.id else str(number + 1),
         )
 
@@ -276,19 +289,19 @@ _NEXT = re.compile(r"\)[^\S\n]*+[,;\n]\s*+(?=[^\W\d][\w.-]{0,255}\()")
 
 
 @dataclass(frozen=True)
-class Pythonic:
-    spelled: str
+class PythonCalls:
+    template: str
     """With `{calls}`, in brackets or not."""
     between: str = ", "
 
     @cached_property
     def _markup(self) -> tuple[Spelling, Spelling]:
-        before, _, after = re.split(r"(\[\{calls\}\]|\{calls\})", self.spelled)
+        before, _, after = re.split(r"(\[\{calls\}\]|\{calls\})", self.template)
         return Spelling(before), Spelling(after)
 
     @cached_property
     def _bounds(self) -> re.Pattern[str]:
-        return _bounds(*self._markup)
+        return _compile_bounds(*self._markup)
 
     @cached_property
     def bare(self) -> bool:
@@ -296,108 +309,108 @@ class Pythonic:
 
     @cached_property
     def opener(self) -> str:
-        return self._markup[0].opener or self.spelled[0]
+        return self._markup[0].opener or self.template[0]
 
-    def read(self, source: Source, at: int) -> Found:
+    def read(self, source: TextSource, at: int) -> ShapeMatch:
         before, after = self._markup
-        begin = source.space(_opened(before, source, at)[1])
-        listed = source.char(begin) == "["
-        first = source.space(begin + 1) if listed else begin
+        begin = source.skip_space(_read_opening(before, source, at)[1])
+        listed = source.get_char(begin) == "["
+        first = source.skip_space(begin + 1) if listed else begin
         if self.bare:
             self._check_plausible(source, first)
-        found = self._items(source, first)
+        found = self._read_items(source, first)
         if not listed:
             return found._replace(end=after.close(source, found.end))
-        end = skip(source.text, found.end)
-        if source.char(end) == "]":
+        end = skip_space(source.text, found.end)
+        if source.get_char(end) == "]":
             end += 1
         elif self.bare:
-            raise Bad(end, "expected ']'") if source.char(end) else Cut
-        elif not source.char(end) and not found.problems:
-            found.problems.append(_unclosed(end))
+            raise MalformedText(end, "expected ']'") if source.get_char(end) else IncompleteText
+        elif not source.get_char(end) and not found.problems:
+            found.problems.append(_make_unclosed_problem(end))
         return found._replace(end=after.close(source, end))
 
-    def _check_plausible(self, source: Source, at: int) -> None:
-        if not _NAME.match(source.char(at)):
-            raise Other(at, "no call")
+    def _check_plausible(self, source: TextSource, at: int) -> None:
+        if not _NAME.match(source.get_char(at)):
+            raise NotACall(at, "no call")
         try:
-            source.expect("(", _word(source.text, at, _NAME)[1])
-        except Bad as error:
-            raise Other(error.at, "no call") from None
+            source.expect("(", _read_word(source.text, at, _NAME)[1])
+        except MalformedText as error:
+            raise NotACall(error.at, "no call") from None
 
-    def _items(self, source: Source, at: int) -> Found:
-        calls: list[Raw] = []
-        problems: list[Problem] = []
-        wrong: Bad | Cut = Bad(at, "expected a call")
+    def _read_items(self, source: TextSource, at: int) -> ShapeMatch:
+        calls: list[RawCall] = []
+        problems: list[CallProblem] = []
+        wrong: MalformedText | IncompleteText = MalformedText(at, "expected a call")
         region = ""
-        while _NAME.match(source.char(at)):
+        while _NAME.match(source.get_char(at)):
             try:
-                call, at = self._call(source.text, at, PYTHON)
+                call, at = self._read_call(source.text, at, PYTHON)
                 calls.append(call)
-            except (Bad, Cut) as error:
-                if self.bare or (isinstance(error, Cut) and not source.final):
+            except (MalformedText, IncompleteText) as error:
+                if self.bare or (isinstance(error, IncompleteText) and not source.final):
                     raise
                 wrong = error
-                region = region if at < len(region) else self._region(source, at)
-                call, end = self._unescaped(region, at) if len(problems) < PATIENCE else (None, at)
+                region = region if at < len(region) else self._find_region(source, at)
+                call, end = self._read_unescaped(region, at) if len(problems) < PATIENCE else (None, at)
                 if call:
                     calls.append(call)
                 else:
-                    problems.append(problem_of(source, at, error))
-                    following = _NEXT.search(region, error.at) if isinstance(error, Bad) else None
+                    problems.append(make_problem(source, at, error))
+                    following = _NEXT.search(region, error.at) if isinstance(error, MalformedText) else None
                     end = following.end() if following else len(region)
                 at = end
             following = _SEPARATORS.match(source.text, at)
             at = following.end() if following else at
         if not calls:
             raise wrong
-        return Found(at, calls, problems)
+        return ShapeMatch(at, calls, problems)
 
-    def _region(self, source: Source, at: int) -> str:
+    def _find_region(self, source: TextSource, at: int) -> str:
         """The text up to where the calls are over, at the latest."""
         over = self._bounds.search(source.text, at + 1)
         if not over and not source.final:
-            raise Cut
+            raise IncompleteText
         return source.text[: over.start()] if over else source.text
 
-    def _unescaped(self, region: str, at: int) -> tuple[Raw | None, int]:
+    def _read_unescaped(self, region: str, at: int) -> tuple[RawCall | None, int]:
         try:
-            return self._call(region, at, LOOSE)
-        except (Bad, Cut):
+            return self._read_call(region, at, LOOSE)
+        except (MalformedText, IncompleteText):
             return None, at
 
-    def _call(self, text: str, at: int, literals: Python) -> tuple[Raw, int]:
-        name, begin = _word(text, at, _NAME)
-        begin = skip(text, begin)
+    def _read_call(self, text: str, at: int, literals: PythonLiterals) -> tuple[RawCall, int]:
+        name, begin = _read_word(text, at, _NAME)
+        begin = skip_space(text, begin)
         if not text.startswith("(", begin):
-            raise Cut if begin == len(text) else Bad(begin, "expected '('")
+            raise IncompleteText if begin == len(text) else MalformedText(begin, "expected '('")
         arguments: JsonObject = {}
-        end = skip(text, begin + 1)
+        end = skip_space(text, begin + 1)
         while not text.startswith(")", end):
-            key, end = _word(text, end, _KEY)
-            end = skip(text, end)
+            key, end = _read_word(text, end, _KEY)
+            end = skip_space(text, end)
             if not text.startswith("=", end):
-                raise Cut if end == len(text) else Bad(end, "expected '='")
-            arguments[key], end = literals.value(text, end + 1)
-            end = separated(text, end, ")")
-        return Raw(at, name, arguments), end + 1
+                raise IncompleteText if end == len(text) else MalformedText(end, "expected '='")
+            arguments[key], end = literals.read_value(text, end + 1)
+            end = skip_separator(text, end, ")")
+        return RawCall(at, name, arguments), end + 1
 
     def write(self, calls: Sequence[Call]) -> str:
-        return self.spelled.replace("{calls}", self.between.join(map(self._write, calls)))
+        return self.template.replace("{calls}", self.between.join(map(self._write, calls)))
 
     def _write(self, call: Call) -> str:
-        arguments = mapping(loads(call.arguments))
+        arguments = as_mapping(loads(call.arguments))
         return f"{call.name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
-def _word(text: str, at: int, pattern: re.Pattern[str]) -> tuple[str, int]:
+def _read_word(text: str, at: int, pattern: re.Pattern[str]) -> tuple[str, int]:
     found = pattern.match(text, at)
     if at == len(text) or (found and found.end() == len(text)):
-        raise Cut
+        raise IncompleteText
     if not found:
-        raise Bad(at, "expected a name")
+        raise MalformedText(at, "expected a name")
     return found.group(), found.end()
 
 
-Shape = JsonCalls | Spelled | Pythonic
+Shape = JsonCalls | NamedCalls | PythonCalls
 """`opener` is what every such text begins with; a `bare` shape has no marker, and ordinary text may begin like it."""

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ludus.parsers.content import Speech
+from ludus.parsers.content import ContentCollector
 from ludus.parsers.formats import End, Format, Markup, Noise, Section, Span
-from ludus.parsers.markup_reader import Other, Source
-from ludus.parsers.normalize import Refused, settle
-from ludus.parsers.offered_tools import Tools
-from ludus.parsers.shapes import MAX_RAW, PATIENCE, Found, Problem, Raw, Shape, problem_of
-from ludus.parsers.values import Bad, Cut
+from ludus.parsers.markup_reader import NotACall, TextSource
+from ludus.parsers.normalize import CallRefused, normalize_call
+from ludus.parsers.offered_tools import OfferedTools
+from ludus.parsers.shapes import MAX_RAW, PATIENCE, CallProblem, RawCall, Shape, ShapeMatch, make_problem
+from ludus.parsers.values import IncompleteText, MalformedText
 from ludus.types import Call, ToolSpec
 
 SMALL = 256
@@ -45,38 +45,38 @@ class Thought(Struct, frozen=True):
     text: str
 
 
-Event = Text | Thought | Call | Problem
+Event = Text | Thought | Call | CallProblem
 
 
-class Parsed(Struct, frozen=True):
+class ParsedReply(Struct, frozen=True):
     """A reply: what it says, what it calls, and what in it went wrong."""
 
     content: str = ""
     calls: tuple[Call, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[CallProblem, ...] = ()
     reasoning: str = ""
     """From the format's own thinking channel. A `<think>` block stays in the content, where the model put it."""
 
     @classmethod
-    def of(cls, events: Sequence[Event]) -> "Parsed":
+    def from_events(cls, events: Sequence[Event]) -> "ParsedReply":
         said: list[str] = []
         thought: list[str] = []
         calls: list[Call] = []
-        problems: list[Problem] = []
+        problems: list[CallProblem] = []
         for event in events:
             match event:
                 case Text():
                     said.append(event.text)
                 case Call():
                     calls.append(event)
-                case Problem():
+                case CallProblem():
                     problems.append(event)
                 case Thought():
                     thought.append(event.text)
         return cls("".join(said), tuple(calls), tuple(problems), "".join(thought).strip())
 
 
-class Stream:
+class ReplyStream:
     """One reply of a model. Feed it pieces of text, then finish it; both give the events that have become certain."""
 
     def __init__(
@@ -85,8 +85,8 @@ class Stream:
         """`thinking`: the prompt has opened a think block. `first`: the number of the first call, where ids are
         numbered; counting on through a conversation keeps them apart."""
         self._format = format
-        self._tools = Tools(tools)
-        self._speech = Speech(format, self._say)
+        self._tools = OfferedTools(tools)
+        self._content = ContentCollector(format, self._add_text)
         self._span: Span | None = format.spans[0] if thinking and format.spans else None
         self._span_at = 0
         self._reopens = thinking
@@ -120,38 +120,38 @@ class Stream:
         """The end of the reply, perhaps after a last piece: what was undecided is decided."""
         self._pieces.append(piece)
         self._advance(final=True)
-        self._events += self._speech.finish()
+        self._events += self._content.finish()
         if self._span and (self._span.tags or self._span.thought):
-            self._events.append(Problem("truncated", self._span_at, self._span.begin, "the thought does not end"))
-        return self._drained()
+            self._events.append(CallProblem("truncated", self._span_at, self._span.begin, "the thought does not end"))
+        return self._take_events()
 
-    def _drained(self) -> list[Event]:
+    def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
 
-    def _say(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         self._events.append(Text(text))
 
     # ---- reading on ----
 
     def _advance(self, *, final: bool) -> list[Event]:
-        source = Source("".join((self._text, *self._pieces)), final, self._tools)
+        source = TextSource("".join((self._text, *self._pieces)), final, self._tools)
         at, more = 0, True
         while more:
-            at, more = self._through_span(source, at) if self._span else self._to_marker(source, at)
+            at, more = self._read_span(source, at) if self._span else self._read_to_marker(source, at)
         self._text = source.text[at:]
         self._pieces.clear()
         self._base += at
         self._size = len(self._text)
         self._enough = self._size + self._size // 16 if self._size > SMALL else 0
-        return [] if final else self._drained()
+        return [] if final else self._take_events()
 
-    def _through_span(self, source: Source, at: int) -> tuple[int, bool]:
+    def _read_span(self, source: TextSource, at: int) -> tuple[int, bool]:
         span = self._span
         assert span
         begin, end = span.edges.find(source, at)
         said, tag = source.text[at:begin], source.text[begin:end]
-        self._spoken(span, said, at)
+        self._add_span_text(span, said, at)
         self._reopens = self._reopens and not said.strip()
         if not tag:
             return end, False
@@ -167,10 +167,10 @@ class Stream:
         else:
             return begin, False
         if span.tags:
-            self._spoken(span, tag, begin)
+            self._add_span_text(span, tag, begin)
         return end, True
 
-    def _closes_again(self, source: Source, span: Span, at: int) -> bool:
+    def _closes_again(self, source: TextSource, span: Span, at: int) -> bool:
         """Whether a closing tag follows that none of the opening ones between here and there asks for: the one here is
         then of a thought within the thought."""
         level = 0
@@ -184,98 +184,100 @@ class Stream:
                 break
         return True
 
-    def _spoken(self, span: Span, text: str, at: int) -> None:
+    def _add_span_text(self, span: Span, text: str, at: int) -> None:
         if not span.thought:
-            self._speech.text(text, self._base + at)
+            self._content.add_text(text, self._base + at)
         elif text:
             self._events.append(Thought(text))
 
-    def _to_marker(self, source: Source, at: int) -> tuple[int, bool]:
+    def _read_to_marker(self, source: TextSource, at: int) -> tuple[int, bool]:
         markers = (self._section or self._format).markers
         begin, end = markers.find(source, at)
-        self._speech.text(source.text[at:begin], self._base + at)
+        self._content.add_text(source.text[at:begin], self._base + at)
         if begin == end:
             return end, False
         try:
-            return self._take(source, begin, markers.choices(source, begin, end)), True
-        except Cut:
+            return self._read_marker(source, begin, markers.list_choices(source, begin, end)), True
+        except IncompleteText:
             return begin, False
 
-    def _take(self, source: Source, at: int, choices: list[Markup]) -> int:
+    def _read_marker(self, source: TextSource, at: int, choices: list[Markup]) -> int:
         """Read what begins with the marker here; gives where the text goes on. Raises Cut to wait for more."""
         failures: list[_Failure] = []
         entered = None
         if self._base + at >= self._failed_until:
             self._failures = 0
         for markup in choices:
-            if isinstance(markup, Shape) and not self._worth_reading(markup):
+            if isinstance(markup, Shape) and not self._is_worth_reading(markup):
                 continue
             if isinstance(markup, Noise) and any(not failure.error.early for failure in failures):
                 break  # a broken call is text, tags and all
             try:
-                entered = self._enter(source, at, markup)
+                entered = self._read_markup(source, at, markup)
                 break
-            except (Bad, Cut) as error:
-                if isinstance(error, Cut) and not source.final:
+            except (MalformedText, IncompleteText) as error:
+                if isinstance(error, IncompleteText) and not source.final:
                     raise
-                if isinstance(markup, Shape) and not isinstance(error, Other):
-                    reach = error.at if isinstance(error, Bad) else len(source.text)
+                if isinstance(markup, Shape) and not isinstance(error, NotACall):
+                    reach = error.at if isinstance(error, MalformedText) else len(source.text)
                     failures.append(_Failure(reach, markup, error))
         furthest = max(failures, key=lambda failure: failure.reach, default=None)
-        end = self._no_call(source, at, furthest) if entered is None else entered
+        end = self._add_plain_text(source, at, furthest) if entered is None else entered
         if furthest:
             self._failed_until = max(self._failed_until, self._base + furthest.reach)
             self._failures += 1
         return end
 
-    def _worth_reading(self, shape: Shape) -> bool:
-        misplaced = shape.bare and self._format.anchored and self._speech.begun
+    def _is_worth_reading(self, shape: Shape) -> bool:
+        misplaced = shape.bare and self._format.anchored and self._content.has_text
         return self._failures <= PATIENCE and not misplaced
 
-    def _enter(self, source: Source, at: int, markup: Markup) -> int:
+    def _read_markup(self, source: TextSource, at: int, markup: Markup) -> int:
         if isinstance(markup, Shape):
-            return self._called(source, at, markup.read(source, at))
+            return self._add_calls(source, at, markup.read(source, at))
         _, end = markup.spelling.read(source, at)
         tag = source.text[at:end]
         match markup:
             case Section():
                 self._section = markup
-                self._speech.enclose(tag)
+                self._content.open_section(tag)
             case End():
                 self._section = None
-                self._speech.unclose(tag, self._base + at)
+                self._content.close_section(tag, self._base + at)
             case Span():
                 self._span, self._span_at = markup, self._base + at
                 if markup.tags:
-                    self._speech.text(tag, self._base + at)
+                    self._content.add_text(tag, self._base + at)
             case Noise():
                 pass
         return end
 
     # ---- what was read ----
 
-    def _called(self, source: Source, at: int, found: Found) -> int:
+    def _add_calls(self, source: TextSource, at: int, found: ShapeMatch) -> int:
         problems = list(found.problems)
         calls: list[Call] = []
         for raw in found.calls:
             try:
-                settled = settle(raw, self._tools, self._format)
-            except Refused as refusal:
-                problems.append(Problem(refusal.kind, raw.at, source.text[at : found.end][:MAX_RAW], str(refusal)))
+                settled = normalize_call(raw, self._tools, self._format)
+            except CallRefused as refusal:
+                problems.append(CallProblem(refusal.kind, raw.at, source.text[at : found.end][:MAX_RAW], str(refusal)))
                 continue
-            calls.append(Call(self._identity(raw), settled.name, settled.arguments))
+            calls.append(Call(self._make_id(raw), settled.name, settled.arguments))
             if settled.repaired:
-                problems.append(Problem("repaired", raw.at, source.text[at : found.end][:MAX_RAW], settled.repaired))
+                problems.append(
+                    CallProblem("repaired", raw.at, source.text[at : found.end][:MAX_RAW], settled.repaired)
+                )
         if calls:
-            self._speech.call(self._base + at)
+            self._content.add_call(self._base + at)
         else:
-            self._speech.text(source.text[at : found.end], self._base + at)
+            self._content.add_text(source.text[at : found.end], self._base + at)
         self._events += calls
         for problem in problems:
             self._report(problem)
         return found.end
 
-    def _identity(self, raw: Raw) -> str:
+    def _make_id(self, raw: RawCall) -> str:
         """The call's own id, or a number that no other call of this reply has."""
         identity = raw.id
         while not identity or identity in self._ids:
@@ -284,21 +286,21 @@ class Stream:
         self._ids.add(identity)
         return identity
 
-    def _report(self, problem: Problem) -> None:
+    def _report(self, problem: CallProblem) -> None:
         self._problems += 1
         if self._problems <= MAX_PROBLEMS:
             self._events.append(msgspec.structs.replace(problem, at=self._base + problem.at))
 
-    def _no_call(self, source: Source, at: int, failure: "_Failure | None") -> int:
+    def _add_plain_text(self, source: TextSource, at: int, failure: "_Failure | None") -> int:
         """What begins here is text; gives how far, at least. Trouble is reported where it is met first."""
         end = at + 1
         if failure:
             if self._base + failure.reach > self._failed_until:
-                self._report(problem_of(source, at, failure.error))
+                self._report(make_problem(source, at, failure.error))
             # A nested object of a broken bare one is no call; behind a marker, the next marker may well be.
-            whole = failure.shape.bare or isinstance(failure.error, Cut)
+            whole = failure.shape.bare or isinstance(failure.error, IncompleteText)
             end = max(end, failure.reach if whole else at + len(failure.shape.opener))
-        self._speech.text(source.text[at:end], self._base + at)
+        self._content.add_text(source.text[at:end], self._base + at)
         return end
 
 
@@ -307,4 +309,4 @@ class _Failure(NamedTuple):
 
     reach: int
     shape: Shape
-    error: Bad | Cut
+    error: MalformedText | IncompleteText

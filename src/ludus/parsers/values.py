@@ -18,7 +18,7 @@ from typing import Any, ClassVar, cast
 MAX_DEPTH = 100
 
 
-class Bad(Exception):
+class MalformedText(Exception):
     """The text at `at` is not what was expected, whatever follows."""
 
     early = False
@@ -29,7 +29,7 @@ class Bad(Exception):
         self.at = at
 
 
-class Cut(Exception):
+class IncompleteText(Exception):
     """The text ends before it can be told what this is."""
 
     early = False
@@ -46,7 +46,7 @@ _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[][{}]', re.DOTALL)
 _UNFINISHED = re.compile(r"-|\.|[eE][+-]?|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|n(?:u(?:ll?)?)?|-?I\w{0,7}|N\w?|")
 
 
-def json_value(text: str, at: int) -> tuple[Any, int]:
+def read_json(text: str, at: int) -> tuple[Any, int]:
     """The JSON value at `at` and its end."""
     size = 1024
     while True:
@@ -55,16 +55,16 @@ def json_value(text: str, at: int) -> tuple[Any, int]:
         try:
             value, end = _decode(piece)
             return value, at + end
-        except Bad as error:
-            raise Bad(at + error.at, str(error)) from None
-        except Cut:
+        except MalformedText as error:
+            raise MalformedText(at + error.at, str(error)) from None
+        except IncompleteText:
             if at + size >= len(text):
                 raise
             size *= 8
 
 
 def _decode(piece: str) -> tuple[Any, int]:
-    limit = _too_deep(piece)
+    limit = _find_too_deep(piece)
     piece = piece[:limit]
     try:
         return _DECODER.raw_decode(piece)
@@ -72,15 +72,15 @@ def _decode(piece: str) -> tuple[Any, int]:
         rest = piece[error.pos :].strip()
         begun = error.msg.startswith("Unterminated") or ("uXXXX" in error.msg and len(rest) < 8)
         if not begun and not _UNFINISHED.fullmatch(rest):
-            raise Bad(error.pos, f"bad JSON: {error.msg}") from None
+            raise MalformedText(error.pos, f"bad JSON: {error.msg}") from None
         if limit is None:
-            raise Cut from None
-        raise Bad(limit, f"bad JSON: nested deeper than {MAX_DEPTH}") from None
+            raise IncompleteText from None
+        raise MalformedText(limit, f"bad JSON: nested deeper than {MAX_DEPTH}") from None
     except ValueError as error:
-        raise Bad(0, f"bad JSON: {error}") from None
+        raise MalformedText(0, f"bad JSON: {error}") from None
 
 
-def _too_deep(piece: str) -> int | None:
+def _find_too_deep(piece: str) -> int | None:
     """Where the nesting passes the limit."""
     if piece.count("{") + piece.count("[") <= MAX_DEPTH:
         return None
@@ -96,8 +96,8 @@ def _too_deep(piece: str) -> int | None:
 def loads(text: str) -> Any:
     """A whole text as JSON; ValueError if it is not. NaN and numbers too large to be told from infinity are none."""
     try:
-        value, end = json_value(text, 0)
-    except (Bad, Cut) as error:
+        value, end = read_json(text, 0)
+    except (MalformedText, IncompleteText) as error:
         raise ValueError(str(error)) from None
     if text[end:].strip():
         raise ValueError("bad JSON: text after the value")
@@ -110,10 +110,10 @@ def dumps(value: Any) -> str:
     """JSON as arguments are recorded: Python's separators, letters as they are; ValueError for NaN and infinities."""
     text = _ENCODER.encode(value)
     # Half a surrogate pair is legal in a JSON escape and nowhere else.
-    return text if text.isascii() or _encodable(text) else json.dumps(value, allow_nan=False)
+    return text if text.isascii() or _can_encode(text) else json.dumps(value, allow_nan=False)
 
 
-def _encodable(text: str) -> bool:
+def _can_encode(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -127,7 +127,7 @@ _SKIP = re.compile(r"\s*+")
 _PAIRS = {"[": "]", "(": ")", "{": "}"}
 
 
-def skip(text: str, at: int) -> int:
+def skip_space(text: str, at: int) -> int:
     found = _SKIP.match(text, at)
     return found.end() if found else at
 
@@ -135,66 +135,66 @@ def skip(text: str, at: int) -> int:
 class Literals:
     """Lists and dictionaries of scalars; what a scalar and a key look like is up to the notation."""
 
-    def value(self, text: str, at: int, depth: int = 0) -> tuple[Any, int]:
+    def read_value(self, text: str, at: int, depth: int = 0) -> tuple[Any, int]:
         if depth > MAX_DEPTH:
-            raise Bad(at, f"nested deeper than {MAX_DEPTH}")
-        at = skip(text, at)
+            raise MalformedText(at, f"nested deeper than {MAX_DEPTH}")
+        at = skip_space(text, at)
         if at == len(text):
-            raise Cut
+            raise IncompleteText
         if text[at] in _PAIRS:
-            return self._container(text, at, depth)
-        return self.scalar(text, at, depth)
+            return self._read_container(text, at, depth)
+        return self.read_scalar(text, at, depth)
 
-    def scalar(self, text: str, at: int, depth: int) -> tuple[Any, int]:
+    def read_scalar(self, text: str, at: int, depth: int) -> tuple[Any, int]:
         raise NotImplementedError
 
-    def key(self, text: str, at: int, depth: int) -> tuple[Any, int]:
-        return self.value(text, at, depth)
+    def read_key(self, text: str, at: int, depth: int) -> tuple[Any, int]:
+        return self.read_value(text, at, depth)
 
     def loads(self, text: str) -> Any:
         """A whole text as one value; ValueError if it is not."""
         try:
-            value, end = self.value(text + " ", 0)  # a value that ends with the text might go on
-        except (Bad, Cut) as error:
+            value, end = self.read_value(text + " ", 0)  # a value that ends with the text might go on
+        except (MalformedText, IncompleteText) as error:
             raise ValueError(str(error)) from None
         if text[end:].strip():
             raise ValueError("text after the value")
         return value
 
-    def _container(self, text: str, at: int, depth: int) -> tuple[Any, int]:
+    def _read_container(self, text: str, at: int, depth: int) -> tuple[Any, int]:
         opened, closing = text[at], _PAIRS[text[at]]
         items: list[Any] = []
         pairs: dict[str, Any] = {}
-        at = skip(text, at + 1)
+        at = skip_space(text, at + 1)
         while not text.startswith(closing, at):
             if opened == "{":
-                item, at = self.key(text, at, depth + 1)
-                at = skip(text, at)
+                item, at = self.read_key(text, at, depth + 1)
+                at = skip_space(text, at)
             else:
-                item, at = self.value(text, at, depth + 1)
+                item, at = self.read_value(text, at, depth + 1)
             if opened == "{" and text.startswith(":", at):
-                pairs[item if isinstance(item, str) else dumps(item)], at = self.value(text, at + 1, depth + 1)
+                pairs[item if isinstance(item, str) else dumps(item)], at = self.read_value(text, at + 1, depth + 1)
             else:
                 items.append(item)
-            at = separated(text, at, closing)
+            at = skip_separator(text, at, closing)
         if opened == "{":
             return pairs if pairs or not items else items, at + 1
         return items[0] if opened == "(" and len(items) == 1 and text[at - 1] != "," else items, at + 1
 
 
-def separated(text: str, at: int, closing: str) -> int:
+def skip_separator(text: str, at: int, closing: str) -> int:
     """The position after a comma, or of the closing bracket."""
-    at = skip(text, at)
+    at = skip_space(text, at)
     if text.startswith(",", at):
-        return skip(text, at + 1)
+        return skip_space(text, at + 1)
     if at == len(text):
-        raise Cut
+        raise IncompleteText
     if not text.startswith(closing, at):
-        raise Bad(at, f"expected ',' or {closing!r}")
+        raise MalformedText(at, f"expected ',' or {closing!r}")
     return at
 
 
-class Python(Literals):
+class PythonLiterals(Literals):
     """Python literals, and JSON's words; a newline may stand in any string, a zero before any number."""
 
     WORDS: ClassVar = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
@@ -213,23 +213,23 @@ class Python(Literals):
         "\\": "\\", "'": "'", '"': '"',
     }  # fmt: skip
 
-    def scalar(self, text: str, at: int, depth: int) -> tuple[Any, int]:
+    def read_scalar(self, text: str, at: int, depth: int) -> tuple[Any, int]:
         if found := self._QUOTE.match(text, at):
-            value, end = self._string(text, found, depth)
+            value, end = self._read_string(text, found, depth)
             if end == len(text):  # an empty string may be half of three quotes
-                raise Cut
+                raise IncompleteText
             return value, end
         found = self._NUMBER.match(text, at) or self._WORD.match(text, at)
         if self._SIGN.fullmatch(text, at) or (found and found.end() == len(text)):
-            raise Cut
+            raise IncompleteText
         if found is None:
-            raise Bad(at, f"unexpected {text[at]!r}")
+            raise MalformedText(at, f"unexpected {text[at]!r}")
         if found.group() in self.WORDS:
             return self.WORDS[found.group()], found.end()
-        return self._number(found), found.end()
+        return self._read_number(found), found.end()
 
     @staticmethod
-    def _number(found: re.Match[str]) -> int | float:
+    def _read_number(found: re.Match[str]) -> int | float:
         digits = found.group().replace("_", "")
         try:
             if digits.lower().lstrip("+-").startswith("0x"):
@@ -239,28 +239,28 @@ class Python(Literals):
                 return number
         except (ValueError, OverflowError):
             pass
-        raise Bad(found.start(), f"unexpected {found.group()[:40]!r}")
+        raise MalformedText(found.start(), f"unexpected {found.group()[:40]!r}")
 
-    def _string(self, text: str, found: re.Match[str], depth: int) -> tuple[str, int]:
+    def _read_string(self, text: str, found: re.Match[str], depth: int) -> tuple[str, int]:
         """A string, and those that follow it directly."""
         parts: list[str] = []
         while True:
             raw, quote = found.groups()
-            body, at = self.body(text, found.end(), quote, depth)
+            body, at = self.read_body(text, found.end(), quote, depth)
             parts.append(body if raw.lower() in {"r", "br", "rb"} else self._ESCAPE.sub(self._unescape, body))
-            begin = skip(text, at)
+            begin = skip_space(text, at)
             after = self._QUOTE.match(text, begin)
             if after is None:
                 if self._PREFIX.fullmatch(text, begin):  # letters that another string may begin with
-                    raise Cut
+                    raise IncompleteText
                 return "".join(parts), at
             found = after
 
-    def body(self, text: str, at: int, quote: str, depth: int) -> tuple[str, int]:
+    def read_body(self, text: str, at: int, quote: str, depth: int) -> tuple[str, int]:
         """The inside of a string and the position after its closing quote."""
         found = self._BODY[quote].match(text, at)
         if found is None:
-            raise Cut
+            raise IncompleteText
         return found.group(1), found.end()
 
     def _unescape(self, found: re.Match[str]) -> str:
@@ -273,24 +273,24 @@ class Python(Literals):
         return chr(int(code, 8)) if code.isdigit() and code.isascii() else found.group()
 
 
-class Loose(Python):
+class LooseLiterals(PythonLiterals):
     """Python as templates write it that put quotes around a string without escaping it: a quote ends a string only
     where an argument or an item can end. To be used on a region whose end is known."""
 
     _ENDS = re.compile(r"\s*+(?:,\s*+[^\W\d]\w*+\s*+=|\)\s*+(?:[],;\n]|\Z))")
     _INNER_ENDS = re.compile(r"\s*+[],:})]")
 
-    def body(self, text: str, at: int, quote: str, depth: int) -> tuple[str, int]:
+    def read_body(self, text: str, at: int, quote: str, depth: int) -> tuple[str, int]:
         ends = self._INNER_ENDS if depth else self._ENDS
         close = text.find(quote, at)
         while close >= 0:
             if ends.match(text, close + len(quote)):
                 return text[at:close], close + len(quote)
             close = text.find(quote, close + 1)
-        raise Cut
+        raise IncompleteText
 
 
-class Gemma(Literals):
+class GemmaLiterals(Literals):
     """`{key:value,…}` with strings between two equal marks, keys bare, nothing escaped."""
 
     _BARE = re.compile(r"[^,\]}]*+")
@@ -299,32 +299,32 @@ class Gemma(Literals):
     def __init__(self, mark: str) -> None:
         self.mark = mark
 
-    def scalar(self, text: str, at: int, depth: int) -> tuple[Any, int]:
-        return self._scalar(text, at, self._BARE, self._plain)
+    def read_scalar(self, text: str, at: int, depth: int) -> tuple[Any, int]:
+        return self._read_token(text, at, self._BARE, self._read_plain)
 
-    def key(self, text: str, at: int, depth: int) -> tuple[Any, int]:
-        return self._scalar(text, at, self._KEY, str)
+    def read_key(self, text: str, at: int, depth: int) -> tuple[Any, int]:
+        return self._read_token(text, at, self._KEY, str)
 
-    def _scalar(self, text: str, at: int, bare: re.Pattern[str], plain: Callable[[str], Any]) -> tuple[Any, int]:
+    def _read_token(self, text: str, at: int, bare: re.Pattern[str], plain: Callable[[str], Any]) -> tuple[Any, int]:
         if text.startswith(self.mark, at):
             begin = at + len(self.mark)
             end = text.find(self.mark, begin)
             if end < 0:
-                raise Cut
+                raise IncompleteText
             return text[begin:end], end + len(self.mark)
         found = bare.match(text, at)
         if found is None or found.end() == len(text):
-            raise Cut
+            raise IncompleteText
         if not found.group():
-            raise Bad(at, f"unexpected {text[at]!r}")
+            raise MalformedText(at, f"unexpected {text[at]!r}")
         return plain(found.group().strip()), found.end()
 
     @staticmethod
-    def _plain(text: str) -> Any:
+    def _read_plain(text: str) -> Any:
         try:
             return loads(text)
         except ValueError:
-            return Python.WORDS.get(text, text)
+            return PythonLiterals.WORDS.get(text, text)
 
     def write(self, value: Any) -> str:
         if isinstance(value, str):
@@ -337,5 +337,5 @@ class Gemma(Literals):
         return dumps(value)
 
 
-PYTHON = Python()
-LOOSE = Loose()
+PYTHON = PythonLiterals()
+LOOSE = LooseLiterals()

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ludus.rl.row_checks import NO_LOGPROB, NOT_TRAINED, Report, Vocabulary, check_rollout, check_rows
+from ludus.rl.row_checks import NO_LOGPROB, NOT_TRAINED, RowReport, Vocabulary, check_rollout, check_rows
 from ludus.tokens.sequences import TokenSequence
 from ludus.types import Group, Rollout
 
@@ -33,31 +33,31 @@ class Columns(Struct, frozen=True, kw_only=True):
     """The ids were made from text: not for RL."""
 
 
-Rows = Callable[[Rollout], tuple[list[TokenSequence], Report]]
+Rows = Callable[[Rollout], tuple[list[TokenSequence], RowReport]]
 
 
-def columns(group: Group, vocabulary: Vocabulary = Vocabulary()) -> tuple[Columns | None, Report]:
+def build_columns(group: Group, vocabulary: Vocabulary = Vocabulary()) -> tuple[Columns | None, RowReport]:
     """The exact rows of a group, without those that must not be trained on; None if nothing has a score.
 
     Raises:
         NotExact: a rollout was run in chat mode.
     """
-    return _columns(group, lambda rollout: check_rollout(rollout, vocabulary), retokenized=False)
+    return _build_columns(group, lambda rollout: check_rollout(rollout, vocabulary), retokenized=False)
 
 
-def retokenized_columns(
+def build_retokenized_columns(
     group: Group, encode: Callable[[Rollout], list[TokenSequence]], vocabulary: Vocabulary = Vocabulary()
-) -> tuple[Columns | None, Report]:
+) -> tuple[Columns | None, RowReport]:
     """Rows made from text, for supervised fine-tuning."""
-    return _columns(group, lambda rollout: check_rows(encode(rollout), vocabulary, exact=False), retokenized=True)
+    return _build_columns(group, lambda rollout: check_rows(encode(rollout), vocabulary, exact=False), retokenized=True)
 
 
-def _columns(group: Group, rows: Rows, *, retokenized: bool) -> tuple[Columns | None, Report]:
-    report = Report(groups=1)
+def _build_columns(group: Group, rows: Rows, *, retokenized: bool) -> tuple[Columns | None, RowReport]:
+    report = RowReport(groups=1)
     found: list[tuple[Rollout, TokenSequence]] = []
     for rollout in group.scored:
         good, said = rows(rollout)
-        report.take(said)
+        report.merge(said)
         found += [(rollout, row) for row in good]
     if not found:
         return None, report
@@ -67,8 +67,8 @@ def _columns(group: Group, rows: Rows, *, retokenized: bool) -> tuple[Columns | 
         Columns(
             tokens=[list(tokens.ids) for tokens in made],
             masks=[[number if sampled else NOT_TRAINED for number, sampled in row] for row in pairs],
-            scores=[_value(rollout) for rollout, _ in found],
-            inference_logprobs=None if retokenized else [_logprobs(tokens.logprobs) for tokens in made],
+            scores=[_require_score(rollout) for rollout, _ in found],
+            inference_logprobs=None if retokenized else [_fill_logprobs(tokens.logprobs) for tokens in made],
             replicates=[rollout.provenance.replicate for rollout, _ in found],
             retokenized=retokenized,
         ),
@@ -76,16 +76,16 @@ def _columns(group: Group, rows: Rows, *, retokenized: bool) -> tuple[Columns | 
     )
 
 
-def as_fields(made: Columns) -> dict[str, Any]:
+def to_fields(made: Columns) -> dict[str, Any]:
     """The columns as fields of a JSON object; `retokenized` only where it is so."""
     fields = msgspec.structs.asdict(made)
     return fields if made.retokenized else {name: value for name, value in fields.items() if name != "retokenized"}
 
 
-def _value(rollout: Rollout) -> float:
+def _require_score(rollout: Rollout) -> float:
     assert rollout.score is not None
     return rollout.score.value
 
 
-def _logprobs(values: Sequence[float | None]) -> list[float]:
+def _fill_logprobs(values: Sequence[float | None]) -> list[float]:
     return [NO_LOGPROB if value is None else value for value in values]

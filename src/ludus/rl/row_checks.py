@@ -43,7 +43,7 @@ from typing import Any, Literal, cast
 
 from msgspec import Struct
 
-from ludus.rl.rows import rows as rows_of
+from ludus.rl.rows import build_rows as rows_of
 from ludus.tokens.sequences import TokenSequence
 from ludus.types import Rollout
 
@@ -53,13 +53,13 @@ NOT_TRAINED = -100
 NO_LOGPROB = 1.0
 ROUNDING = 1e-4
 """A logprob above 0 by no more than this is rounding, and taken for 0."""
-LARGEST = 2**31
+MAX_ID = 2**31
 """Ids are below this in every vocabulary: trainers keep them in 32 bits."""
-ENOUGH = 16
+MANY_EQUAL = 16
 """So many equal logprobs are no coincidence."""
 
 
-class Finding(Struct, frozen=True, omit_defaults=True):
+class RowFinding(Struct, frozen=True, omit_defaults=True):
     """Something that is to be said about a row or a group."""
 
     level: Level
@@ -80,9 +80,9 @@ class Vocabulary:
     """What is known about the ids, where it is known."""
 
     size: int | None = None
-    ends: frozenset[int] = frozenset()
+    stop_ids: frozenset[int] = frozenset()
     """Ids that end a turn."""
-    again: Callable[[Sequence[int]], Sequence[int]] | None = None
+    reencode: Callable[[Sequence[int]], Sequence[int]] | None = None
     """The ids of the text of ids: decoded and encoded again."""
 
 
@@ -97,7 +97,7 @@ class Row:
 
 
 @dataclass
-class Report:
+class RowReport:
     """What was found in how much."""
 
     groups: int = 0
@@ -106,7 +106,7 @@ class Report:
     trained: int = 0
     drifted: int = 0
     """Rows whose text encodes to other ids; meaningful if a tokenizer was given."""
-    findings: list[Finding] = field(default_factory=list[Finding])
+    findings: list[RowFinding] = field(default_factory=list[RowFinding])
 
     @property
     def fatal(self) -> bool:
@@ -116,16 +116,16 @@ class Report:
     def drift_rate(self) -> float:
         return self.drifted / self.rows if self.rows else 0.0
 
-    def counts(self) -> Counter[tuple[Level, str]]:
+    def count_codes(self) -> Counter[tuple[Level, str]]:
         return Counter((finding.level, finding.code) for finding in self.findings)
 
-    def summary(self) -> str:
+    def summarize(self) -> str:
         """One line."""
         levels = Counter(finding.level for finding in self.findings)
         told = ", ".join(f"{levels[level]} {level}" for level in ("fatal", "warning", "info"))
         return f"{self.groups} groups, {self.rows} rows, {self.tokens} tokens, {self.trained} trained: {told}"
 
-    def take(self, other: "Report") -> None:
+    def merge(self, other: "RowReport") -> None:
         """Add what was found in other rows."""
         self.rows += other.rows
         self.tokens += other.tokens
@@ -133,14 +133,14 @@ class Report:
         self.drifted += other.drifted
         self.findings += other.findings
 
-    def _look(self, row: Row, vocabulary: Vocabulary, group: int | None, number: int) -> bool:
+    def add_row(self, row: Row, vocabulary: Vocabulary, group: int | None, number: int) -> bool:
         """Check a row and count it; whether it may be used."""
-        found = list(row_findings(row, vocabulary))
+        found = list(check_row(row, vocabulary))
         self.rows += 1
         self.tokens += len(row.ids)
         self.trained += sum(row.trained)
         self.drifted += any(code == "drift" for _, code, _ in found)
-        self.findings += [Finding(level, code, message, group, number) for level, code, message in found]
+        self.findings += [RowFinding(level, code, message, group, number) for level, code, message in found]
         return all(level != "fatal" for level, _, _ in found)
 
 
@@ -149,19 +149,21 @@ class Report:
 
 def check_rows(
     rows: Iterable[TokenSequence], vocabulary: Vocabulary = Vocabulary(), *, exact: bool = True
-) -> tuple[list[TokenSequence], Report]:
+) -> tuple[list[TokenSequence], RowReport]:
     """The rows that may be trained on, and what there is to say about all of them. Rows that are not `exact` were made
     from text and have no logprobs."""
-    report = Report(groups=1)
+    report = RowReport(groups=1)
     good: list[TokenSequence] = []
     for number, row in enumerate(rows, 1):
         tokens = row.tokens
-        if report._look(Row(tokens.ids, tokens.sampled, tokens.logprobs if exact else None), vocabulary, None, number):  # pyright: ignore[reportPrivateUsage]
+        if report.add_row(
+            Row(tokens.ids, tokens.sampled, tokens.logprobs if exact else None), vocabulary, None, number
+        ):  # pyright: ignore[reportPrivateUsage]
             good.append(row)
     return good, report
 
 
-def check_rollout(rollout: Rollout, vocabulary: Vocabulary = Vocabulary()) -> tuple[list[TokenSequence], Report]:
+def check_rollout(rollout: Rollout, vocabulary: Vocabulary = Vocabulary()) -> tuple[list[TokenSequence], RowReport]:
     """The rows of a rollout that may be trained on, and what there is to say about it.
 
     Raises:
@@ -169,12 +171,12 @@ def check_rollout(rollout: Rollout, vocabulary: Vocabulary = Vocabulary()) -> tu
     """
     rows = rows_of(rollout)
     good, report = check_rows(rows, vocabulary)
-    wrong = list(_echo_findings(rollout))
+    wrong = list(_check_prompt_lengths(rollout))
     report.findings += wrong
     return ([] if wrong else good), report
 
 
-def _echo_findings(rollout: Rollout) -> Iterator[Finding]:
+def _check_prompt_lengths(rollout: Rollout) -> Iterator[RowFinding]:
     """The prompt that the record says each completion had must be as long as the engine counted."""
     ends: list[int] = []
     for index, turn in enumerate(rollout.turns):
@@ -188,7 +190,7 @@ def _echo_findings(rollout: Rollout) -> Iterator[Finding]:
         counted = completion.usage.prompt_tokens
         if counted and counted != recorded:
             said = f"turn {index + 1}: the engine counted a prompt of {counted} ids, the record has {recorded}"
-            yield Finding("fatal", "echo", said)
+            yield RowFinding("fatal", "echo", said)
 
 
 # ---- Atropos groups -----------------------------------------------------------------------------------------------
@@ -197,88 +199,88 @@ _PER_ROW = ("masks", "inference_logprobs", "advantages", "ref_logprobs", "distil
 """Columns that are aligned with `tokens`, where they are given."""
 
 
-def check_groups(groups: Iterable[Any], vocabulary: Vocabulary = Vocabulary()) -> Report:
+def check_groups(groups: Iterable[Any], vocabulary: Vocabulary = Vocabulary()) -> RowReport:
     """What there is to say about groups as Atropos writes them, one JSON object each."""
-    return _checked(enumerate(groups, 1), vocabulary)
+    return _check_numbered(enumerate(groups, 1), vocabulary)
 
 
-def check_lines(lines: Iterable[bytes], vocabulary: Vocabulary = Vocabulary()) -> Report:
+def check_lines(lines: Iterable[bytes], vocabulary: Vocabulary = Vocabulary()) -> RowReport:
     """The same for the lines of a file; groups are numbered as their lines are, and blank lines passed over."""
-    report = _checked(((number, line) for number, line in enumerate(lines, 1) if line.strip()), vocabulary)
+    report = _check_numbered(((number, line) for number, line in enumerate(lines, 1) if line.strip()), vocabulary)
     if not report.groups:
-        report.findings.append(Finding("fatal", "empty", "there is no group in it"))
+        report.findings.append(RowFinding("fatal", "empty", "there is no group in it"))
     return report
 
 
-def _checked(groups: Iterable[tuple[int, Any]], vocabulary: Vocabulary) -> Report:
-    report = Report()
+def _check_numbered(groups: Iterable[tuple[int, Any]], vocabulary: Vocabulary) -> RowReport:
+    report = RowReport()
     for number, group in groups:
         report.groups += 1
         try:
-            _check_group(_decoded(group) if isinstance(group, bytes) else group, number, vocabulary, report)
-        except _Shape as error:
-            report.findings.append(Finding("fatal", "shape", str(error), number))
+            _check_group(_decode_line(group) if isinstance(group, bytes) else group, number, vocabulary, report)
+        except _ShapeError as error:
+            report.findings.append(RowFinding("fatal", "shape", str(error), number))
     return report
 
 
-def _decoded(line: bytes) -> Any:
+def _decode_line(line: bytes) -> Any:
     try:
         return json.loads(line)  # which takes NaN too: what is wrong with it is said of its row
     except (ValueError, RecursionError) as error:
-        raise _Shape(f"the line is not JSON: {error}") from None
+        raise _ShapeError(f"the line is not JSON: {error}") from None
 
 
-class _Shape(Exception):
+class _ShapeError(Exception):
     """A group is not what it should be."""
 
 
-def _check_group(group: Any, number: int, vocabulary: Vocabulary, report: Report) -> None:
+def _check_group(group: Any, number: int, vocabulary: Vocabulary, report: RowReport) -> None:
     if not isinstance(group, dict):
-        raise _Shape(f"a group is a JSON object, not {type(group).__name__}")
+        raise _ShapeError(f"a group is a JSON object, not {type(group).__name__}")
     fields = cast(dict[str, Any], group)
     if "rollouts" in fields and fields.get("tokens") is None:
-        report.findings.append(_without_rows(fields, number))
+        report.findings.append(_explain_no_rows(fields, number))
         return
-    tokens = _lists(fields, "tokens")
-    masks = _lists(fields, "masks")
-    logprobs = _lists(fields, "inference_logprobs") if fields.get("inference_logprobs") else None
+    tokens = _require_lists(fields, "tokens")
+    masks = _require_lists(fields, "masks")
+    logprobs = _require_lists(fields, "inference_logprobs") if fields.get("inference_logprobs") else None
     report.findings += [
-        Finding(level, code, said, number) for level, code, said in _group_findings(fields, len(tokens))
+        RowFinding(level, code, said, number) for level, code, said in _check_group_fields(fields, len(tokens))
     ]
     for index, ids in enumerate(tokens):
         mask = masks[index] if index < len(masks) else []
         values = logprobs[index] if logprobs is not None and index < len(logprobs) else None
-        for level, code, said in _column_findings(fields, index, len(ids)):
-            report.findings.append(Finding(level, code, said, number, index + 1))
+        for level, code, said in _check_columns(fields, index, len(ids)):
+            report.findings.append(RowFinding(level, code, said, number, index + 1))
         _check_types(ids, mask, index)
         wrong = [p for p, (m, t) in enumerate(zip(mask, ids, strict=False)) if m not in (NOT_TRAINED, t)]
         if wrong:
             said = f"{len(wrong)} masks hold another id than the row, the first at position {wrong[0]}"
-            report.findings.append(Finding("fatal", "mask", said, number, index + 1))
-        row = Row(ids, [value != NOT_TRAINED for value in mask], _without_sentinels(values))
-        report._look(row, vocabulary, number, index + 1)  # pyright: ignore[reportPrivateUsage]
+            report.findings.append(RowFinding("fatal", "mask", said, number, index + 1))
+        row = Row(ids, [value != NOT_TRAINED for value in mask], _drop_sentinels(values))
+        report.add_row(row, vocabulary, number, index + 1)  # pyright: ignore[reportPrivateUsage]
 
 
-def _without_rows(fields: dict[str, Any], number: int) -> Finding:
+def _explain_no_rows(fields: dict[str, Any], number: int) -> RowFinding:
     """Why a line of `groups.jsonl` has no ids."""
     rollouts: Any = fields["rollouts"]
     listed = cast(list[Any], rollouts) if isinstance(rollouts, list) else []
     scored = [cast(dict[str, Any], r) for r in listed if isinstance(r, dict) and cast(Any, r).get("score") is not None]
     if not scored:
-        return Finding("info", "unscored", "none of its rollouts has a score", number)
+        return RowFinding("info", "unscored", "none of its rollouts has a score", number)
     if all(rollout.get("mode") in ("tokens", "empty") for rollout in scored):
-        return Finding("warning", "left_out", "all of its rows were left out when it was written", number)
+        return RowFinding("warning", "left_out", "all of its rows were left out when it was written", number)
     said = (
         "its rollouts were run in chat mode: which ids were sampled is not known. Run them in token mode, or make rows "
         "for supervised fine-tuning: ludus export RUN --retokenize TOKENIZER"
     )
-    return Finding("fatal", "chat", said, number)
+    return RowFinding("fatal", "chat", said, number)
 
 
-def _lists(fields: dict[str, Any], name: str) -> list[list[Any]]:
+def _require_lists(fields: dict[str, Any], name: str) -> list[list[Any]]:
     value = fields.get(name)
     if not isinstance(value, list) or not all(isinstance(each, list) for each in cast(list[Any], value)):
-        raise _Shape(f"'{name}' is {'missing' if value is None else 'not a list of lists'}")
+        raise _ShapeError(f"'{name}' is {'missing' if value is None else 'not a list of lists'}")
     return cast(list[list[Any]], value)
 
 
@@ -286,40 +288,40 @@ def _check_types(ids: list[Any], mask: list[Any], index: int) -> None:
     for name, values in (("tokens", ids), ("masks", mask)):
         for value in values:
             if isinstance(value, bool) or not isinstance(value, int):
-                raise _Shape(f"row {index + 1}: '{name}' holds {_shown(value)}, which is no id")
+                raise _ShapeError(f"row {index + 1}: '{name}' holds {_format_value(value)}, which is no id")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A value as JSON writes it; of lists and objects, which may be of any depth, only that they are some."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
     return json.dumps(value)[:80]
 
 
-def _without_sentinels(values: list[Any] | None) -> list[float | None] | None:
+def _drop_sentinels(values: list[Any] | None) -> list[float | None] | None:
     if values is None:
         return None
-    return [None if value is None or value == NO_LOGPROB else _number(value) for value in values]
+    return [None if value is None or value == NO_LOGPROB else _to_number(value) for value in values]
 
 
-def _number(value: Any) -> float:
+def _to_number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
-Raw = tuple[Level, str, str]
+RawFinding = tuple[Level, str, str]
 
 
-def _group_findings(fields: dict[str, Any], count: int) -> Iterator[Raw]:
+def _check_group_fields(fields: dict[str, Any], count: int) -> Iterator[RawFinding]:
     scores = fields.get("scores")
     if not isinstance(scores, list):
-        raise _Shape(f"'scores' is {'missing' if scores is None else 'not a list'}")
+        raise _ShapeError(f"'scores' is {'missing' if scores is None else 'not a list'}")
     numbers = cast(list[Any], scores)
     if len(numbers) != count:
         yield "fatal", "count", f"{len(numbers)} scores for {count} rows"
     if count == 0:
         yield "fatal", "empty", "the group has no rows"
-    if odd := [value for value in numbers if not math.isfinite(_number(value))]:
-        yield "fatal", "score", f"a score is {_shown(odd[0])}"
+    if odd := [value for value in numbers if not math.isfinite(_to_number(value))]:
+        yield "fatal", "score", f"a score is {_format_value(odd[0])}"
     elif len(numbers) > 1 and len(set(numbers)) == 1:
         yield "info", "equal_scores", f"all {len(numbers)} scores are {numbers[0]}"
     for name in (*_PER_ROW, "messages", "overrides"):
@@ -328,7 +330,7 @@ def _group_findings(fields: dict[str, Any], count: int) -> Iterator[Raw]:
             yield "fatal", "count", f"'{name}' has not one entry for each of {count} rows"
 
 
-def _column_findings(fields: dict[str, Any], index: int, length: int) -> Iterator[Raw]:
+def _check_columns(fields: dict[str, Any], index: int, length: int) -> Iterator[RawFinding]:
     for name in _PER_ROW:
         column = fields.get(name)
         if not isinstance(column, list) or index >= len(cast(list[Any], column)):
@@ -341,7 +343,7 @@ def _column_findings(fields: dict[str, Any], index: int, length: int) -> Iterato
 # ---- one row ------------------------------------------------------------------------------------------------------
 
 
-def row_findings(row: Row, vocabulary: Vocabulary) -> Iterator[Raw]:
+def check_row(row: Row, vocabulary: Vocabulary) -> Iterator[RawFinding]:
     """What there is to say about a row."""
     if not row.ids:
         yield "fatal", "empty", "the row has no ids"
@@ -349,37 +351,37 @@ def row_findings(row: Row, vocabulary: Vocabulary) -> Iterator[Raw]:
     if len(row.trained) != len(row.ids) or (row.logprobs is not None and len(row.logprobs) != len(row.ids)):
         yield "fatal", "lengths", "ids, mask and logprobs differ in length"
         return
-    yield from _id_findings(row, vocabulary)
-    yield from _mask_findings(row)
-    yield from _logprob_findings(row)
+    yield from _check_ids(row, vocabulary)
+    yield from _check_mask(row)
+    yield from _check_logprobs(row)
 
 
-def _id_findings(row: Row, vocabulary: Vocabulary) -> Iterator[Raw]:
+def _check_ids(row: Row, vocabulary: Vocabulary) -> Iterator[RawFinding]:
     ids = row.ids
-    size = LARGEST if vocabulary.size is None else vocabulary.size
+    size = MAX_ID if vocabulary.size is None else vocabulary.size
     outside = [n for n in ids if not 0 <= n < size]
     if outside:
         beyond = "any vocabulary" if vocabulary.size is None else f"the vocabulary of {size}"
         yield "fatal", "vocabulary", f"{len(outside)} ids are outside {beyond}, such as {outside[0]}"
-    if len(ids) >= ENOUGH and all(number == place for place, number in enumerate(ids)):
+    if len(ids) >= MANY_EQUAL and all(number == place for place, number in enumerate(ids)):
         yield "fatal", "dummy", "the ids are 0, 1, 2, …: a placeholder"
-    doubled = next((p for p in range(1, len(ids)) if ids[p] == ids[p - 1] and ids[p] in vocabulary.ends), None)
+    doubled = next((p for p in range(1, len(ids)) if ids[p] == ids[p - 1] and ids[p] in vocabulary.stop_ids), None)
     if doubled is not None:
         yield "warning", "doubled_end", f"the end-of-turn token {ids[doubled]} stands twice in a row at {doubled}"
     if len(ids) > 1 and ids[0] == ids[1] and not row.trained[0]:
         yield "warning", "doubled_start", f"the row begins with {ids[0]} twice"
-    if vocabulary.again is not None and not outside and list(vocabulary.again(ids)) != list(ids):
+    if vocabulary.reencode is not None and not outside and list(vocabulary.reencode(ids)) != list(ids):
         yield "info", "drift", "encoding the text again would give other ids"
 
 
-def _mask_findings(row: Row) -> Iterator[Raw]:
+def _check_mask(row: Row) -> Iterator[RawFinding]:
     if not any(row.trained):
         yield "warning", "untrained", "nothing in the row is trained"
     elif row.trained[0]:
         yield "warning", "no_prompt", "the very first id is trained; was the prompt masked?"
 
 
-def _logprob_findings(row: Row) -> Iterator[Raw]:
+def _check_logprobs(row: Row) -> Iterator[RawFinding]:
     if row.logprobs is None:
         yield "warning", "no_logprobs", "the row was made without logprobs"
         return
@@ -393,7 +395,7 @@ def _logprob_findings(row: Row) -> Iterator[Raw]:
         yield "fatal", "logprob_infinite", f"{len(infinite)} logprobs are not finite, such as {infinite[0]}"
     if positive := [value for _, value in pairs if value is not None and value > ROUNDING]:
         yield "fatal", "logprob_positive", f"{len(positive)} logprobs are above 0, such as {positive[0]}"
-    if len(known) >= ENOUGH and len(set(known)) == 1:
+    if len(known) >= MANY_EQUAL and len(set(known)) == 1:
         yield "warning", "constant", f"all {len(known)} logprobs are {known[0]}"
     if given := sum(value is not None for trained, value in pairs if not trained):
         yield "info", "prompt_logprob", f"{given} ids that are not trained have a logprob"

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ludus.errors import ConfigError
-from ludus.tokens import Generated
-from ludus.tokens.sequences import Step, TokenSequence, mode, sequences
+from ludus.tokens import Generation
+from ludus.tokens.sequences import TokenSequence, TokenStep, build_sequences, find_mode
 from ludus.types import Completion, Finish, Message, Rollout, ToolSpec
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ class NotExact(ConfigError):
     """The rollout does not hold what RL needs."""
 
 
-def rows(rollout: Rollout) -> list[TokenSequence]:
+def build_rows(rollout: Rollout) -> list[TokenSequence]:
     """The sequences of a rollout, exactly as they were sampled.
 
     Raises:
         NotExact: it was run in chat mode, in part or as a whole, or its record is not whole.
     """
-    found = mode(rollout)
+    found = find_mode(rollout)
     if found in ("chat", "mixed"):
         raise NotExact(
             f"the rollout of task '{rollout.task.id}' was run in chat mode{' in part' if found == 'mixed' else ''}: "
@@ -39,34 +39,34 @@ def rows(rollout: Rollout) -> list[TokenSequence]:
             "model in token mode, or ask for re-tokenized rows for supervised fine-tuning."
         )
     try:
-        return sequences([_step(turn.completion) for turn in rollout.turns])
+        return build_sequences([_make_step(turn.completion) for turn in rollout.turns])
     except ValueError as error:
         raise NotExact(f"the record of task '{rollout.task.id}' is not whole: {error}") from error
 
 
-def _step(completion: Completion) -> Step:
+def _make_step(completion: Completion) -> TokenStep:
     assert completion.tokens is not None
-    return Step(completion.tokens, completion.splice)
+    return TokenStep(completion.tokens, completion.splice)
 
 
-def retokenized(messages: Sequence[Message], tools: Sequence[ToolSpec], codec: "Codec") -> list[TokenSequence]:
+def retokenize(messages: Sequence[Message], tools: Sequence[ToolSpec], codec: "Codec") -> list[TokenSequence]:
     """Rows for supervised fine-tuning, from text: the replies as the tokenizer would write them, without logprobs.
 
     Not exact, and never to be used for RL: `sampled` marks what the model is to imitate.
     """
-    from ludus.tokens.token_session import Session
-    from ludus.tokens.views import thinking_text
+    from ludus.tokens.token_session import TokenSession
+    from ludus.tokens.views import format_thinking
 
-    session = Session(codec)
-    end = next(iter(codec.tokenizer.ends), None)
+    session = TokenSession(codec)
+    end = next(iter(codec.tokenizer.stop_tokens), None)
     for index, message in enumerate(messages):
         if message.role != "assistant":
             continue
-        prompt = session.prompt(messages[:index], tools)
-        text = thinking_text(message) + message.content
+        prompt = session.build_prompt(messages[:index], tools)
+        text = format_thinking(message) + message.content
         if message.calls:
             text = codec.parser.render(message.calls, text)
         ids = (*codec.tokenizer.encode_after(text), *(() if end is None else (end,)))
-        drawn = Generated(ids=ids, logprobs=(None,) * len(ids), finish=Finish.STOP)
-        session.reply(prompt.node, message, drawn, ended=end is not None)
-    return session.sequences()
+        drawn = Generation(ids=ids, logprobs=(None,) * len(ids), finish=Finish.STOP)
+        session.add_reply(prompt.node, message, drawn, ended=end is not None)
+    return session.build_sequences()

@@ -21,7 +21,7 @@ from msgspec import Struct
 from ludus.types import Finish, Sampling
 
 
-class Generated(Struct, frozen=True, kw_only=True):
+class Generation(Struct, frozen=True, kw_only=True):
     """What an engine drew after a prompt."""
 
     ids: tuple[int, ...]
@@ -53,7 +53,7 @@ class Engine(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> Sequence[Generated]:
+    async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> Sequence[Generation]:
         """Draw `n` continuations of a prompt, each for itself."""
         ...
 
@@ -61,6 +61,6 @@ class Engine(Protocol):
         """The engine's own ids of a text, without any that it would add; None if it cannot tell."""
         ...
 
-    async def facts(self) -> EngineFacts: ...
+    async def get_facts(self) -> EngineFacts: ...
 
     async def close(self) -> None: ...

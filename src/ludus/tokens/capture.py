@@ -13,11 +13,12 @@ import msgspec
 from msgspec import Struct
 
 from ludus.errors import ModelError
-from ludus.models.openai import ChatSettings, chat_server, parse_reply, request_body
-from ludus.models.server_pool import Retry, Servers, Waits
-from ludus.tokens import Generated
-from ludus.tokens.engines import logprobs, no_ids, no_logprobs
-from ludus.tokens.session_index import ByMessage
+from ludus.models.openai import OpenAISettings, build_request, make_chat_server, parse_reply
+from ludus.models.server import Endpoint, make_endpoints
+from ludus.models.server_pool import ServerPool, Timing
+from ludus.tokens import Generation
+from ludus.tokens.engines import make_ids_error, make_logprobs_error, parse_logprobs
+from ludus.tokens.session_index import SessionIndex
 from ludus.tokens.session_tree import Node, Tree
 from ludus.tokens.token_session import check_columns
 from ludus.types import Completion, Message, Sampling, ToolSpec
@@ -26,7 +27,7 @@ from ludus.types import Completion, Message, Sampling, ToolSpec
 class Capture(Tree):
     """A conversation whose prompts an engine renders: a tree over ids alone."""
 
-    def add(self, completion: Completion, generated: Generated) -> Completion:
+    def add_completion(self, completion: Completion, generated: Generation) -> Completion:
         """The completion, with the exact ids.
 
         Raises:
@@ -35,13 +36,13 @@ class Capture(Tree):
         if generated.prompt is None:
             raise ModelError("the engine did not tell the ids of the prompt", retryable=False)
         check_columns(generated)
-        parent = self._deepest(generated.prompt)
+        parent = self._find_deepest(generated.prompt)
         rest = generated.prompt[parent.end :]
-        given = self.give(parent, (), rest, "", ())
-        _, step = self.reply(given, completion.message, generated, ended=False)
+        given = self.add_given(parent, (), rest, "", ())
+        _, step = self.add_reply(given, completion.message, generated, ended=False)
         return msgspec.structs.replace(completion, tokens=step.tokens, splice=step.splice)
 
-    def _deepest(self, ids: Sequence[int]) -> Node:
+    def _find_deepest(self, ids: Sequence[int]) -> Node:
         """The deepest node whose sequence `ids` begins with."""
         best = self.root
         stack = list(self.root.children)
@@ -56,10 +57,11 @@ class Capture(Tree):
 class CapturedChatModel:
     """A chat model whose server tells the ids. See `TokenModel` for the better way."""
 
-    def __init__(self, *servers: ChatSettings, retry: Retry = Retry(), waits: Waits = Waits()) -> None:
-        self._settings = servers[0]
-        self._servers = Servers([chat_server(settings) for settings in servers], retry, waits)
-        self._captures = ByMessage[Capture]()
+    def __init__(self, settings: OpenAISettings, *endpoints: Endpoint, timing: Timing = Timing()) -> None:
+        self._settings = settings
+        servers = [make_chat_server(settings, endpoint) for endpoint in endpoints or make_endpoints(settings)]
+        self._servers = ServerPool(servers, settings.retry, timing)
+        self._captures = SessionIndex[Capture]()
 
     @property
     def name(self) -> str:
@@ -67,37 +69,37 @@ class CapturedChatModel:
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         capture = self._captures.find(messages)[0] or Capture()
-        completion = await self.ask(capture, messages, tools, sampling)
-        twin = self._captures.give_out(completion.message, capture)
+        completion = await self.sample(capture, messages, tools, sampling)
+        twin = self._captures.register_copy(completion.message, capture)
         return msgspec.structs.replace(completion, message=twin)
 
-    async def ask(
+    async def sample(
         self, capture: Capture, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling
     ) -> Completion:
         """Draw a reply within a conversation that the caller keeps."""
-        asked = msgspec.structs.replace(sampling, extra={**_ASKED, **sampling.extra})
+        asked = msgspec.structs.replace(sampling, extra={**_REQUEST_FIELDS, **sampling.extra})
         settings = self._settings
-        body = request_body(
+        body = build_request(
             messages,
             tools,
             asked,
-            settings.model,
+            settings.name,
             max_tokens_field=settings.max_tokens_field,
             omit=settings.omit,
         )
 
-        def read(data: bytes) -> tuple[Completion, Generated]:
+        def read(data: bytes) -> tuple[Completion, Generation]:
             completion = parse_reply(data, settings.price)
-            return completion, _generated(data, completion)
+            return completion, _read_generation(data, completion)
 
-        found = await self._servers.retrying(lambda lane: lane.server.exchange(body, read))
-        return capture.add(*found)
+        found = await self._servers.run_with_retries(lambda lane: lane.server.exchange(body, read))
+        return capture.add_completion(*found)
 
     async def close(self) -> None:
         await self._servers.close()
 
 
-_ASKED = {
+_REQUEST_FIELDS = {
     "return_token_ids": True,
     "logprobs": True,
     "top_p": 1.0,
@@ -128,16 +130,16 @@ class _Reply(Struct, gc=False):
 _REPLY = msgspec.json.Decoder(_Reply)
 
 
-def _generated(data: bytes, completion: Completion) -> Generated:
+def _read_generation(data: bytes, completion: Completion) -> Generation:
     reply = _REPLY.decode(data)
     choice = reply.choices[0]
     if choice.token_ids is None or reply.prompt_token_ids is None:
-        raise no_ids("the chat server", "`return_token_ids` needs vLLM 0.10.2 or later.")
+        raise make_ids_error("the chat server", "`return_token_ids` needs vLLM 0.10.2 or later.")
     if choice.logprobs is None or choice.logprobs.content is None:
-        raise no_logprobs("the chat server", "It was asked for `logprobs: true`.")
-    return Generated(
+        raise make_logprobs_error("the chat server", "It was asked for `logprobs: true`.")
+    return Generation(
         ids=tuple(choice.token_ids),
-        logprobs=logprobs([place.logprob for place in choice.logprobs.content]),
+        logprobs=parse_logprobs([place.logprob for place in choice.logprobs.content]),
         finish=completion.finish,
         prompt=tuple(reply.prompt_token_ids),
     )

@@ -1,7 +1,7 @@
 """The toy engine behind HTTP, in the wire formats of vLLM, Atropos' `/generate`, SGLang and llama.cpp.
 
     async with StandIn(ToyEngine(tokenizer, ["Hello."])) as server:
-        engine = VllmEngine(ServerSettings(base_url=server.url, model="toy"))
+        engine = VllmEngine(ServerSettings(base_url=server.url, name="toy"))
 
 One server speaks them all: paths and request fields tell them apart. It follows the documented formats in what Ludus
 reads and sends, down to their quirks (llama.cpp cuts probabilities at a stop string, vLLM's text lacks what its ids
@@ -18,14 +18,14 @@ import msgspec
 
 from ludus.errors import ModelError
 from ludus.tokens.codec import Codec
-from ludus.tokens.toy_engine import Draw, ToyEngine
+from ludus.tokens.toy_engine import ToyDraw, ToyEngine
 from ludus.types import Call, Finish, JsonObject, Message, Sampling, ToolSpec
 
 Mangle = Callable[[str, Any], Any]
 """The path and the reply in, what to send instead out; bytes are sent as they are."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request is one that the real server would refuse."""
 
 
@@ -66,27 +66,27 @@ class StandIn:
         body: JsonObject = msgspec.json.decode(data) if data else {}
         self.requests.append((path, body))
         try:
-            reply = self._reply(method, path, body)
-        except Refused as error:
-            return _response({"error": {"message": str(error)}}, 400)
+            reply = self._route(method, path, body)
+        except RequestRefused as error:
+            return _make_response({"error": {"message": str(error)}}, 400)
         except (ModelError, KeyError, TypeError) as error:
-            return _response({"error": {"message": f"{type(error).__name__}: {error}"}}, 500)
+            return _make_response({"error": {"message": f"{type(error).__name__}: {error}"}}, 500)
         if reply is None:
-            return _response({"error": {"message": "no such path"}}, 404)
+            return _make_response({"error": {"message": "no such path"}}, 404)
         if self.mangle is not None:
             reply = self.mangle(path, msgspec.json.decode(msgspec.json.encode(reply)))
-        return _response(reply)
+        return _make_response(reply)
 
-    def _reply(self, method: str, path: str, body: JsonObject) -> Any:
+    def _route(self, method: str, path: str, body: JsonObject) -> Any:
         match path:
             case "/v1/completions":
-                return self._vllm(body)
+                return self._answer_vllm(body)
             case "/v1/chat/completions" if self._codec is not None:
-                return self._vllm_chat(body, self._codec)
+                return self._answer_vllm_chat(body, self._codec)
             case "/generate":
-                return self._sglang(body) if "sampling_params" in body else self._atropos(body)
+                return self._answer_sglang(body) if "sampling_params" in body else self._answer_atropos(body)
             case "/completion":
-                return self._llamacpp(body)
+                return self._answer_llamacpp(body)
             case "/tokenize":
                 return self._tokenize(body)
             case "/v1/models":
@@ -103,19 +103,19 @@ class StandIn:
         text = body["content"] if "content" in body else body["prompt"]
         return {"tokens": self.toy.tokenizer.encode(text)}
 
-    def _draws(self, ids: list[int], body: Mapping[str, Any], limit: str = "max_tokens") -> list[Draw]:
+    def _draw_replies(self, ids: list[int], body: Mapping[str, Any], limit: str = "max_tokens") -> list[ToyDraw]:
         if not ids or not all(isinstance(number, int) for number in ids):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise Refused("the prompt must be a list of ids")
+            raise RequestRefused("the prompt must be a list of ids")
         longest = body.get(limit)
         if longest is None:
-            raise Refused(f"{limit} is missing")  # the real ones fall back to something short
+            raise RequestRefused(f"{limit} is missing")  # the real ones fall back to something short
         if len(ids) + 1 > self._context:
-            raise Refused(f"the prompt is longer than the context length of {self._context}")
+            raise RequestRefused(f"the prompt is longer than the context length of {self._context}")
         stop = tuple(body.get("stop") or ())
         return [self.toy.draw(ids, Sampling(max_tokens=longest, stop=stop)) for _ in range(body.get("n") or 1)]
 
-    def _vllm(self, body: JsonObject) -> JsonObject:
-        draws = self._draws(body["prompt"], body)
+    def _answer_vllm(self, body: JsonObject) -> JsonObject:
+        draws = self._draw_replies(body["prompt"], body)
         choices = [
             {
                 "index": index,
@@ -133,17 +133,23 @@ class StandIn:
             }
             for index, draw in enumerate(draws)
         ]
-        return {"id": "cmpl-1", "object": "text_completion", "model": "toy", "choices": choices, "usage": _usage(draws)}
+        return {
+            "id": "cmpl-1",
+            "object": "text_completion",
+            "model": "toy",
+            "choices": choices,
+            "usage": _count_usage(draws),
+        }
 
-    def _vllm_chat(self, body: JsonObject, codec: Codec) -> JsonObject:
+    def _answer_vllm_chat(self, body: JsonObject, codec: Codec) -> JsonObject:
         """Rendered and parsed by the server, as vLLM does it."""
         tools = [ToolSpec(**tool["function"]) for tool in body.get("tools") or ()]
-        text = codec.renderer.opening([_message(m) for m in body["messages"]], tools)
-        draws = self._draws(codec.tokenizer.encode(text), body)
+        text = codec.renderer.render_prompt([_read_message(m) for m in body["messages"]], tools)
+        draws = self._draw_replies(codec.tokenizer.encode(text), body)
         choices = [
             {
                 "index": index,
-                "message": _wire(codec.read(codec.text(draw.ids), tools)),
+                "message": _write_message(codec.parse_reply(codec.decode_reply(draw.ids), tools)),
                 "finish_reason": draw.finish.value,
                 "logprobs": {"content": [{"token": "", "logprob": value} for value in draw.logprobs]},
                 "token_ids": draw.ids,
@@ -155,16 +161,16 @@ class StandIn:
             "model": "toy",
             "choices": choices,
             "prompt_token_ids": draws[0].prompt,
-            "usage": _usage(draws),
+            "usage": _count_usage(draws),
         }
 
-    def _atropos(self, body: JsonObject) -> JsonObject:
+    def _answer_atropos(self, body: JsonObject) -> JsonObject:
         unknown = body.keys() - _SAMPLING_PARAMS - {"prompt"}
         if unknown:
             raise TypeError(f"Unexpected keyword argument '{min(unknown)}'")
         prompt: Any = body["prompt"]
         ids = self.toy.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt["prompt_token_ids"]
-        draws = self._draws(ids, body)
+        draws = self._draw_replies(ids, body)
         return {
             "text": [draw.text for draw in draws],
             "prompt": self.toy.tokenizer.decode(ids),
@@ -177,9 +183,9 @@ class StandIn:
             "prompt_token_ids": ids,
         }
 
-    def _sglang(self, body: JsonObject) -> Any:
+    def _answer_sglang(self, body: JsonObject) -> Any:
         ids = body["input_ids"] if "input_ids" in body else self.toy.tokenizer.encode(body["text"])
-        draws = self._draws(ids, body["sampling_params"], "max_new_tokens")
+        draws = self._draw_replies(ids, body["sampling_params"], "max_new_tokens")
         replies = [
             {
                 "text": draw.text,
@@ -197,8 +203,8 @@ class StandIn:
         ]
         return replies[0] if len(replies) == 1 else replies
 
-    def _llamacpp(self, body: JsonObject) -> JsonObject:
-        draw = self._draws(body["prompt"], body, "n_predict")[0]
+    def _answer_llamacpp(self, body: JsonObject) -> JsonObject:
+        draw = self._draw_replies(body["prompt"], body, "n_predict")[0]
         word = next((w for w in body.get("stop") or () if w in self.toy.tokenizer.decode(draw.ids)), "")
         cut = len(self.toy.tokenizer.encode(word)) if word else 0
         kept = max(0, len(draw.ids) - cut)
@@ -225,11 +231,11 @@ _SAMPLING_PARAMS = {
 }
 
 
-def _usage(draws: list[Draw]) -> JsonObject:
+def _count_usage(draws: list[ToyDraw]) -> JsonObject:
     return {"prompt_tokens": len(draws[0].prompt), "completion_tokens": sum(len(draw.ids) for draw in draws)}
 
 
-def _message(wire: JsonObject) -> Message:
+def _read_message(wire: JsonObject) -> Message:
     calls = tuple(
         Call(call["id"], call["function"]["name"], call["function"]["arguments"])
         for call in wire.get("tool_calls") or ()
@@ -237,7 +243,7 @@ def _message(wire: JsonObject) -> Message:
     return Message(wire["role"], wire.get("content") or "", calls, wire.get("tool_call_id", ""))
 
 
-def _wire(message: Message) -> JsonObject:
+def _write_message(message: Message) -> JsonObject:
     wire: JsonObject = {"role": "assistant", "content": message.content}
     if message.calls:
         wire["tool_calls"] = [
@@ -250,7 +256,7 @@ def _wire(message: Message) -> JsonObject:
 # ---- HTTP ---------------------------------------------------------------------------------------------------------
 
 
-def _response(value: Any, status: int = 200) -> bytes:
+def _make_response(value: Any, status: int = 200) -> bytes:
     data = value if isinstance(value, bytes) else msgspec.json.encode(value)
     head = f"HTTP/1.1 {status} Status\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     return head.encode() + data

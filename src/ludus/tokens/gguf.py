@@ -48,7 +48,7 @@ def read_metadata(path: Path) -> Metadata:
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Reader(data).pairs()
+            return _Reader(data).read_pairs()
     except (OSError, ValueError, LookupError, struct.error, RecursionError, OverflowError, MemoryError) as error:
         raise ConfigError(f"'{path}' cannot be read as a GGUF file: {error}") from error
 
@@ -58,33 +58,33 @@ class _Reader:
         self._data = data
         self._at = 0
 
-    def pairs(self) -> Metadata:
+    def read_pairs(self) -> Metadata:
         if self._data[:4] != b"GGUF":
             raise ValueError("it does not begin with 'GGUF'")
         self._at = 4
-        version = self._number("I")
+        version = self._read_number("I")
         if version not in (2, 3):
             raise ValueError(f"version {version} is not known")
-        self._number("Q")  # how many tensors
-        return dict(self._pair() for _ in range(self._number("Q")))
+        self._read_number("Q")  # how many tensors
+        return dict(self._read_pair() for _ in range(self._read_number("Q")))
 
-    def _pair(self) -> tuple[str, Any]:
-        key = self._string()
-        return key, self._value(self._number("I"))
+    def _read_pair(self) -> tuple[str, Any]:
+        key = self._read_string()
+        return key, self._read_value(self._read_number("I"))
 
-    def _value(self, kind: int) -> Any:
+    def _read_value(self, kind: int) -> Any:
         if kind == _STRING:
-            return self._string()
+            return self._read_string()
         if kind == _ARRAY:
-            kind, count = self._number("I"), self._number("Q")
+            kind, count = self._read_number("I"), self._read_number("Q")
             if kind == _STRING:
-                return [self._string() for _ in range(count)]
+                return [self._read_string() for _ in range(count)]
             if kind == _ARRAY:
-                return [self._value(_ARRAY) for _ in range(count)]
-            return list(self._numbers(_FIXED[kind], count))
-        return self._number(_FIXED[kind])
+                return [self._read_value(_ARRAY) for _ in range(count)]
+            return list(self._read_numbers(_FIXED[kind], count))
+        return self._read_number(_FIXED[kind])
 
-    def _string(self) -> str:
+    def _read_string(self) -> str:
         start = self._at + 8
         (length,) = struct.unpack_from("<Q", self._data, self._at)
         self._at = start + length
@@ -92,10 +92,10 @@ class _Reader:
             raise ValueError("it ends in the middle of a text")
         return self._data[start : self._at].decode()
 
-    def _number(self, kind: str) -> Any:
-        return self._numbers(kind, 1)[0]
+    def _read_number(self, kind: str) -> Any:
+        return self._read_numbers(kind, 1)[0]
 
-    def _numbers(self, kind: str, count: int) -> tuple[Any, ...]:
+    def _read_numbers(self, kind: str, count: int) -> tuple[Any, ...]:
         numbers = struct.unpack_from(f"<{count}{kind}", self._data, self._at)
         self._at += struct.calcsize(f"<{count}{kind}")
         return numbers
@@ -115,31 +115,31 @@ def build_tokenizer(metadata: Metadata) -> Tokenizer:
             f"the tokenizer in the GGUF file is of the kind '{model}' with the rules '{name}', which are not known. "
             "Give the tokenizer.json of the same model instead: a file, a folder or a name on the hub."
         )
-    texts = _column(metadata, "tokens", str)
-    merges = [_pair(line) for line in _column(metadata, "merges", str)]
+    texts = _read_column(metadata, "tokens", str)
+    merges = [_split_merge(line) for line in _read_column(metadata, "merges", str)]
     vocabulary = {text: number for number, text in enumerate(texts)}
     if odd := next((f"{a} {b}" for a, b in merges if not {a, b, a + b} <= vocabulary.keys()), None):
         raise ConfigError(f"the tokenizer in the GGUF file is damaged: '{odd}' is merged, but not in its vocabulary")
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=rules == "llama-bpe"))
-    tokenizer.pre_tokenizer = _pre_tokenizer(rules)
+    tokenizer.pre_tokenizer = _make_pre_tokenizer(rules)
     tokenizer.decoder = decoders.ByteLevel()
-    _add_special(tokenizer, texts, _column(metadata, "token_type", int) if _TYPES in metadata else [])
+    _add_special(tokenizer, texts, _read_column(metadata, "token_type", int) if _TYPES in metadata else [])
     return tokenizer
 
 
-def _column(metadata: Metadata, name: str, kind: type[T]) -> list[T]:
+def _read_column(metadata: Metadata, name: str, kind: type[T]) -> list[T]:
     found = metadata.get(f"tokenizer.ggml.{name}")
     if not isinstance(found, list) or not all(isinstance(each, kind) for each in cast(list[Any], found)):
         raise ConfigError(f"the tokenizer in the GGUF file is damaged: '{name}' is no list of {kind.__name__}")
     return cast(list[T], found)
 
 
-def _pair(line: str) -> tuple[str, str]:
+def _split_merge(line: str) -> tuple[str, str]:
     first, _, second = line.partition(" ")
     return first, second
 
 
-def _pre_tokenizer(rules: str) -> Any:
+def _make_pre_tokenizer(rules: str) -> Any:
     if rules == "gpt-2":
         return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if rules == "smollm":

@@ -15,7 +15,7 @@ from msgspec import Struct
 from ludus.errors import ConfigError
 from ludus.tokens import Engine
 from ludus.tokens.codec import Codec
-from ludus.tokens.render import Renderer, Situation
+from ludus.tokens.render import ConversationState, Renderer
 from ludus.tokens.session_tree import Node
 from ludus.tokens.template import TemplateFault
 from ludus.types import Call, Message, ToolSpec
@@ -30,7 +30,7 @@ PROBE_TEXT = (
 turn are put behind it: a vocabulary of the same words may know others."""
 
 
-class Finding(Struct, frozen=True):
+class TemplateFinding(Struct, frozen=True):
     """Something to know about a template or an engine."""
 
     level: Level
@@ -46,21 +46,23 @@ _OTHER_TEMPLATE = (
 )
 
 
-def probe(codec: Codec) -> tuple[Finding, ...]:
+def probe_template(codec: Codec) -> tuple[TemplateFinding, ...]:
     """What there is to say about a template."""
     renderer = codec.renderer
-    found = [*_text_findings(renderer), *_tool_findings(renderer)]
-    if not codec.tokenizer.ends:
+    found = [*_check_text(renderer), *_check_tools(renderer)]
+    if not codec.tokenizer.stop_tokens:
         found.append(
-            Finding("warning", "no_end", "the tokenizer names no token that ends a turn; replies run to their limit")
+            TemplateFinding(
+                "warning", "no_end", "the tokenizer names no token that ends a turn; replies run to their limit"
+            )
         )
     if renderer.history == "template" and not any(f.level == "fatal" and not f.for_tools for f in found):
         tools = not any(f.level == "fatal" for f in found)
-        found += _history_findings(renderer, tools)
+        found += _check_history(renderer, tools)
     return tuple(found)
 
 
-def refuse(findings: Sequence[Finding], *, tools: bool) -> None:
+def raise_fatal(findings: Sequence[TemplateFinding], *, tools: bool) -> None:
     """Raise what makes the use impossible.
 
     Raises:
@@ -71,35 +73,35 @@ def refuse(findings: Sequence[Finding], *, tools: bool) -> None:
         raise ConfigError("; ".join(reasons))
 
 
-async def check_engine(engine: Engine, codec: Codec) -> tuple[Finding, ...]:
+async def check_engine(engine: Engine, codec: Codec) -> tuple[TemplateFinding, ...]:
     """Compare an engine with the tokenizer.
 
     Raises:
         ConfigError: they are not of the same model.
     """
-    facts = await engine.facts()
+    facts = await engine.get_facts()
     size = codec.tokenizer.size
     if facts.vocabulary is not None and facts.vocabulary < size:
         raise ConfigError(
             f"tokenizer: it has {size} ids, but the engine's model only {facts.vocabulary}. They are of different "
             "models: give the tokenizer of the model that the engine serves."
         )
-    text = PROBE_TEXT + "".join(f" x{end}" for end in codec.tokenizer.ends.values())
+    text = PROBE_TEXT + "".join(f" x{end}" for end in codec.tokenizer.stop_tokens.values())
     told = await engine.tokenize(text)
     if told is None:
         said = "the engine cannot tell how it encodes text, so whether its tokenizer is the same was not checked"
-        return (Finding("warning", "unchecked", said),)
+        return (TemplateFinding("warning", "unchecked", said),)
     own = codec.tokenizer.encode(text)
-    bos = codec.tokenizer.id_of(codec.tokenizer.bos) if codec.tokenizer.bos else None
+    bos = codec.tokenizer.find_id(codec.tokenizer.bos) if codec.tokenizer.bos else None
     if list(told) != own and not (told and told[0] == bos and list(told[1:]) == own):
         raise ConfigError(
             "tokenizer: the engine encodes a probe text differently "
-            f"({_shown(told)} instead of {_shown(own)}). Give the tokenizer of the model that the engine serves."
+            f"({_format_ids(told)} instead of {_format_ids(own)}). Give the tokenizer of the model that the engine serves."
         )
     return ()
 
 
-def _shown(ids: Sequence[int]) -> str:
+def _format_ids(ids: Sequence[int]) -> str:
     return f"{len(ids)} ids {list(ids[:6])}…"
 
 
@@ -123,150 +125,154 @@ _ANSWER = Message("tool", f"Xqanswerqx{' and so on' * 500} Xqendqx", call_id="ca
 _OTHER = Message("tool", "Xqotherqx", call_id="call00002")
 
 
-def _text_findings(renderer: Renderer) -> list[Finding]:
+def _check_text(renderer: Renderer) -> list[TemplateFinding]:
     try:
-        text = renderer.opening((_USER,), ())
+        text = renderer.render_prompt((_USER,), ())
     except TemplateFault as error:
-        return [Finding("fatal", "cannot_render", f"template: {error}")]
-    found: list[Finding] = []
+        return [TemplateFinding("fatal", "cannot_render", f"template: {error}")]
+    found: list[TemplateFinding] = []
     if _USER.content not in text:
-        found.append(Finding("fatal", "drops_user", "template: it leaves out or changes what the user says"))
-    if refusal := _refusal(renderer, (_USER, _SAID, _AGAIN), ()):
+        found.append(TemplateFinding("fatal", "drops_user", "template: it leaves out or changes what the user says"))
+    if refusal := _find_refusal(renderer, (_USER, _SAID, _AGAIN), ()):
         said = f"template: it cannot show a second message of the user ({refusal})"
-        found.append(Finding("warning", "refuses_user", said))
-    if refusal := _refusal(renderer, (_SYSTEM, _USER), ()):
-        found.append(Finding("warning", "refuses_system", f"template: it takes no system text ({refusal})"))
-    elif _SYSTEM.content not in renderer.opening((_SYSTEM, _USER), ()):
-        found.append(Finding("warning", "drops_system", "template: it leaves out the system text"))
+        found.append(TemplateFinding("warning", "refuses_user", said))
+    if refusal := _find_refusal(renderer, (_SYSTEM, _USER), ()):
+        found.append(TemplateFinding("warning", "refuses_system", f"template: it takes no system text ({refusal})"))
+    elif _SYSTEM.content not in renderer.render_prompt((_SYSTEM, _USER), ()):
+        found.append(TemplateFinding("warning", "drops_system", "template: it leaves out the system text"))
     return found
 
 
-def _refusal(renderer: Renderer, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
+def _find_refusal(renderer: Renderer, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
     """What the template has against a conversation; empty if nothing."""
     try:
-        renderer.opening(messages, tools)
+        renderer.render_prompt(messages, tools)
     except TemplateFault as error:
         return str(error)
     return ""
 
 
-def _tool_findings(renderer: Renderer) -> list[Finding]:
-    if refusal := _refusal(renderer, (_USER,), _TOOLS):
-        return [_for_tools("fatal", "refuses_tools", f"template: it cannot show tools ({refusal}). {_OTHER_TEMPLATE}")]
-    found: list[Finding] = []
-    text = renderer.opening((_USER,), _TOOLS)
+def _check_tools(renderer: Renderer) -> list[TemplateFinding]:
+    if refusal := _find_refusal(renderer, (_USER,), _TOOLS):
+        return [
+            _make_tool_finding(
+                "fatal", "refuses_tools", f"template: it cannot show tools ({refusal}). {_OTHER_TEMPLATE}"
+            )
+        ]
+    found: list[TemplateFinding] = []
+    text = renderer.render_prompt((_USER,), _TOOLS)
     if missing := [tool.name for tool in _TOOLS if tool.name not in text]:
         which = "the tools" if len(missing) == len(_TOOLS) else "some of the tools"
         said = f"template: it leaves out {which}, so the model would not know of them. {_OTHER_TEMPLATE}"
-        found.append(_for_tools("fatal", "drops_tools", said))
+        found.append(_make_tool_finding("fatal", "drops_tools", said))
     elif any(mark not in text for tool in _TOOLS for mark in (tool.description, *tool.parameters["properties"])):
         said = "template: it leaves out the descriptions or the parameters of tools"
-        found.append(_for_tools("warning", "drops_parameters", said))
+        found.append(_make_tool_finding("warning", "drops_parameters", said))
     if not missing:
-        found += _system_findings(renderer)
-    return [*found, *_answer_findings(renderer)]
+        found += _check_system(renderer)
+    return [*found, *_check_answers(renderer)]
 
 
-def _system_findings(renderer: Renderer) -> list[Finding]:
+def _check_system(renderer: Renderer) -> list[TemplateFinding]:
     """Whether tools and system text get in each other's way."""
     with suppress(TemplateFault):  # that it takes no system text was found already
-        plain, text = (renderer.opening((_SYSTEM, _USER), tools) for tools in ((), _TOOLS))
+        plain, text = (renderer.render_prompt((_SYSTEM, _USER), tools) for tools in ((), _TOOLS))
         if any(tool.name not in text for tool in _TOOLS):
             said = f"template: it leaves out the tools when there is system text. {_OTHER_TEMPLATE}"
-            return [_for_tools("fatal", "drops_tools", said)]
+            return [_make_tool_finding("fatal", "drops_tools", said)]
         if _SYSTEM.content in plain and _SYSTEM.content not in text:
             said = "template: it leaves out the system text when there are tools; put it into the user's message"
-            return [_for_tools("warning", "drops_system", said)]
+            return [_make_tool_finding("warning", "drops_system", said)]
     return []
 
 
-def _answer_findings(renderer: Renderer) -> list[Finding]:
-    if refusal := _refusal(renderer, (_USER, _ASKED, _ANSWER), _TOOLS):
+def _check_answers(renderer: Renderer) -> list[TemplateFinding]:
+    if refusal := _find_refusal(renderer, (_USER, _ASKED, _ANSWER), _TOOLS):
         said = f"template: it cannot show the answer of a tool ({refusal}). {_OTHER_TEMPLATE}"
-        return [_for_tools("fatal", "refuses_answers", said)]
-    text = renderer.opening((_USER, _ASKED, _ANSWER), _TOOLS)
-    found: list[Finding] = []
+        return [_make_tool_finding("fatal", "refuses_answers", said)]
+    text = renderer.render_prompt((_USER, _ASKED, _ANSWER), _TOOLS)
+    found: list[TemplateFinding] = []
     if "Xqanswerqx" not in text:
         said = f"template: it leaves out the answers of tools. {_OTHER_TEMPLATE}"
-        found.append(_for_tools("fatal", "drops_answers", said))
+        found.append(_make_tool_finding("fatal", "drops_answers", said))
     elif "Xqendqx" not in text:
         said = f"template: it cuts long answers of tools. {_OTHER_TEMPLATE}"
-        found.append(_for_tools("fatal", "drops_answers", said))
+        found.append(_make_tool_finding("fatal", "drops_answers", said))
     else:
-        found += _parallel_findings(renderer)
-    if renderer.habits.calls == "in content":
+        found += _check_parallel(renderer)
+    if renderer.style.calls == "in content":
         said = "template: it leaves out earlier calls; those that were not sampled here are shown in the parser's form"
-        found.append(_for_tools("info", "drops_calls", said))
-    return [*found, *_later_findings(renderer)]
+        found.append(_make_tool_finding("info", "drops_calls", said))
+    return [*found, *_check_later(renderer)]
 
 
-def _parallel_findings(renderer: Renderer) -> list[Finding]:
+def _check_parallel(renderer: Renderer) -> list[TemplateFinding]:
     """Two answers at once, behind a reply that was sampled here."""
-    opening = Node(Node(None, ()), (_USER,), shape=renderer.opening((_USER,), _TOOLS))
+    opening = Node(Node(None, ()), (_USER,), shape=renderer.render_prompt((_USER,), _TOOLS))
     try:
-        text = renderer.whole(Node(opening, (_BOTH,), sampled=True, ended=True), (_ANSWER, _OTHER), _TOOLS).text
+        text = renderer.render_whole(Node(opening, (_BOTH,), sampled=True, ended=True), (_ANSWER, _OTHER), _TOOLS).text
     except TemplateFault as error:
         said = f"template: it cannot show the answers of two tools at once ({error})"
-        return [_for_tools("warning", "refuses_parallel", said)]
+        return [_make_tool_finding("warning", "refuses_parallel", said)]
     if "Xqanswerqx" in text and _OTHER.content in text:
         return []
     said = f"template: of two answers of tools it leaves out one. {_OTHER_TEMPLATE}"
-    return [_for_tools("fatal", "drops_answers", said)]
+    return [_make_tool_finding("fatal", "drops_answers", said)]
 
 
-def _later_findings(renderer: Renderer) -> list[Finding]:
+def _check_later(renderer: Renderer) -> list[TemplateFinding]:
     """What is no longer shown once a tool has answered."""
 
     def lost(mark: str, *opening: Message) -> bool:
         with suppress(TemplateFault):  # that it takes no system text was found already
-            before = renderer.opening(opening, _TOOLS)
-            return mark in before and mark not in renderer.opening((*opening, _ASKED, _ANSWER), _TOOLS)
+            before = renderer.render_prompt(opening, _TOOLS)
+            return mark in before and mark not in renderer.render_prompt((*opening, _ASKED, _ANSWER), _TOOLS)
         return False
 
-    found: list[Finding] = []
+    found: list[TemplateFinding] = []
     if lost(_TOOLS[1].name, _USER):
         said = "template: it leaves out the tools once one of them has answered"
-        found.append(_for_tools("warning", "drops_tools_later", said))
+        found.append(_make_tool_finding("warning", "drops_tools_later", said))
     if lost(_SYSTEM.content, _SYSTEM, _USER):
         said = "template: it leaves out the system text once a tool has answered; put it into the user's message"
-        found.append(_for_tools("warning", "drops_system_later", said))
+        found.append(_make_tool_finding("warning", "drops_system_later", said))
     return found
 
 
-def _for_tools(level: Level, code: str, message: str) -> Finding:
-    return Finding(level, code, message, for_tools=True)
+def _make_tool_finding(level: Level, code: str, message: str) -> TemplateFinding:
+    return TemplateFinding(level, code, message, for_tools=True)
 
 
-def _history_findings(renderer: Renderer, tools: bool) -> list[Finding]:
+def _check_history(renderer: Renderer, tools: bool) -> list[TemplateFinding]:
     """What happens to a conversation as it goes on."""
-    found: list[Finding] = []
+    found: list[TemplateFinding] = []
     for system in (False, True):
-        first = renderer.facts(Situation(tools, system, False, False))
-        later = renderer.facts(Situation(tools, system, True, True)) if tools else first
+        first = renderer.find_facts(ConversationState(tools, system, False, False))
+        later = renderer.find_facts(ConversationState(tools, system, True, True)) if tools else first
         where = " when there is system text" if system else ""
         if tools and not ("tool" in first.stable and "tool" in later.stable):
-            found.append(_for_tools("warning", "unstable", _unstable("the answer of a tool", where)))
+            found.append(_make_tool_finding("warning", "unstable", _describe_rewrite("the answer of a tool", where)))
         if "user" not in first.stable:
-            found.append(Finding("info", "unstable_user", _unstable("a message of the user", where)))
+            found.append(TemplateFinding("info", "unstable_user", _describe_rewrite("a message of the user", where)))
         if tools and "tool" in later.stable and "tool" not in later.keeps_thinking:
             said = f"template: it drops reasoning as soon as a tool answers{where}; each turn starts a new sequence"
-            found.append(_for_tools("warning", "drops_thinking", said))
+            found.append(_make_tool_finding("warning", "drops_thinking", said))
         elif "user" in first.stable and "user" not in first.keeps_thinking:
             said = f"template: it drops earlier reasoning when the user speaks{where}; a new sequence starts there"
-            found.append(Finding("info", "drops_thinking", said))
-    return _once(found)
+            found.append(TemplateFinding("info", "drops_thinking", said))
+    return _drop_repeated(found)
 
 
-def _unstable(what: str, where: str) -> str:
+def _describe_rewrite(what: str, where: str) -> str:
     return (
         f"template: it rewrites the conversation before {what}{where}, so a new sequence starts there. That is exact, "
         "but makes rows shorter; `history: append` keeps the conversation as it was instead"
     )
 
 
-def _once(findings: Sequence[Finding]) -> list[Finding]:
+def _drop_repeated(findings: Sequence[TemplateFinding]) -> list[TemplateFinding]:
     """Each code once: what holds without system text need not be said for it again."""
-    kept: dict[str, Finding] = {}
+    kept: dict[str, TemplateFinding] = {}
     for finding in findings:
         kept.setdefault(finding.code, finding)
     return list(kept.values())

@@ -7,11 +7,11 @@ sampled. A message whose words, calls or reasoning differ is another message.
 
 from typing import Any, cast
 
-from ludus.tokens.views import arguments_of
+from ludus.tokens.views import decode_arguments
 from ludus.types import Call, Message
 
 
-def same(one: Message, other: Message) -> bool:
+def same_message(one: Message, other: Message) -> bool:
     """Whether two messages mean the same."""
     if one is other:
         return True
@@ -30,7 +30,7 @@ def same(one: Message, other: Message) -> bool:
 def _same_call(one: Call, other: Call) -> bool:
     if one.name != other.name:
         return False
-    return one.arguments == other.arguments or _same_value(arguments_of(one), arguments_of(other))
+    return one.arguments == other.arguments or _same_value(decode_arguments(one), decode_arguments(other))
 
 
 def _same_reasoning(one: Message, other: Message) -> bool:

@@ -11,12 +11,12 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from ludus.types import Splice, Rollout, Tokens
+from ludus.types import Rollout, Splice, Tokens
 
 Mode = Literal["tokens", "chat", "mixed", "empty"]
 
 
-def mode(rollout: Rollout) -> Mode:
+def find_mode(rollout: Rollout) -> Mode:
     """Whether a rollout was run with exact tokens: in all, none or some of its turns, or without a turn."""
     exact = {turn.completion.tokens is not None for turn in rollout.turns}
     if not exact:
@@ -24,7 +24,7 @@ def mode(rollout: Rollout) -> Mode:
     return "mixed" if len(exact) == 2 else "tokens" if True in exact else "chat"
 
 
-class Step(NamedTuple):
+class TokenStep(NamedTuple):
     """What one completion added, and where."""
 
     tokens: Tokens
@@ -47,20 +47,22 @@ class _Piece(NamedTuple):
     """How many of the step's own ids: all of them, or its first ones."""
 
 
-def sequences(steps: Sequence[Step]) -> list[TokenSequence]:
+def build_sequences(steps: Sequence[TokenStep]) -> list[TokenSequence]:
     """The maximal linear sequences, in the order of their last completion.
 
     Raises:
         ValueError: a splice points to what does not come before it.
     """
-    bases = _bases(steps)
+    bases = _find_bases(steps)
     ends = [(base.kept if base else 0) + len(step.tokens) for base, step in zip(bases, steps, strict=True)]
     inner = {base.turn for base in bases if base is not None and base.kept == ends[base.turn]}
     emitted: set[int] = set()
-    return [_row(steps, _pieces(leaf, bases, ends), emitted) for leaf in range(len(steps)) if leaf not in inner]
+    return [
+        _build_row(steps, _cut_pieces(leaf, bases, ends), emitted) for leaf in range(len(steps)) if leaf not in inner
+    ]
 
 
-def _bases(steps: Sequence[Step]) -> list[Splice | None]:
+def _find_bases(steps: Sequence[TokenStep]) -> list[Splice | None]:
     """What each step goes on from; None for one that begins a sequence of its own."""
     bases: list[Splice | None] = []
     ends: list[int] = []
@@ -77,7 +79,7 @@ def _bases(steps: Sequence[Step]) -> list[Splice | None]:
     return bases
 
 
-def _pieces(leaf: int, bases: Sequence[Splice | None], ends: Sequence[int]) -> list[_Piece]:
+def _cut_pieces(leaf: int, bases: Sequence[Splice | None], ends: Sequence[int]) -> list[_Piece]:
     """The stretches of which the sequence that ends with `leaf` consists, from the front."""
     pieces: list[_Piece] = []
     step, end = leaf, ends[leaf]
@@ -91,7 +93,7 @@ def _pieces(leaf: int, bases: Sequence[Splice | None], ends: Sequence[int]) -> l
         step, end = base.turn, min(end, start)
 
 
-def _row(steps: Sequence[Step], pieces: Sequence[_Piece], emitted: set[int]) -> TokenSequence:
+def _build_row(steps: Sequence[TokenStep], pieces: Sequence[_Piece], emitted: set[int]) -> TokenSequence:
     ids: list[int] = []
     sampled: list[bool] = []
     logprobs: list[float | None] = []

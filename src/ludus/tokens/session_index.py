@@ -17,34 +17,34 @@ from ludus.types import Message
 S = TypeVar("S")
 
 
-class _Held(NamedTuple, Generic[S]):
+class _Entry(NamedTuple, Generic[S]):
     twin: weakref.ref[Message]
     own: Message
     session: S
 
 
-class ByMessage(Generic[S]):
+class SessionIndex(Generic[S]):
     """Sessions by the message objects that were given out, as long as these live."""
 
     def __init__(self) -> None:
-        self._held: dict[int, _Held[S]] = {}
+        self._entries: dict[int, _Entry[S]] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._entries)
 
     def find(self, messages: Sequence[Message]) -> tuple[S | None, list[Message]]:
         """The session of the last known reply, and the messages with every twin turned back."""
         session: S | None = None
         own = list(messages)
         for index, message in enumerate(messages):
-            held = self._held.get(id(message))
+            held = self._entries.get(id(message))
             if held is not None:
                 own[index], session = held.own, held.session
         return session, own
 
-    def give_out(self, message: Message, session: S) -> Message:
+    def register_copy(self, message: Message, session: S) -> Message:
         """A twin of a session's message, that leads back to it."""
         twin = copy.copy(message)
-        key, held = id(twin), self._held
-        held[key] = _Held(weakref.ref(twin, lambda _: held.pop(key, None)), message, session)
+        key, held = id(twin), self._entries
+        held[key] = _Entry(weakref.ref(twin, lambda _: held.pop(key, None)), message, session)
         return twin

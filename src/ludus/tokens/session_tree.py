@@ -12,9 +12,9 @@ go, so that a record of completions holds each id once.
 import math
 from collections.abc import Iterator, Sequence
 
-from ludus.tokens import Generated
-from ludus.tokens.sequences import Step, TokenSequence, sequences
-from ludus.types import Splice, Message, Tokens, ToolSpec
+from ludus.tokens import Generation
+from ludus.tokens.sequences import TokenSequence, TokenStep, build_sequences
+from ludus.types import Message, Splice, Tokens, ToolSpec
 
 
 class Node:
@@ -74,9 +74,9 @@ class Node:
         """The first completion whose sequence passes through here."""
         self.children: list[Node] = []
         for message in messages:
-            self._take_in(message)
+            self._note_message(message)
 
-    def _take_in(self, message: Message) -> None:
+    def _note_message(self, message: Message) -> None:
         role = message.role
         self.calls += len(message.calls)
         self.system = self.system or role == "system"
@@ -88,26 +88,26 @@ class Node:
         """Whether it comes right behind the answer of a tool."""
         return self.parent is not None and bool(self.parent.messages) and self.parent.messages[-1].role == "tool"
 
-    def upward(self) -> "Iterator[Node]":
+    def walk_up(self) -> "Iterator[Node]":
         """This node, its parent, and so on, without the root."""
         node = self
         while node.parent is not None:
             yield node
             node = node.parent
 
-    def path(self) -> "list[Node]":
+    def collect_path(self) -> "list[Node]":
         """From below the root down to this node."""
-        return list(self.upward())[::-1]
+        return list(self.walk_up())[::-1]
 
-    def all_ids(self) -> list[int]:
+    def collect_ids(self) -> list[int]:
         """The whole sequence up to and with this node."""
         ids: list[int] = []
-        for node in self.path():
+        for node in self.collect_path():
             ids += node.ids
         return ids
 
-    def all_messages(self) -> tuple[Message, ...]:
-        return tuple(message for node in self.path() for message in node.messages)
+    def collect_messages(self) -> tuple[Message, ...]:
+        return tuple(message for node in self.collect_path() for message in node.messages)
 
 
 class Tree:
@@ -115,20 +115,20 @@ class Tree:
 
     def __init__(self) -> None:
         self.root = Node(None, ())
-        self._steps: list[Step] = []
+        self._steps: list[TokenStep] = []
         self._leaves: list[Node] = []
         """The reply of each step."""
 
     @property
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Sequence[TokenStep]:
         """What each completion added, in order."""
         return self._steps
 
-    def sequences(self) -> list[TokenSequence]:
+    def build_sequences(self) -> list[TokenSequence]:
         """The rows that the replies come to so far."""
-        return sequences(self._steps)
+        return build_sequences(self._steps)
 
-    def give(
+    def add_given(
         self, parent: Node, messages: Sequence[Message], ids: Sequence[int], shape: str, tools: Sequence[ToolSpec]
     ) -> Node:
         """Add what was given."""
@@ -136,13 +136,13 @@ class Tree:
         parent.children.append(node)
         return node
 
-    def reply(self, given: Node, message: Message, generated: Generated, *, ended: bool) -> tuple[Node, Step]:
+    def add_reply(self, given: Node, message: Message, generated: Generation, *, ended: bool) -> tuple[Node, TokenStep]:
         """Add what was sampled behind a given node."""
         node = Node(given, (message,), generated.ids, sampled=True, ended=ended, tools=given.tools)
         given.children.append(node)
-        splice, new = self._join(given)
-        step = Step(_columns(new, generated), splice)
-        for passed in node.upward():
+        splice, new = self._find_splice(given)
+        step = TokenStep(_make_tokens(new, generated), splice)
+        for passed in node.walk_up():
             if passed.step is not None:
                 break
             passed.step = len(self._steps)
@@ -150,37 +150,37 @@ class Tree:
         self._steps.append(step)
         return node, step
 
-    def _join(self, given: Node) -> tuple[Splice | None, Sequence[int]]:
+    def _find_splice(self, given: Node) -> tuple[Splice | None, Sequence[int]]:
         """Where a reply's ids join on, and the given ones among them that are new."""
         if not self._steps:
-            return None, given.all_ids()
+            return None, given.collect_ids()
         last = len(self._steps) - 1
         if given.parent is self._leaves[last]:
             return None, given.ids
-        known = next((node for node in given.upward() if node.step is not None), None)
+        known = next((node for node in given.walk_up() if node.step is not None), None)
         turn = last if known is None or known.step is None else known.step
         start = 0 if known is None else known.end
-        ids = given.all_ids()
-        kept = start + alike(ids[start:], self._leaves[turn].all_ids()[start:])
+        ids = given.collect_ids()
+        kept = start + count_common(ids[start:], self._leaves[turn].collect_ids()[start:])
         return Splice(turn, kept), ids[kept:]
 
 
-def _columns(given: Sequence[int], generated: Generated) -> Tokens:
+def _make_tokens(given: Sequence[int], generated: Generation) -> Tokens:
     return Tokens(
         (*given, *generated.ids),
         (False,) * len(given) + (True,) * len(generated.ids),
-        (None,) * len(given) + finite(generated.logprobs),
+        (None,) * len(given) + drop_infinite(generated.logprobs),
     )
 
 
-def finite(values: tuple[float | None, ...]) -> tuple[float | None, ...]:
+def drop_infinite(values: tuple[float | None, ...]) -> tuple[float | None, ...]:
     """The values, with None for those that are not finite."""
     if None not in values and math.isfinite(sum(values)):  # pyright: ignore[reportArgumentType, reportCallIssue, reportUnknownArgumentType]
         return values
     return tuple(value if value is not None and math.isfinite(value) else None for value in values)
 
 
-def alike(one: Sequence[int], other: Sequence[int]) -> int:
+def count_common(one: Sequence[int], other: Sequence[int]) -> int:
     """How many ids two sequences begin with in common."""
     count = 0
     for a, b in zip(one, other, strict=False):

@@ -50,10 +50,10 @@ class Template:
                 "template: the tokenizer comes without a chat template. Give one: a file, or 'chatml' for models of "
                 "that format."
             )
-        environment = _environment(now or datetime.now())
+        environment = _make_environment(now or datetime.now())
         self._known: dict[str, Any] = {**environment.globals, "documents": None, **(tokens or {}), **(variables or {})}
-        self._plain = _compiled(environment, named.get("default") or next(iter(named.values())))
-        self._with_tools = _compiled(environment, named["tool_use"]) if "tool_use" in named else self._plain
+        self._plain = _compile(environment, named.get("default") or next(iter(named.values())))
+        self._with_tools = _compile(environment, named["tool_use"]) if "tool_use" in named else self._plain
         self.renders = 0
         """How often it was run, and over how many messages: the cost that must stay linear in turns."""
         self.rendered_messages = 0
@@ -76,7 +76,7 @@ class Template:
             raise TemplateFault(f"the chat template failed with {type(error).__name__}: {error}") from error
 
 
-def named_template(name: str) -> str:
+def read_template(name: str) -> str:
     """The source of a template that comes with Ludus, or of a template file.
 
     Raises:
@@ -93,7 +93,7 @@ def named_template(name: str) -> str:
         raise ConfigError(f"template: '{name}' is no file, and none of those that come along ({known})") from error
 
 
-def _compiled(environment: ImmutableSandboxedEnvironment, source: str) -> Callable[[dict[str, Any]], str]:
+def _compile(environment: ImmutableSandboxedEnvironment, source: str) -> Callable[[dict[str, Any]], str]:
     """The template as a function of all that it may look up. Jinja's own `render` gathers that anew each time."""
     try:
         template = environment.from_string(source)
@@ -107,12 +107,12 @@ def _compiled(environment: ImmutableSandboxedEnvironment, source: str) -> Callab
     return render
 
 
-def _environment(now: datetime) -> ImmutableSandboxedEnvironment:
+def _make_environment(now: datetime) -> ImmutableSandboxedEnvironment:
     """Jinja with the settings and helpers that chat templates are written for."""
     extensions = [_Generation, "jinja2.ext.loopcontrols"]
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.filters["tojson"] = _to_json
-    helpers: dict[str, Any] = {"raise_exception": _refuse, "strftime_now": now.strftime}
+    helpers: dict[str, Any] = {"raise_exception": _raise_exception, "strftime_now": now.strftime}
     environment.globals.update(helpers)
     return environment
 
@@ -161,7 +161,7 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _refuse(message: str) -> str:
+def _raise_exception(message: str) -> str:
     raise TemplateError(message)
 
 

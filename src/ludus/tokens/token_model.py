@@ -18,16 +18,16 @@ from ludus.errors import ConfigError
 from ludus.models.server import Price
 from ludus.tokens import Engine
 from ludus.tokens.codec import Codec
-from ludus.tokens.probe import Finding, check_engine, probe, refuse
-from ludus.tokens.session_index import ByMessage
-from ludus.tokens.token_session import Session
+from ludus.tokens.probe import TemplateFinding, check_engine, probe_template, raise_fatal
+from ludus.tokens.session_index import SessionIndex
+from ludus.tokens.token_session import TokenSession
 from ludus.types import Completion, Message, Sampling, ToolSpec
 
 
 class TokenModel:
     """A model in token mode.
 
-    >>> engine = VllmEngine(ServerSettings(base_url="http://127.0.0.1:8000/v1", model="qwen"))
+    >>> engine = VllmEngine(ServerSettings(base_url="http://127.0.0.1:8000/v1", name="qwen"))
     >>> model = TokenModel(engine, Codec.open("Qwen/Qwen3-8B", parser="hermes"))
     """
 
@@ -35,10 +35,10 @@ class TokenModel:
         self.engine = engine
         self.codec = codec
         self.price = price
-        self.findings: tuple[Finding, ...] = probe(codec)
+        self.findings: tuple[TemplateFinding, ...] = probe_template(codec)
         """What is to be said about the template and, after the start, about the engine."""
         self._name = name or engine.name
-        self._sessions = ByMessage[Session]()
+        self._sessions = SessionIndex[TokenSession]()
         self._started = False
         self._starting = asyncio.Lock()
 
@@ -48,27 +48,34 @@ class TokenModel:
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         known, own = self._sessions.find(messages)
-        session = known or Session(self.codec)
-        (completion,) = await self.ask(session, own, tools, sampling)
-        twin = self._sessions.give_out(completion.message, session)
+        session = known or TokenSession(self.codec)
+        (completion,) = await self.sample(session, own, tools, sampling)
+        twin = self._sessions.register_copy(completion.message, session)
         return msgspec.structs.replace(completion, message=twin)
 
-    async def ask(
-        self, session: Session, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, n: int = 1
+    async def sample(
+        self,
+        session: TokenSession,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        sampling: Sampling,
+        n: int = 1,
     ) -> list[Completion]:
         """Draw `n` replies within a session."""
         await self.start()
-        refuse(self.findings, tools=bool(tools))
+        raise_fatal(self.findings, tools=bool(tools))
         if sampling.tool_choice == "required":
             raise ConfigError(
                 "sampling.tool_choice: 'required' cannot be had in token mode, where nothing forces the model's hand. "
                 "Leave it out, or say it in the system text."
             )
-        prompt = session.prompt(messages, tools)
+        prompt = session.build_prompt(messages, tools)
         generated = await self.engine.generate(prompt.ids, sampling, n)
         if sampling.tool_choice == "none":
             prompt = prompt._replace(tools=())
-        return [session.add(prompt, g, stop=sampling.stop, model=self._name, price=self.price) for g in generated]
+        return [
+            session.add_completion(prompt, g, stop=sampling.stop, model=self._name, price=self.price) for g in generated
+        ]
 
     async def start(self) -> None:
         """Compare engine and tokenizer, unless that was done.

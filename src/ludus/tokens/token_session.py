@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ludus.errors import ModelError
-from ludus.models.server import Price, usage
-from ludus.tokens import Generated
-from ludus.tokens.codec import Codec, finish_of
-from ludus.tokens.same_message import same
-from ludus.tokens.session_tree import Node, Tree, alike
+from ludus.models.server import Price, make_usage
+from ludus.tokens import Generation
+from ludus.tokens.codec import Codec, infer_finish
+from ludus.tokens.same_message import same_message
+from ludus.tokens.session_tree import Node, Tree, count_common
 from ludus.types import Completion, Message, ToolSpec
 
 
@@ -39,7 +39,7 @@ class Prompt(NamedTuple):
     tools: Sequence[ToolSpec]
 
 
-LARGEST = 2**31
+MAX_ID = 2**31
 """Ids are below this in every vocabulary."""
 
 
@@ -55,14 +55,14 @@ class Counts:
     """Times that rendering whole gave another text than the short way."""
 
 
-class Session(Tree):
+class TokenSession(Tree):
     """One conversation and its branches."""
 
     def __init__(self, codec: Codec) -> None:
         super().__init__()
         self.codec = codec
         self.counts = Counts()
-        self._asked: tuple[Node | None, list[int]] = None, []
+        self._last_prompt: tuple[Node | None, list[int]] = None, []
         """The node of the last prompt, and all ids up to it."""
         self._latest: tuple[list[Message], Node] | None = None
         """The conversation that was last added to, as a shortcut."""
@@ -71,75 +71,75 @@ class Session(Tree):
 
     # ---- asking ---------------------------------------------------------------------------------------------------
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Prompt:
+    def build_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Prompt:
         """The ids of a conversation, up to where the reply begins.
 
         Raises:
             ConfigError: the template cannot render it.
         """
-        found, matched = self._find(messages, tools)
+        found, matched = self._find_node(messages, tools)
         new = messages[matched:]
         if found is self.root:
-            text, ids = self.codec.opening(messages, tools)
-            node = self.give(self.root, messages, ids, text, tools)
+            text, ids = self.codec.encode_prompt(messages, tools)
+            node = self.add_given(self.root, messages, ids, text, tools)
         elif not new and not found.sampled:
             node = found
         else:
-            node = self._grow(found, new, messages, tools)
+            node = self._add_messages(found, new, messages, tools)
         self.counts.foreign += sum(message.role == "assistant" for message in new)
-        ids = self._ids(node)
-        self._asked = node, ids
+        ids = self._collect_ids(node)
+        self._last_prompt = node, ids
         return Prompt(node, ids, messages, tools)
 
-    def _ids(self, node: Node) -> list[int]:
+    def _collect_ids(self, node: Node) -> list[int]:
         """All ids up to a node. Those up to the last prompt are at hand, and it mostly goes on from there."""
-        asked, known = self._asked
+        asked, known = self._last_prompt
         reply = node.parent
         if asked is None or reply is None or reply.parent is not asked:
-            return node.all_ids()
+            return node.collect_ids()
         return [*known, *reply.ids, *node.ids]
 
-    def _grow(
+    def _add_messages(
         self, found: Node, new: Sequence[Message], messages: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> Node:
         """A given node for what is new."""
         parent, text = self._extend(found, new, tools)
         if parent is not found:
             self.counts.branches += 1
-            new = messages[sum(len(node.messages) for node in parent.upward()) :]
+            new = messages[sum(len(node.messages) for node in parent.walk_up()) :]
         if parent.sampled:
-            return self.give(parent, new, self.codec.tokenizer.encode_after(text), text, tools)
-        return self._after_given(parent, new, text, tools)
+            return self.add_given(parent, new, self.codec.tokenizer.encode_after(text), text, tools)
+        return self._append_to_given(parent, new, text, tools)
 
     def _extend(self, leaf: Node, new: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Node, str]:
         renderer = self.codec.renderer
-        extension = renderer.extend(leaf, new, tools) if self._trusts_short else renderer.whole(leaf, new, tools)
+        extension = renderer.extend(leaf, new, tools) if self._trusts_short else renderer.render_whole(leaf, new, tools)
         if self._trusts_short and renderer.history == "template" and len(self.steps) == self._next_audit:
             self._next_audit *= 4
-            if not renderer.agrees(leaf, new, extension, tools):
+            if not renderer.matches_whole(leaf, new, extension, tools):
                 self.counts.surprises += 1
                 self._trusts_short = False
-                extension = renderer.whole(leaf, new, tools)
+                extension = renderer.render_whole(leaf, new, tools)
         return extension.parent or self.root, extension.text
 
-    def _after_given(self, parent: Node, new: Sequence[Message], text: str, tools: Sequence[ToolSpec]) -> Node:
+    def _append_to_given(self, parent: Node, new: Sequence[Message], text: str, tools: Sequence[ToolSpec]) -> Node:
         """Given text behind given text: the ids are those of both encoded together, or the earlier ones do not hold."""
         tokenizer = self.codec.tokenizer
         if parent is self.root:
-            return self.give(parent, new, tokenizer.encode(text), text, tools)
+            return self.add_given(parent, new, tokenizer.encode(text), text, tools)
         grand = parent.parent or self.root
         both = (parent.shape or "") + text
         ids = tokenizer.encode(both) if grand is self.root else tokenizer.encode_after(both)
         if tuple(ids[: len(parent.ids)]) == parent.ids:
-            return self.give(parent, new, ids[len(parent.ids) :], text, tools)
-        return self.give(grand, (*parent.messages, *new), ids, both, tools)
+            return self.add_given(parent, new, ids[len(parent.ids) :], text, tools)
+        return self.add_given(grand, (*parent.messages, *new), ids, both, tools)
 
-    def _find(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Node, int]:
+    def _find_node(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Node, int]:
         """The deepest node whose path the conversation begins with, and how many messages that are."""
         if self._latest is not None:
             before, node = self._latest
             count = len(before)
-            goes_on = count < len(messages) and same(before[-1], messages[count - 1])
+            goes_on = count < len(messages) and same_message(before[-1], messages[count - 1])
             if goes_on and _same_tools(node.tools, tools) and before[:-1] == [*messages[: count - 1]]:
                 return node, count
         best, matched = self.root, 0
@@ -147,7 +147,7 @@ class Session(Tree):
         while stack:
             node, start = stack.pop()
             end = start + len(node.messages)
-            if end > len(messages) or not all(map(same, node.messages, messages[start:end])):
+            if end > len(messages) or not all(map(same_message, node.messages, messages[start:end])):
                 continue
             if end > matched:
                 best, matched = node, end
@@ -156,10 +156,10 @@ class Session(Tree):
 
     # ---- answering ------------------------------------------------------------------------------------------------
 
-    def add(
+    def add_completion(
         self,
         prompt: Prompt,
-        generated: Generated,
+        generated: Generation,
         *,
         stop: Sequence[str] = (),
         model: str = "",
@@ -173,14 +173,14 @@ class Session(Tree):
         check_echo(prompt.ids, generated)
         check_columns(generated)
         codec = self.codec
-        text = codec.text(generated.ids)
-        check_text(text, generated, codec.tokenizer.ends.values())
+        text = codec.decode_reply(generated.ids)
+        check_text(text, generated, codec.tokenizer.stop_tokens.values())
         opened = (prompt.node.shape or "").rstrip().endswith("<think>")
-        message = codec.read(text, prompt.tools, stop=stop, thinking=opened, first=prompt.node.calls)
-        node, step = self.reply(prompt.node, message, generated, ended=codec.ended(generated.ids))
+        message = codec.parse_reply(text, prompt.tools, stop=stop, thinking=opened, first=prompt.node.calls)
+        node, step = self.add_reply(prompt.node, message, generated, ended=codec.ends_turn(generated.ids))
         self._latest = ([*prompt.messages, message], node)
-        spent = usage(price, len(prompt.ids), len(generated.ids), generated.cached_tokens)
-        return Completion(message, finish_of(generated.finish, message), spent, model, step.tokens, step.splice)
+        spent = make_usage(price, len(prompt.ids), len(generated.ids), generated.cached_tokens)
+        return Completion(message, infer_finish(generated.finish, message), spent, model, step.tokens, step.splice)
 
 
 def _same_tools(one: Sequence[ToolSpec], other: Sequence[ToolSpec]) -> bool:
@@ -190,13 +190,13 @@ def _same_tools(one: Sequence[ToolSpec], other: Sequence[ToolSpec]) -> bool:
 # ---- what does not fit --------------------------------------------------------------------------------------------
 
 
-def check_echo(sent: Sequence[int], generated: Generated) -> None:
+def check_echo(sent: Sequence[int], generated: Generation) -> None:
     """The engine must have used the prompt that it was sent."""
     told = generated.prompt
     if told is not None and told != tuple(sent):
         raise ModelError(
             f"the engine used another prompt than it was sent: {len(told)} ids instead of {len(sent)}, the first "
-            f"difference at position {alike(sent, told)}. Does it add or drop a begin-of-text token, or cut long "
+            f"difference at position {count_common(sent, told)}. Does it add or drop a begin-of-text token, or cut long "
             "prompts?",
             retryable=False,
         )
@@ -208,16 +208,16 @@ def check_echo(sent: Sequence[int], generated: Generated) -> None:
         )
 
 
-def check_columns(generated: Generated) -> None:
+def check_columns(generated: Generation) -> None:
     """Every id must have its logprob, and be one that a vocabulary can have."""
     ids = generated.ids
     if len(ids) != len(generated.logprobs):
         raise ModelError(f"the engine gave {len(generated.logprobs)} logprobs for {len(ids)} ids")
-    if ids and (min(ids) < 0 or max(ids) >= LARGEST):
+    if ids and (min(ids) < 0 or max(ids) >= MAX_ID):
         raise ModelError(f"the engine gave an id that no vocabulary has: {min(ids) if min(ids) < 0 else max(ids)}")
 
 
-def check_text(text: str, generated: Generated, ends: Collection[str]) -> None:
+def check_text(text: str, generated: Generation, ends: Collection[str]) -> None:
     """The engine's text may be shorter than what its ids say (stop strings, special tokens), but longer only by the
     token that ended it, one of `ends`."""
     if generated.text is None:

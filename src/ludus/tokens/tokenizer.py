@@ -28,10 +28,10 @@ try:
 except ModuleNotFoundError as missing:
     raise ConfigError("exact tokens need the extra 'tokens': pip install 'ludus[tokens]'") from missing
 
-LONG = 2_000
+LONG_TEXT = 2_000
 """Characters from which on a text is encoded in parts, and a part is remembered."""
 
-_USUAL_ENDS = (
+_COMMON_STOP_TOKENS = (
     "<|im_end|>",
     "<|eot_id|>",
     "<|eom_id|>",
@@ -56,7 +56,7 @@ _USUAL_ENDS = (
 class Tokenizer:
     """Encodes and decodes with one vocabulary."""
 
-    def __init__(self, rust: Rust, *, bos: str = "", eos: str = "", ends: Iterable[str] = ()) -> None:
+    def __init__(self, rust: Rust, *, bos: str = "", eos: str = "", stop_tokens: Iterable[str] = ()) -> None:
         self._rust = rust
         self.bos = bos
         self.eos = eos
@@ -64,22 +64,28 @@ class Tokenizer:
         numbers = {token.content: number for number, token in added.items()}
         self.size = max(rust.get_vocab_size(with_added_tokens=True), max(added, default=-1) + 1)
         """Ids are below this."""
-        usual = (text for text in _USUAL_ENDS if text in numbers and added[numbers[text]].special)
-        self.ends: dict[int, str] = {numbers[text]: text for text in (*ends, eos, *usual) if text in numbers}
+        usual = (text for text in _COMMON_STOP_TOKENS if text in numbers and added[numbers[text]].special)
+        self.stop_tokens: dict[int, str] = {
+            numbers[text]: text for text in (*stop_tokens, eos, *usual) if text in numbers
+        }
         """Tokens that end a turn, by id."""
-        self._anchor = next(iter(self.ends), None)
-        self._cut = re.compile("(?<=" + ")|(?<=".join(map(re.escape, self.ends.values())) + ")") if self.ends else None
-        self._remembered = lru_cache(maxsize=64)(self._encode_tuple)
+        self._anchor = next(iter(self.stop_tokens), None)
+        self._split_pattern = (
+            re.compile("(?<=" + ")|(?<=".join(map(re.escape, self.stop_tokens.values())) + ")")
+            if self.stop_tokens
+            else None
+        )
+        self._encode_cached = lru_cache(maxsize=64)(self._encode_tuple)
         if not self._parts_agree():
-            self._cut = None
+            self._split_pattern = None
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text. Nothing is put before or after it; half a surrogate pair counts as U+FFFD."""
-        if len(text) < LONG or self._cut is None:
+        if len(text) < LONG_TEXT or self._split_pattern is None:
             return self._encode(text)
         ids: list[int] = []
-        for part in self._cut.split(text):
-            ids += self._remembered(part) if len(part) >= LONG else self._encode(part)
+        for part in self._split_pattern.split(text):
+            ids += self._encode_cached(part) if len(part) >= LONG_TEXT else self._encode(part)
         return ids
 
     def encode_after(self, text: str) -> list[int]:
@@ -87,7 +93,7 @@ class Tokenizer:
         there."""
         if self._anchor is None:
             return self.encode(text)
-        ids = self.encode(self.ends[self._anchor] + text)
+        ids = self.encode(self.stop_tokens[self._anchor] + text)
         if not ids or ids[0] != self._anchor:
             return self.encode(text)
         return ids[1:]
@@ -96,7 +102,7 @@ class Tokenizer:
         """The text of ids, special tokens included; bytes that are no text become U+FFFD."""
         return self._rust.decode(ids, skip_special_tokens=False) if ids else ""
 
-    def id_of(self, token: str) -> int | None:
+    def find_id(self, token: str) -> int | None:
         return self._rust.token_to_id(token)
 
     def save(self, path: Path) -> None:
@@ -115,11 +121,11 @@ class Tokenizer:
 
     def _parts_agree(self) -> bool:
         """Whether text may be cut behind end-of-turn tokens without changing its ids."""
-        if self._cut is None:
+        if self._split_pattern is None:
             return False
-        for end in self.ends.values():
+        for end in self.stop_tokens.values():
             text = f"Some words.{end}\nuser  more{end}{end} text 12{end}"
-            parts = [number for part in self._cut.split(text) for number in self._encode(part)]
+            parts = [number for part in self._split_pattern.split(text) for number in self._encode(part)]
             if parts != self._encode(text):
                 return False
         return True
@@ -129,7 +135,7 @@ class Tokenizer:
 
 
 @dataclass(frozen=True)
-class Shipped:
+class TokenizerFiles:
     """What a model brings to turn conversations into ids."""
 
     tokenizer: Tokenizer
@@ -139,7 +145,7 @@ class Shipped:
     """Special tokens by the names that templates know them by: `bos_token`, `eos_token`, …"""
 
 
-def load(source: str | Path) -> Shipped:
+def load_tokenizer(source: str | Path) -> TokenizerFiles:
     """Read a tokenizer and its templates from a `tokenizer.json`, a folder, a `.gguf` file, or `owner/name` on the hub.
 
     Raises:
@@ -147,17 +153,17 @@ def load(source: str | Path) -> Shipped:
     """
     path = Path(source)
     if path.suffix == ".gguf":
-        return _from_gguf(read_metadata(path))
+        return _load_gguf(read_metadata(path))
     if path.is_dir():
-        return _from_folder(path)
+        return _load_folder(path)
     if path.is_file():
-        return _from_folder(path.parent, path.name)
+        return _load_folder(path.parent, path.name)
     if path.suffix or str(source).count("/") != 1 or str(source).startswith((".", "/", "~")):
         raise ConfigError(f"tokenizer: there is no file or folder '{source}'")
-    return _from_hub(str(source))
+    return _load_from_hub(str(source))
 
 
-def _from_gguf(metadata: Metadata) -> Shipped:
+def _load_gguf(metadata: Metadata) -> TokenizerFiles:
     texts: list[str] = metadata.get("tokenizer.ggml.tokens", [])
 
     def token(name: str) -> str:
@@ -165,29 +171,31 @@ def _from_gguf(metadata: Metadata) -> Shipped:
         return texts[number] if isinstance(number, int) and 0 <= number < len(texts) else ""
 
     rust = build_tokenizer(metadata)
-    tokenizer = Tokenizer(rust, bos=token("bos"), eos=token("eos"), ends=(token("eot"), token("eom")))
+    tokenizer = Tokenizer(rust, bos=token("bos"), eos=token("eos"), stop_tokens=(token("eot"), token("eom")))
     template = metadata.get("tokenizer.chat_template") or ""
     if not isinstance(template, str):
         raise ConfigError("tokenizer: the chat template in the GGUF file is no text")
     tokens = {f"{name}_token": token(name) for name in ("bos", "eos", "unk", "pad") if token(name)}
-    return Shipped(tokenizer, {"default": template} if template else {}, tokens)
+    return TokenizerFiles(tokenizer, {"default": template} if template else {}, tokens)
 
 
-def _from_folder(folder: Path, name: str = "tokenizer.json") -> Shipped:
+def _load_folder(folder: Path, name: str = "tokenizer.json") -> TokenizerFiles:
     try:
         rust = Rust.from_file(str(folder / name))
     except Exception as error:  # the library raises bare Exceptions
         raise ConfigError(f"tokenizer: '{folder / name}' cannot be read as a tokenizer.json: {error}") from error
-    settings = _json(folder / "tokenizer_config.json")
-    tokens = {key: _token_text(value) for key, value in settings.items() if key.endswith("_token")}
+    settings = _read_json(folder / "tokenizer_config.json")
+    tokens = {key: _read_token(value) for key, value in settings.items() if key.endswith("_token")}
     tokens = {key: text for key, text in tokens.items() if text}
-    named = (_json(folder / name) for name in ("generation_config.json", "config.json"))
-    ends = [text for found in named for text in _end_texts(rust, found)]
-    tokenizer = Tokenizer(rust, bos=tokens.get("bos_token", ""), eos=tokens.get("eos_token", ""), ends=ends)
-    return Shipped(tokenizer, _templates(folder, settings), tokens)
+    named = (_read_json(folder / name) for name in ("generation_config.json", "config.json"))
+    stop_tokens = [text for found in named for text in _read_stop_tokens(rust, found)]
+    tokenizer = Tokenizer(
+        rust, bos=tokens.get("bos_token", ""), eos=tokens.get("eos_token", ""), stop_tokens=stop_tokens
+    )
+    return TokenizerFiles(tokenizer, _read_templates(folder, settings), tokens)
 
 
-def _from_hub(repository: str) -> Shipped:
+def _load_from_hub(repository: str) -> TokenizerFiles:
     from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
 
     wanted = ["tokenizer*", "chat_template*", "generation_config.json", "config.json"]
@@ -198,10 +206,10 @@ def _from_hub(repository: str) -> Shipped:
             f"tokenizer: '{repository}' is no file here and could not be had from the hub ({error}). "
             "Give a tokenizer.json, a folder or a .gguf file."
         ) from error
-    return _from_folder(Path(folder))
+    return _load_folder(Path(folder))
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
@@ -211,21 +219,21 @@ def _json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
-def _token_text(value: Any) -> str:
+def _read_token(value: Any) -> str:
     """A special token as settings write it: a text, or an object with its text as `content`."""
     if isinstance(value, dict):
         value = value.get("content")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return value if isinstance(value, str) else ""
 
 
-def _end_texts(rust: Rust, settings: Mapping[str, Any]) -> list[str]:
+def _read_stop_tokens(rust: Rust, settings: Mapping[str, Any]) -> list[str]:
     value = settings.get("eos_token_id")
     numbers: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
     texts = (rust.id_to_token(n) for n in numbers if isinstance(n, int) and 0 <= n < 2**31)
     return [text for text in texts if text]
 
 
-def _templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+def _read_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     """The templates, from the newest of the three places where models have been shipping them."""
     path = folder / "chat_template.jinja"
     if path.exists():
@@ -233,9 +241,13 @@ def _templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
             return {"default": path.read_text("utf-8")}
         except (OSError, ValueError) as error:
             raise ConfigError(f"tokenizer: '{path}' cannot be read: {error}") from error
-    value: Any = _json(folder / "chat_template.json").get("chat_template") or settings.get("chat_template") or []
+    value: Any = _read_json(folder / "chat_template.json").get("chat_template") or settings.get("chat_template") or []
     try:
-        named = [_Named("default", value)] if isinstance(value, str) else msgspec.convert(value, list[_Named])
+        named = (
+            [_NamedTemplate("default", value)]
+            if isinstance(value, str)
+            else msgspec.convert(value, list[_NamedTemplate])
+        )
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"tokenizer: 'chat_template' in '{folder}' is neither a text nor a list of named ones: {error}"
@@ -243,7 +255,7 @@ def _templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     return {each.name: each.template for each in named}
 
 
-class _Named(msgspec.Struct):
+class _NamedTemplate(msgspec.Struct):
     """A template as settings list it."""
 
     name: str

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ludus.errors import ModelError
-from ludus.tokens import EngineFacts, Generated
+from ludus.tokens import EngineFacts, Generation
 from ludus.tokens.tokenizer import Tokenizer
 from ludus.types import Finish, Sampling
 
@@ -22,7 +22,7 @@ Replies = Callable[[str], str]
 
 
 @dataclass(frozen=True)
-class Draw:
+class ToyDraw:
     """One thing that was asked for, and what was drawn."""
 
     prompt: tuple[int, ...]
@@ -45,38 +45,40 @@ class ToyEngine:
         end: str = "",
     ) -> None:
         self.tokenizer = tokenizer
-        self.log: list[Draw] = []
+        self.log: list[ToyDraw] = []
         self.scatter = scatter
         """How often a text is cut where no tokenizer would cut it: the share of places."""
-        self.replies = replies if callable(replies) else _player(list(replies))
-        named = [number for number, text in tokenizer.ends.items() if text == end]
-        self._end = (named or list(tokenizer.ends) or [None])[0]
-        self._bytes = _byte_ids(tokenizer)
+        self.replies = replies if callable(replies) else _make_player(list(replies))
+        named = [number for number, text in tokenizer.stop_tokens.items() if text == end]
+        self._end = (named or list(tokenizer.stop_tokens) or [None])[0]
+        self._bytes = _find_byte_ids(tokenizer)
         self._random = random.Random(seed)
 
     @property
     def name(self) -> str:
         return "toy"
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> list[Generated]:
+    async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> list[Generation]:
         drawn = [self.draw(ids, sampling) for _ in range(n)]
-        return [Generated(ids=d.ids, logprobs=d.logprobs, finish=d.finish, text=d.text, prompt=d.prompt) for d in drawn]
+        return [
+            Generation(ids=d.ids, logprobs=d.logprobs, finish=d.finish, text=d.text, prompt=d.prompt) for d in drawn
+        ]
 
     async def tokenize(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
 
-    async def facts(self) -> EngineFacts:
+    async def get_facts(self) -> EngineFacts:
         return EngineFacts(vocabulary=self.tokenizer.size)
 
     async def close(self) -> None:
         """Nothing to give back."""
 
-    def draw(self, prompt: Sequence[int], sampling: Sampling) -> Draw:
+    def draw(self, prompt: Sequence[int], sampling: Sampling) -> ToyDraw:
         """Sample one reply."""
         text = self.replies(self.tokenizer.decode(prompt))
-        ids = self.scattered(text)
+        ids = self.scatter_ids(text)
         finish, limit = Finish.STOP, sampling.max_tokens
-        stopped = self._stopped(ids, sampling.stop)
+        stopped = self._find_stop(ids, sampling.stop)
         if stopped is not None:
             ids = ids[:stopped]
         elif limit is not None and len(ids) >= limit:
@@ -84,14 +86,14 @@ class ToyEngine:
         elif self._end is not None:
             ids = [*ids, self._end]
         logprobs = tuple(-((number * 31 + place * 17) % 997 + 1) / 100 for place, number in enumerate(ids))
-        told = self.tokenizer.decode(ids[:-1] if ids and ids[-1] in self.tokenizer.ends else ids)
+        told = self.tokenizer.decode(ids[:-1] if ids and ids[-1] in self.tokenizer.stop_tokens else ids)
         for word in sampling.stop:
             told = told.partition(word)[0]
-        drawn = Draw(tuple(prompt), tuple(ids), logprobs, finish, told)
+        drawn = ToyDraw(tuple(prompt), tuple(ids), logprobs, finish, told)
         self.log.append(drawn)
         return drawn
 
-    def _stopped(self, ids: Sequence[int], stop: Sequence[str]) -> int | None:
+    def _find_stop(self, ids: Sequence[int], stop: Sequence[str]) -> int | None:
         """How many ids it took until a stop string had been said."""
         if stop and any(word in self.tokenizer.decode(ids) for word in stop):
             return next(
@@ -99,7 +101,7 @@ class ToyEngine:
             )
         return None
 
-    def scattered(self, text: str) -> list[int]:
+    def scatter_ids(self, text: str) -> list[int]:
         """The ids of a text, cut at random places, also inside of characters."""
         data = text.encode()
         ids: list[int] = []
@@ -108,11 +110,11 @@ class ToyEngine:
             end = start + 1
             while end < len(data) and self._random.random() >= self.scatter:
                 end += 1
-            ids += self._piece(data[start:end])
+            ids += self._encode_piece(data[start:end])
             start = end
         return ids
 
-    def _piece(self, data: bytes) -> list[int]:
+    def _encode_piece(self, data: bytes) -> list[int]:
         try:
             ids = self.tokenizer.encode(data.decode())
         except UnicodeDecodeError:
@@ -120,7 +122,7 @@ class ToyEngine:
         return ids if self.tokenizer.decode(ids).encode() == data else [self._bytes[byte] for byte in data]
 
 
-def _player(replies: list[str]) -> Replies:
+def _make_player(replies: list[str]) -> Replies:
     def play(_: str) -> str:
         if not replies:
             raise ModelError("the toy engine has no reply left", retryable=False)
@@ -129,17 +131,17 @@ def _player(replies: list[str]) -> Replies:
     return play
 
 
-def _byte_ids(tokenizer: Tokenizer) -> list[int]:
+def _find_byte_ids(tokenizer: Tokenizer) -> list[int]:
     """The id of every single byte, in either of the ways that vocabularies spell bytes."""
     found: list[int] = []
-    for byte, letter in enumerate(_letters()):
-        number = tokenizer.id_of(f"<0x{byte:02X}>")
-        number = tokenizer.id_of(letter) if number is None else number
+    for byte, letter in enumerate(_list_byte_letters()):
+        number = tokenizer.find_id(f"<0x{byte:02X}>")
+        number = tokenizer.find_id(letter) if number is None else number
         found.append(0 if number is None else number)
     return found
 
 
-def _letters() -> list[str]:
+def _list_byte_letters() -> list[str]:
     """The letters that byte-level vocabularies write bytes with: printable ones as they are, others shifted up."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     shifted = iter(range(256, 512))

@@ -23,7 +23,7 @@ RenderCalls = Callable[[str, Sequence[Call]], str]
 
 
 @dataclass(frozen=True)
-class Habits:
+class TemplateStyle:
     """What a template wants messages to look like."""
 
     calls: Literal["apart", "in content"] = "apart"
@@ -36,7 +36,7 @@ class Habits:
 
 
 @dataclass(frozen=True)
-class Marks:
+class TemplateMarks:
     """The words of a stand-in. Letters and digits only: no template trims, splits or escapes them."""
 
     reasoning: str
@@ -45,11 +45,11 @@ class Marks:
 
     @staticmethod
     @lru_cache(maxsize=512)
-    def of(depth: int) -> "Marks":
-        return Marks(*(f"Xq{kind}{depth:05d}qX" for kind in "rca"))
+    def for_depth(depth: int) -> "TemplateMarks":
+        return TemplateMarks(*(f"Xq{kind}{depth:05d}qX" for kind in "rca"))
 
 
-def tool_views(tools: Sequence[ToolSpec]) -> list[View] | None:
+def make_tool_views(tools: Sequence[ToolSpec]) -> list[View] | None:
     """Tools as templates see them."""
     if not tools:
         return None
@@ -62,27 +62,29 @@ def tool_views(tools: Sequence[ToolSpec]) -> list[View] | None:
     ]
 
 
-def call_names(messages: Iterable[Message]) -> dict[str, str]:
+def map_call_names(messages: Iterable[Message]) -> dict[str, str]:
     """Which tool a call id belongs to: some templates want to know whose answer they show."""
     return {call.id: call.name for message in messages for call in message.calls}
 
 
-def view(message: Message, names: Mapping[str, str], habits: Habits, render_calls: RenderCalls | None) -> View:
+def make_view(
+    message: Message, names: Mapping[str, str], style: TemplateStyle, render_calls: RenderCalls | None
+) -> View:
     """A message as the template wants it."""
     if message.role == "tool":
-        shown: View = {"role": "tool", "content": message.content, "tool_call_id": _id(message.call_id, habits)}
+        shown: View = {"role": "tool", "content": message.content, "tool_call_id": _fit_call_id(message.call_id, style)}
         if message.call_id in names:
             shown["name"] = names[message.call_id]
         return shown
-    content = thinking_text(message) + message.content
+    content = format_thinking(message) + message.content
     if not message.calls:
         return {"role": message.role, "content": content}
-    if habits.calls == "in content" and render_calls is not None:
+    if style.calls == "in content" and render_calls is not None:
         return {"role": message.role, "content": render_calls(content, message.calls)}
-    return {"role": message.role, "content": content, "tool_calls": [_call(c, habits) for c in message.calls]}
+    return {"role": message.role, "content": content, "tool_calls": [_make_call_view(c, style) for c in message.calls]}
 
 
-def thinking_text(message: Message) -> str:
+def format_thinking(message: Message) -> str:
     """Reasoning as it stands in the text: the block the model wrote, or the usual form of one."""
     reasoning = message.reasoning
     if reasoning is None:
@@ -92,16 +94,16 @@ def thinking_text(message: Message) -> str:
     return f"<think>\n{reasoning.text}\n</think>\n\n" if reasoning.text else ""
 
 
-def _call(call: Call, habits: Habits) -> View:
-    arguments = call.arguments if habits.arguments == "text" else arguments_of(call)
+def _make_call_view(call: Call, style: TemplateStyle) -> View:
+    arguments = call.arguments if style.arguments == "text" else decode_arguments(call)
     return {
-        "id": _id(call.id, habits),
+        "id": _fit_call_id(call.id, style),
         "type": "function",
         "function": {"name": call.name, "arguments": arguments},
     }
 
 
-def arguments_of(call: Call) -> JsonObject | str:
+def decode_arguments(call: Call) -> JsonObject | str:
     """The arguments as an object; as the text they are, if they are none."""
     try:
         value = msgspec.json.decode(call.arguments or "{}")
@@ -113,22 +115,22 @@ def arguments_of(call: Call) -> JsonObject | str:
 _SHORT = re.compile(r"[a-zA-Z0-9]{9}")
 
 
-def _id(call_id: str, habits: Habits) -> str:
-    if not habits.short_ids or _SHORT.fullmatch(call_id):
+def _fit_call_id(call_id: str, style: TemplateStyle) -> str:
+    if not style.short_ids or _SHORT.fullmatch(call_id):
         return call_id
     return f"{zlib.crc32(call_id.encode()):09x}"
 
 
-def stand_in(message: Message, depth: int, habits: Habits) -> View:
+def make_stand_in(message: Message, depth: int, style: TemplateStyle) -> View:
     """An assistant message with marks for words."""
-    marks = Marks.of(depth)
+    marks = TemplateMarks.for_depth(depth)
     thought = f"<think>\n{marks.reasoning}\n</think>\n\n" if message.reasoning is not None else ""
     shown: View = {"role": "assistant", "content": thought + marks.content}
-    if habits.stand_in == "calls" and message.calls:
+    if style.stand_in == "calls" and message.calls:
         last = len(message.calls) - 1
         calls = [
             Call(c.id, c.name, f'{{"mark": "{marks.arguments if i == last else 0}"}}')
             for i, c in enumerate(message.calls)
         ]
-        shown["tool_calls"] = [_call(call, habits) for call in calls]
+        shown["tool_calls"] = [_make_call_view(call, style) for call in calls]
     return shown

@@ -5,16 +5,16 @@ import os
 
 import pytest
 
-from ludus.agent import Limits, Policy, turns
+from ludus.agent import Limits, Policy, take_turns
 from ludus.errors import ConfigError
-from ludus.models.embedded import EmbeddedSettings
-from ludus.models.weights import default_cache, find
+from ludus.models.embedded import EmbeddedRuntime, EmbeddedSettings
+from ludus.models.weights import find_cache, find_weights
 from ludus.rl.row_checks import Vocabulary, check_rows
 from ludus.tokens.codec import Codec
 from ludus.tokens.engines.embedded_engine import EmbeddedEngine
-from ludus.tokens.sequences import Step, sequences
+from ludus.tokens.sequences import TokenStep, build_sequences
 from ludus.tokens.token_model import TokenModel
-from ludus.tokens.token_session import Session
+from ludus.tokens.token_session import TokenSession
 from ludus.types import Message, Sampling
 
 
@@ -22,7 +22,7 @@ from ludus.types import Message, Sampling
 def weights():
     pytest.importorskip("xllamacpp", reason="the embedded model's engine is not installed")
     try:
-        return find(None, default_cache(os.environ))
+        return find_weights(None, find_cache(os.environ))
     except ConfigError as error:
         pytest.skip(str(error))
 
@@ -32,7 +32,8 @@ def with_model(weights, work):
 
     async def main():
         engine = EmbeddedEngine(
-            EmbeddedSettings(cache=weights.parent, weights=weights, slots=1, context=512, threads=1)
+            EmbeddedSettings(weights=str(weights), threads=1),
+            EmbeddedRuntime(cache=weights.parent, slots=1, context=512),
         )
         model = TokenModel(engine, Codec.open(weights, "hermes", template="chatml"))
         try:
@@ -58,28 +59,28 @@ async def second_pass(engine, row):
 
 async def exact_rows_and_a_second_pass(model):
     policy = Policy(model, sampling=Sampling(max_tokens=6), limits=Limits(turns=2))
-    led = [turn async for turn in turns(policy, (Message("user", "Say hello."),), (), seed=1)]
+    led = [turn async for turn in take_turns(policy, (Message("user", "Say hello."),), (), seed=1)]
     first = led[0].completion
     messages = (Message("user", "Say hello."), first.message, Message("user", "Again."))
     second = await model.complete(messages, (), Sampling(max_tokens=6, seed=2))
-    (row,) = sequences([Step(completion.tokens, completion.splice) for completion in (first, second)])
+    (row,) = build_sequences([TokenStep(completion.tokens, completion.splice) for completion in (first, second)])
     recorded = [value for value in row.tokens.logprobs if value is not None]
     assert recorded == pytest.approx(await second_pass(model.engine, row), abs=1e-3)
     tokenizer = model.codec.tokenizer
-    good, report = check_rows([row], Vocabulary(size=tokenizer.size, ends=frozenset(tokenizer.ends)))
+    good, report = check_rows([row], Vocabulary(size=tokenizer.size, stop_ids=frozenset(tokenizer.stop_tokens)))
     assert good == [row]
     assert not report.fatal
     assert second.usage.prompt_tokens == len(row.tokens) - sum(second.tokens.sampled)
 
 
 async def several_samples_and_stop_strings(model):
-    session = Session(model.codec)
+    session = TokenSession(model.codec)
     opening = (Message("user", "Count to ten."),)
-    many = await model.ask(session, opening, (), Sampling(max_tokens=4, seed=4), 2)
-    (stopped,) = await model.ask(session, opening, (), Sampling(max_tokens=24, temperature=0.0, stop=("e",)))
+    many = await model.sample(session, opening, (), Sampling(max_tokens=4, seed=4), 2)
+    (stopped,) = await model.sample(session, opening, (), Sampling(max_tokens=24, temperature=0.0, stop=("e",)))
     assert many[0].tokens.ids != many[1].tokens.ids
     assert "e" not in stopped.message.content
-    assert len(session.sequences()) == 3
+    assert len(session.build_sequences()) == 3
 
 
 def test_token_mode_on_the_embedded_model(weights):
@@ -91,5 +92,7 @@ def test_token_mode_on_the_embedded_model(weights):
 
 
 def test_the_models_own_template_refuses_tools(weights):
-    model = TokenModel(EmbeddedEngine(EmbeddedSettings(cache=weights.parent)), Codec.open(weights, "hermes"))
+    model = TokenModel(
+        EmbeddedEngine(EmbeddedSettings(), EmbeddedRuntime(cache=weights.parent)), Codec.open(weights, "hermes")
+    )
     assert "drops_tools" in {finding.code for finding in model.findings}

@@ -6,8 +6,7 @@ import json
 import pytest
 
 from ludus.errors import ModelError
-from ludus.models.server import ServerSettings
-from ludus.models.server_pool import Retry
+from ludus.models.server import Endpoint, Retry, ServerSettings
 from ludus.tokens import EngineFacts
 from ludus.tokens.engine_standin import StandIn
 from ludus.tokens.engines.atropos_generate import AtroposEngine
@@ -28,8 +27,8 @@ def run(tokens, name, work, *, replies=("Grüße, 世界 \U0001f600!",), mangle=
     async def main():
         toy = ToyEngine(tokens.tokenizer, list(replies) * 5)
         async with StandIn(toy, mangle=mangle, **options) as server:
-            made = ServerSettings(base_url=server.url + path, model="toy", **(settings or {}))
-            engine = ENGINES[name](made, retry=QUICK)
+            made = ServerSettings(base_url=server.url + path, name="toy", retry=QUICK, **(settings or {}))
+            engine = ENGINES[name](made)
             try:
                 return await work(engine, server)
             finally:
@@ -49,7 +48,7 @@ def test_ids_and_logprobs_are_those_that_were_drawn(tokens, name, path):
     assert (got.ids, got.logprobs, got.finish) == (draw.ids, draw.logprobs, Finish.STOP)
     assert got.prompt in (None, (1, 2, 3))
     assert got.prompt_tokens in (None, 3)
-    assert got.ids[-1] in tokens.tokenizer.ends
+    assert got.ids[-1] in tokens.tokenizer.stop_tokens
     assert got.text == draw.text
 
 
@@ -118,7 +117,7 @@ def test_without_a_limit_a_reply_may_fill_the_context(tokens, name):
 @every
 def test_the_engine_tells_how_it_encodes(tokens, name):
     async def work(engine, server):
-        return await engine.tokenize("Grüße, 世界"), await engine.facts()
+        return await engine.tokenize("Grüße, 世界"), await engine.get_facts()
 
     told, facts = run(tokens, name, work, context=777)
     assert list(told) == tokens.tokenizer.encode("Grüße, 世界")
@@ -128,8 +127,8 @@ def test_the_engine_tells_how_it_encodes(tokens, name):
 
 def test_an_engine_that_knows_no_such_paths_tells_nothing(tokens):
     async def work(engine, server):
-        server._reply = lambda *_: None
-        return await engine.tokenize("x"), await engine.facts()
+        server._route = lambda *_: None
+        return await engine.tokenize("x"), await engine.get_facts()
 
     for name in ENGINES:
         assert run(tokens, name, work) == (None, EngineFacts())
@@ -153,7 +152,7 @@ def test_odd_answers_to_the_questions_of_the_start_tell_nothing(tokens, name):
         for odd in ODD:
             server.mangle = lambda *_, odd=odd: odd
             engine._facts = None
-            told.append((await engine.tokenize("x"), await engine.facts()))
+            told.append((await engine.tokenize("x"), await engine.get_facts()))
         return told
 
     assert run(tokens, name, work) == [(None, EngineFacts())] * len(ODD)
@@ -330,7 +329,7 @@ def test_keys_are_sent_and_refused_keys_said(tokens):
 
         server = await asyncio.start_server(handler, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        engine = VllmEngine(ServerSettings(base_url=url, model="m", api_key="secret-key"))
+        engine = VllmEngine(ServerSettings(name="m"), Endpoint(url, api_key="secret-key"))
         with pytest.raises(ModelError, match="the key is not accepted"):
             await engine.tokenize("x")
         await engine.close()
@@ -344,7 +343,7 @@ def test_keys_are_sent_and_refused_keys_said(tokens):
 
 def test_an_engine_that_is_not_there_is_said(tokens):
     async def main():
-        engine = VllmEngine(ServerSettings(base_url="http://127.0.0.1:9", model="m"), retry=QUICK)
+        engine = VllmEngine(ServerSettings(base_url="http://127.0.0.1:9", name="m", retry=QUICK))
         with pytest.raises(ModelError, match="Is the engine running"):
             await engine.tokenize("x")
         await engine.close()

@@ -8,15 +8,15 @@ import os
 
 import pytest
 
-from ludus.models.openai import ChatSettings
+from ludus.models.openai import OpenAISettings
 from ludus.models.server import ServerSettings
 from ludus.rl.row_checks import Vocabulary, check_rows
 from ludus.tokens.capture import CapturedChatModel
 from ludus.tokens.codec import Codec
 from ludus.tokens.engines.vllm import VllmEngine
-from ludus.tokens.sequences import Step, sequences
+from ludus.tokens.sequences import TokenStep, build_sequences
 from ludus.tokens.token_model import TokenModel
-from ludus.tokens.token_session import Session
+from ludus.tokens.token_session import TokenSession
 from ludus.types import Message, Sampling
 
 URL = os.environ.get("LUDUS_TEST_VLLM", "")
@@ -39,12 +39,12 @@ async def led(model, turns=3):
 
 
 def rows_of(done):
-    return sequences([Step(completion.tokens, completion.splice) for completion in done])
+    return build_sequences([TokenStep(completion.tokens, completion.splice) for completion in done])
 
 
 def test_a_conversation_is_one_exact_row_and_a_second_pass_agrees():
     async def main():
-        engine = VllmEngine(ServerSettings(base_url=URL, model=MODEL))
+        engine = VllmEngine(ServerSettings(base_url=URL, name=MODEL))
         model = TokenModel(engine, codec())
         try:
             (row,) = rows_of(await led(model))
@@ -66,12 +66,12 @@ def test_a_conversation_is_one_exact_row_and_a_second_pass_agrees():
 
 def test_several_samples_stops_and_lengths():
     async def main():
-        model = TokenModel(VllmEngine(ServerSettings(base_url=URL, model=MODEL)), codec())
-        session = Session(model.codec)
+        model = TokenModel(VllmEngine(ServerSettings(base_url=URL, name=MODEL)), codec())
+        session = TokenSession(model.codec)
         opening = (Message("user", "Count to ten."),)
         try:
-            many = await model.ask(session, opening, (), Sampling(max_tokens=6, seed=4), 3)
-            (stopped,) = await model.ask(session, opening, (), Sampling(max_tokens=40, temperature=0.0, stop=("e",)))
+            many = await model.sample(session, opening, (), Sampling(max_tokens=6, seed=4), 3)
+            (stopped,) = await model.sample(session, opening, (), Sampling(max_tokens=40, temperature=0.0, stop=("e",)))
         finally:
             await model.close()
         return many, stopped, session
@@ -79,12 +79,12 @@ def test_several_samples_stops_and_lengths():
     many, stopped, session = asyncio.run(main())
     assert len({reply.tokens.ids for reply in many}) > 1
     assert "e" not in stopped.message.content
-    assert len(session.sequences()) == 4
+    assert len(session.build_sequences()) == 4
 
 
 def test_chat_with_token_ids_is_captured_exactly():
     async def main():
-        model = CapturedChatModel(ChatSettings(base_url=f"{URL}/v1", model=MODEL))
+        model = CapturedChatModel(OpenAISettings(base_url=f"{URL}/v1", name=MODEL))
         try:
             return await led(model)
         finally:

@@ -1,7 +1,7 @@
 """Engines behind HTTP: what they have in common.
 
 An engine's file is its wire format, as pure functions: the path, the request for a prompt of ids, and how to read the
-reply. The rest is here: one or several equal servers with the retries, health and limits of chat models (`Servers`),
+reply. The rest is here: one or several equal servers with the retries, health and limits of chat models (`ServerPool`),
 and the two questions that are asked once at the start.
 
 Sampling is made explicit. Engines have defaults of their own that cut the distribution (llama.cpp: `top_k` 40, `min_p`
@@ -18,9 +18,19 @@ import msgspec
 
 from ludus.errors import ModelError
 from ludus.http_client import Client, HttpError
-from ludus.models.server import BadReply, Price, Server, ServerFault, ServerSettings, merge_headers, shown_url
-from ludus.models.server_pool import OnRetry, Retry, Servers, Waits
-from ludus.tokens import EngineFacts, Generated
+from ludus.models.server import (
+    BadReply,
+    Endpoint,
+    ModelServer,
+    Price,
+    ServerFault,
+    ServerSettings,
+    make_endpoints,
+    mask_url,
+    merge_headers,
+)
+from ludus.models.server_pool import OnRetry, ServerPool, Timing
+from ludus.tokens import EngineFacts, Generation
 from ludus.types import Finish, JsonObject, Sampling, to_json
 
 T = TypeVar("T")
@@ -38,19 +48,22 @@ class HttpEngine(ABC):
     path: str
     """Where prompts go, behind the root of the server."""
 
-    def __init__(self, *settings: ServerSettings, retry: Retry = Retry(), waits: Waits = Waits()) -> None:
+    def __init__(self, settings: ServerSettings, *endpoints: Endpoint, timing: Timing = Timing()) -> None:
         self._settings = settings
-        self._servers = Servers([self._server(each) for each in settings], retry, waits)
+        self._endpoints = endpoints or make_endpoints(settings)
+        self._servers = ServerPool(
+            [self._make_server(endpoint) for endpoint in self._endpoints], settings.retry, timing
+        )
         self._facts: EngineFacts | None = None
 
     # ---- the wire format ------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
+    def build_request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
         """The body that asks for `n` replies. `sampling.max_tokens` is set; `sampling.extra` has the last word."""
 
     @abstractmethod
-    def replies(self, data: bytes) -> list[Generated]:
+    def parse_replies(self, data: bytes) -> list[Generation]:
         """Read what came back.
 
         Raises:
@@ -58,10 +71,10 @@ class HttpEngine(ABC):
         """
 
     @abstractmethod
-    async def ask_facts(self, ask: "Asker") -> EngineFacts: ...
+    async def fetch_facts(self, ask: "EngineClient") -> EngineFacts: ...
 
     @abstractmethod
-    async def ask_tokens(self, ask: "Asker", text: str) -> Sequence[int] | None: ...
+    async def fetch_tokens(self, ask: "EngineClient", text: str) -> Sequence[int] | None: ...
 
     # ---- the protocol ---------------------------------------------------------------------------------------------
 
@@ -75,69 +88,74 @@ class HttpEngine(ABC):
 
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, n: int = 1, *, on_retry: OnRetry | None = None
-    ) -> list[Generated]:
+    ) -> list[Generation]:
         if sampling.max_tokens is None:
-            sampling = msgspec.structs.replace(sampling, max_tokens=await self._room(len(ids)))
-        settings = self._settings[0]
-        body = self.request(ids, sampling, n, settings.model)
+            sampling = msgspec.structs.replace(sampling, max_tokens=await self._find_room(len(ids)))
+        settings = self._settings
+        body = self.build_request(ids, sampling, n, settings.name)
         for part in (body, body.get("sampling_params", {})):
             for name in settings.omit:
                 part.pop(name, None)
         data = to_json(body)
 
-        def read(reply: bytes) -> list[Generated]:
-            found = self.replies(reply)
+        def read(reply: bytes) -> list[Generation]:
+            found = self.parse_replies(reply)
             if len(found) != n:
                 raise BadReply(f"{len(found)} replies instead of {n}")
             return found
 
-        return await self._servers.retrying(lambda lane: lane.server.exchange(data, read), on_retry=on_retry)
+        return await self._servers.run_with_retries(lambda lane: lane.server.exchange(data, read), on_retry=on_retry)
 
-    async def facts(self) -> EngineFacts:
+    async def get_facts(self) -> EngineFacts:
         if self._facts is None:
-            async with Asker(self._settings[0]) as ask:
-                self._facts = await self.ask_facts(ask)
+            async with EngineClient(self._settings, self._endpoints[0]) as ask:
+                self._facts = await self.fetch_facts(ask)
         return self._facts
 
     async def tokenize(self, text: str) -> Sequence[int] | None:
-        async with Asker(self._settings[0]) as ask:
-            return await self.ask_tokens(ask, text)
+        async with EngineClient(self._settings, self._endpoints[0]) as ask:
+            return await self.fetch_tokens(ask, text)
 
     async def close(self) -> None:
         await self._servers.close()
 
-    async def _room(self, prompt: int) -> int:
-        context = (await self.facts()).context
+    async def _find_room(self, prompt: int) -> int:
+        context = (await self.get_facts()).context
         return DEFAULT_REPLY if context is None else max(1, context - prompt)
 
-    def _server(self, settings: ServerSettings) -> Server:
-        return Server(
-            settings, url=root_url(settings) + self.path, headers=_headers(settings), encode=_no_chat, parse=_no_chat
+    def _make_server(self, endpoint: Endpoint) -> ModelServer:
+        return ModelServer(
+            self._settings,
+            endpoint,
+            url=make_root_url(endpoint) + self.path,
+            headers=_make_headers(endpoint),
+            encode=_refuse_chat,
+            parse=_refuse_chat,
         )
 
 
-class Asker:
+class EngineClient:
     """Asks a server the things that are asked once. A server that does not know a path answers None."""
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self._root = root_url(settings)
-        self._headers = merge_headers(_headers(settings), settings.headers)
-        self._client = Client(timeouts=settings.timeouts, connections=1, proxy=settings.proxy)
-        self.model = settings.model
+    def __init__(self, settings: ServerSettings, endpoint: Endpoint) -> None:
+        self._root = make_root_url(endpoint)
+        self._headers = merge_headers(_make_headers(endpoint), {**settings.headers, **endpoint.headers})
+        self._client = Client(timeouts=settings.timeouts, connections=1, proxy=endpoint.proxy)
+        self.model = settings.name
 
-    async def __aenter__(self) -> "Asker":
+    async def __aenter__(self) -> "EngineClient":
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
     async def get(self, path: str) -> Any:
-        return await self._ask("GET", path, b"")
+        return await self._request("GET", path, b"")
 
     async def post(self, path: str, body: JsonObject) -> Any:
-        return await self._ask("POST", path, to_json(body))
+        return await self._request("POST", path, to_json(body))
 
-    async def _ask(self, method: str, path: str, body: bytes) -> Any:
+    async def _request(self, method: str, path: str, body: bytes) -> Any:
         url = self._root + path
         try:
             response = await self._client.request(method, url, self._headers, body)
@@ -146,31 +164,31 @@ class Asker:
         if response.status in (404, 405, 501):
             return None
         if response.status in (401, 403):
-            raise ModelError(f"{shown_url(url)}: status {response.status}: the key is not accepted", retryable=False)
+            raise ModelError(f"{mask_url(url)}: status {response.status}: the key is not accepted", retryable=False)
         try:
             return msgspec.json.decode(response.body) if response.status == 200 else None
         except ValueError:
             return None
 
 
-def root_url(settings: ServerSettings) -> str:
+def make_root_url(endpoint: Endpoint) -> str:
     """The server's address without the `/v1` that chat clients are given."""
-    return settings.base_url.rstrip("/").removesuffix("/v1").rstrip("/")
+    return endpoint.base_url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def _headers(settings: ServerSettings) -> dict[str, str]:
+def _make_headers(endpoint: Endpoint) -> dict[str, str]:
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
-    return headers | ({"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {})
+    return headers | ({"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {})
 
 
-def _no_chat(*_: object) -> NoReturn:
+def _refuse_chat(*_: object) -> NoReturn:
     raise AssertionError("an engine is not asked for chat")
 
 
 # ---- reading ------------------------------------------------------------------------------------------------------
 
 
-def told(value: Any, kind: type[T]) -> T | None:
+def convert_or_none(value: Any, kind: type[T]) -> T | None:
     """What an engine answered to a question of the start; None if it is nothing of the kind."""
     try:
         return msgspec.convert(value, kind)
@@ -178,7 +196,7 @@ def told(value: Any, kind: type[T]) -> T | None:
         return None
 
 
-def finish_reason(value: Any) -> Finish:
+def parse_finish(value: Any) -> Finish:
     """Why an engine stopped, in any of their spellings: a word, or an object with a `type`."""
     if isinstance(value, dict):
         value = value.get("type")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -192,7 +210,7 @@ def finish_reason(value: Any) -> Finish:
     return known.get(value, Finish.OTHER) if isinstance(value, str) else Finish.OTHER
 
 
-def logprob(value: Any) -> float | None:
+def parse_logprob(value: Any) -> float | None:
     """A logprob, or None where an engine has none to tell."""
     if type(value) is float and NO_PROBABILITY < value < math.inf:
         return value
@@ -201,16 +219,16 @@ def logprob(value: Any) -> float | None:
     return float(value) if math.isfinite(value) and value > NO_PROBABILITY else None
 
 
-def logprobs(values: list[Any]) -> tuple[float | None, ...]:
+def parse_logprobs(values: list[Any]) -> tuple[float | None, ...]:
     """Each of the values as a logprob; at once where all are ordinary numbers, as they are in nearly every reply."""
     if set(map(type, values)) == {float} and min(values) > NO_PROBABILITY and math.isfinite(sum(values)):
         return tuple(values)
-    return tuple([logprob(value) for value in values])
+    return tuple([parse_logprob(value) for value in values])
 
 
-def no_ids(engine: str, fix: str) -> ServerFault:
+def make_ids_error(engine: str, fix: str) -> ServerFault:
     return ServerFault(f"{engine} gave no token ids. {fix}", retryable=False)
 
 
-def no_logprobs(engine: str, fix: str) -> ServerFault:
+def make_logprobs_error(engine: str, fix: str) -> ServerFault:
     return ServerFault(f"{engine} gave no logprobs of the sampled tokens. {fix}", retryable=False)

@@ -12,41 +12,53 @@ import msgspec
 from msgspec import Struct
 
 from ludus.models.server import BadReply
-from ludus.tokens import EngineFacts, Generated
-from ludus.tokens.engines import Asker, HttpEngine, finish_reason, logprob, no_ids, no_logprobs, told
-from ludus.tokens.engines.vllm import context_of, sampling_fields
+from ludus.tokens import EngineFacts, Generation
+from ludus.tokens.engines import (
+    EngineClient,
+    HttpEngine,
+    convert_or_none,
+    make_ids_error,
+    make_logprobs_error,
+    parse_finish,
+    parse_logprob,
+)
+from ludus.tokens.engines.vllm import build_sampling, find_context
 from ludus.types import JsonObject, Sampling
 
 
 class AtroposEngine(HttpEngine):
     path = "/generate"
 
-    def request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
+    def build_request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
         return {
             "prompt": {"prompt_token_ids": ids},
             "logprobs": 0,
             "n": n,
             "skip_special_tokens": False,
-            **sampling_fields(sampling),
+            **build_sampling(sampling),
         }
 
-    def replies(self, data: bytes) -> list[Generated]:
+    def parse_replies(self, data: bytes) -> list[Generation]:
         reply = _REPLY.decode(data)
         if reply.text is None and reply.token_ids is None:
             raise BadReply("it holds neither text nor token_ids")
         if reply.token_ids is None:
-            raise no_ids("the /generate server", "Its reply has no `token_ids`; update it, or use the engine 'vllm'.")
+            raise make_ids_error(
+                "the /generate server", "Its reply has no `token_ids`; update it, or use the engine 'vllm'."
+            )
         if not reply.logprobs or len(reply.logprobs) != len(reply.token_ids):
-            raise no_logprobs(
+            raise make_logprobs_error(
                 "the /generate server", "It was asked for `logprobs: 0`, which are those of the sampled tokens."
             )
-        return [_generated(reply, index) for index in range(len(reply.token_ids))]
+        return [_read_reply(reply, index) for index in range(len(reply.token_ids))]
 
-    async def ask_facts(self, ask: Asker) -> EngineFacts:
-        return EngineFacts(context=context_of(await ask.get("/v1/models"), ask.model))
+    async def fetch_facts(self, ask: EngineClient) -> EngineFacts:
+        return EngineFacts(context=find_context(await ask.get("/v1/models"), ask.model))
 
-    async def ask_tokens(self, ask: Asker, text: str) -> Sequence[int] | None:
-        reply = told(await ask.post("/generate", {"prompt": text, "logprobs": 0, "max_tokens": 1, "n": 1}), _Echo)
+    async def fetch_tokens(self, ask: EngineClient, text: str) -> Sequence[int] | None:
+        reply = convert_or_none(
+            await ask.post("/generate", {"prompt": text, "logprobs": 0, "max_tokens": 1, "n": 1}), _Echo
+        )
         return reply.prompt_token_ids if reply else None
 
 
@@ -65,24 +77,24 @@ class _Reply(Struct, gc=False):
 _REPLY = msgspec.json.Decoder(_Reply)
 
 
-def _generated(reply: _Reply, index: int) -> Generated:
+def _read_reply(reply: _Reply, index: int) -> Generation:
     ids = (reply.token_ids or [])[index]
     places = (reply.logprobs or [])[index]
     if len(places) != len(ids):
         raise BadReply(f"{len(places)} logprobs for {len(ids)} ids")
-    return Generated(
+    return Generation(
         ids=tuple(ids),
-        logprobs=tuple(_of(number, place) for number, place in zip(ids, places, strict=True)),
-        finish=finish_reason(reply.finish_reasons[index] if reply.finish_reasons else None),
+        logprobs=tuple(_find_logprob(number, place) for number, place in zip(ids, places, strict=True)),
+        finish=parse_finish(reply.finish_reasons[index] if reply.finish_reasons else None),
         text=reply.text[index] if reply.text else None,
         prompt=tuple(reply.prompt_token_ids) if reply.prompt_token_ids is not None else None,
     )
 
 
-def _of(number: int, place: Any) -> float | None:
+def _find_logprob(number: int, place: Any) -> float | None:
     """The logprob of an id at its place: a dictionary by id, or a list with such dictionaries."""
     found: list[Any] = place if isinstance(place, list) else [place]  # pyright: ignore[reportUnknownVariableType]
     for entry in found:
         if isinstance(entry, Mapping) and str(number) in entry:
-            return logprob(entry[str(number)])  # pyright: ignore[reportUnknownArgumentType]
+            return parse_logprob(entry[str(number)])  # pyright: ignore[reportUnknownArgumentType]
     return None

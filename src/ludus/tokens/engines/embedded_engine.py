@@ -2,7 +2,7 @@
 
 The server starts with the first question and ends with `close`. The tokenizer is inside the weights file:
 
-    engine = EmbeddedEngine(EmbeddedSettings(cache=…, weights=path))
+    engine = EmbeddedEngine(EmbeddedSettings(weights=str(path)), EmbeddedRuntime(cache=…))
     model = TokenModel(engine, Codec.open(path, parser="hermes", template="chatml"))
 
 The model's own template leaves out tools; `chatml` shows them in the form that models of its format are trained on. It
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ludus.models.embedded import EmbeddedServer, EmbeddedSettings
+from ludus.models.embedded import EmbeddedRuntime, EmbeddedServer, EmbeddedSettings
 from ludus.models.server import ServerSettings
 from ludus.models.server_pool import OnRetry
 from ludus.models.weights import Tell
-from ludus.tokens import EngineFacts, Generated
+from ludus.tokens import EngineFacts, Generation
 from ludus.tokens.engines.llamacpp import LlamaCppEngine
 from ludus.types import Sampling
 
@@ -25,9 +25,10 @@ from ludus.types import Sampling
 class EmbeddedEngine:
     """llama.cpp, loaded on first use."""
 
-    def __init__(self, settings: EmbeddedSettings, tell: Tell = lambda _: None) -> None:
+    def __init__(self, settings: EmbeddedSettings, runtime: EmbeddedRuntime, tell: Tell = lambda _: None) -> None:
         self._settings = settings
-        self._server = EmbeddedServer(settings, tell)
+        self._runtime = runtime
+        self._server = EmbeddedServer(settings, runtime, tell)
         self._engine: LlamaCppEngine | None = None
 
     @property
@@ -36,30 +37,26 @@ class EmbeddedEngine:
 
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, n: int = 1, *, on_retry: OnRetry | None = None
-    ) -> list[Generated]:
+    ) -> list[Generation]:
         if sampling.max_tokens is None:
-            sampling = msgspec.structs.replace(sampling, max_tokens=self._settings.reply_tokens)
-        return await (await self.started()).generate(ids, sampling, n, on_retry=on_retry)
+            sampling = msgspec.structs.replace(sampling, max_tokens=self._runtime.reply_tokens)
+        return await (await self.ensure_started()).generate(ids, sampling, n, on_retry=on_retry)
 
     async def tokenize(self, text: str) -> Sequence[int] | None:
-        return await (await self.started()).tokenize(text)
+        return await (await self.ensure_started()).tokenize(text)
 
-    async def facts(self) -> EngineFacts:
-        return await (await self.started()).facts()
+    async def get_facts(self) -> EngineFacts:
+        return await (await self.ensure_started()).get_facts()
 
     async def close(self) -> None:
         if self._engine is not None:
             await self._engine.close()
         await self._server.close()
 
-    async def started(self) -> LlamaCppEngine:
+    async def ensure_started(self) -> LlamaCppEngine:
         """The engine, running."""
-        address = await self._server.start()
+        endpoint = await self._server.start()
         if self._engine is None:
-            own = self._settings
-            self._engine = LlamaCppEngine(
-                ServerSettings(
-                    base_url=address.base_url, model=own.name, api_key=address.api_key, concurrency=own.slots
-                )
-            )
+            settings = ServerSettings(name=self._settings.name, concurrency=self._runtime.slots)
+            self._engine = LlamaCppEngine(settings, endpoint)
         return self._engine

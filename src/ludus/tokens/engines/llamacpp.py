@@ -17,16 +17,24 @@ from msgspec import Struct
 
 from ludus.models.server import BadReply
 from ludus.models.server_pool import OnRetry
-from ludus.tokens import EngineFacts, Generated
-from ludus.tokens.engines import Asker, HttpEngine, finish_reason, logprobs, no_ids, no_logprobs, told
-from ludus.tokens.engines.vllm import tokens_of
+from ludus.tokens import EngineFacts, Generation
+from ludus.tokens.engines import (
+    EngineClient,
+    HttpEngine,
+    convert_or_none,
+    make_ids_error,
+    make_logprobs_error,
+    parse_finish,
+    parse_logprobs,
+)
+from ludus.tokens.engines.vllm import read_tokens
 from ludus.types import JsonObject, Sampling
 
 
 class LlamaCppEngine(HttpEngine):
     path = "/completion"
 
-    def request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
+    def build_request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
         body: JsonObject = {
             "prompt": ids,
             "n_predict": sampling.max_tokens,
@@ -48,41 +56,44 @@ class LlamaCppEngine(HttpEngine):
 
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, n: int = 1, *, on_retry: OnRetry | None = None
-    ) -> list[Generated]:
+    ) -> list[Generation]:
         if n == 1:
             return await super().generate(ids, sampling, on_retry=on_retry)
         try:
             async with asyncio.TaskGroup() as group:
-                draws = (self.generate(ids, _own_seed(sampling, i), on_retry=on_retry) for i in range(n))
+                draws = (self.generate(ids, _vary_seed(sampling, i), on_retry=on_retry) for i in range(n))
                 tasks = [group.create_task(draw) for draw in draws]
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None  # one reason is enough
         return [task.result()[0] for task in tasks]
 
-    def replies(self, data: bytes) -> list[Generated]:
+    def parse_replies(self, data: bytes) -> list[Generation]:
         reply = _REPLY.decode(data)
         if reply.content is None:
             raise BadReply("it holds no content")
         if reply.tokens is None:
-            raise no_ids("llama.cpp", "`return_tokens` needs a server of 2025 or later.")
+            raise make_ids_error("llama.cpp", "`return_tokens` needs a server of 2025 or later.")
         if reply.tokens and reply.completion_probabilities is None:
-            raise no_logprobs(
+            raise make_logprobs_error(
                 "llama.cpp", "Its reply has no `completion_probabilities`, although `n_probs` was asked for."
             )
-        return [_generated(reply, reply.tokens, reply.completion_probabilities or [])]
+        return [_read_reply(reply, reply.tokens, reply.completion_probabilities or [])]
 
-    async def ask_facts(self, ask: Asker) -> EngineFacts:
-        props, models = told(await ask.get("/props"), _Props), told(await ask.get("/v1/models"), _Models)
+    async def fetch_facts(self, ask: EngineClient) -> EngineFacts:
+        props, models = (
+            convert_or_none(await ask.get("/props"), _Props),
+            convert_or_none(await ask.get("/v1/models"), _Models),
+        )
         return EngineFacts(
             vocabulary=models.data[0].meta.n_vocab if models and models.data else None,
             context=props.default_generation_settings.n_ctx if props else None,
         )
 
-    async def ask_tokens(self, ask: Asker, text: str) -> Sequence[int] | None:
-        return tokens_of(await ask.post("/tokenize", {"content": text, "add_special": False, "parse_special": True}))
+    async def fetch_tokens(self, ask: EngineClient, text: str) -> Sequence[int] | None:
+        return read_tokens(await ask.post("/tokenize", {"content": text, "add_special": False, "parse_special": True}))
 
 
-def _own_seed(sampling: Sampling, index: int) -> Sampling:
+def _vary_seed(sampling: Sampling, index: int) -> Sampling:
     """The same seed twice would give the same reply twice."""
     if sampling.seed is None or not index:
         return sampling
@@ -126,15 +137,15 @@ class _Models(Struct, gc=False):
 _REPLY = msgspec.json.Decoder(_Reply)
 
 
-def _generated(reply: _Reply, tokens: list[int], places: list[_Probability]) -> Generated:
+def _read_reply(reply: _Reply, tokens: list[int], places: list[_Probability]) -> Generation:
     if len(places) > len(tokens) or (len(places) < len(tokens) and reply.stop_type != "word"):
         raise BadReply(f"{len(places)} probabilities for {len(tokens)} ids")
     if any(place.id != number for place, number in zip(places, tokens, strict=False)):
         raise BadReply("ids and probabilities are of different tokens")
-    return Generated(
+    return Generation(
         ids=tuple(tokens[: len(places)]),
-        logprobs=logprobs([place.logprob for place in places]),
-        finish=finish_reason(reply.stop_type),
+        logprobs=parse_logprobs([place.logprob for place in places]),
+        finish=parse_finish(reply.stop_type),
         text=reply.content if len(places) == len(tokens) else None,
         prompt_tokens=reply.tokens_evaluated,
     )

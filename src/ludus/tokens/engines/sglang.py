@@ -11,17 +11,24 @@ import msgspec
 from msgspec import Struct
 
 from ludus.models.server import BadReply
-from ludus.tokens import EngineFacts, Generated
-from ludus.tokens.engines import Asker, HttpEngine, finish_reason, logprobs, no_logprobs, told
-from ludus.tokens.engines.vllm import sampling_fields, tokens_of
+from ludus.tokens import EngineFacts, Generation
+from ludus.tokens.engines import (
+    EngineClient,
+    HttpEngine,
+    convert_or_none,
+    make_logprobs_error,
+    parse_finish,
+    parse_logprobs,
+)
+from ludus.tokens.engines.vllm import build_sampling, read_tokens
 from ludus.types import JsonObject, Sampling
 
 
 class SglangEngine(HttpEngine):
     path = "/generate"
 
-    def request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
-        fields = sampling_fields(sampling)
+    def build_request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
+        fields = build_sampling(sampling)
         fields["max_new_tokens"] = fields.pop("max_tokens")
         if "seed" in fields:
             fields["sampling_seed"] = fields.pop("seed")
@@ -32,20 +39,20 @@ class SglangEngine(HttpEngine):
             "return_text_in_logprobs": False,
         }
 
-    def replies(self, data: bytes) -> list[Generated]:
+    def parse_replies(self, data: bytes) -> list[Generation]:
         try:
             found = _MANY.decode(data) if data.lstrip()[:1] == b"[" else [_ONE.decode(data)]
         except msgspec.ValidationError as error:
             raise BadReply(str(error)) from None
-        return [_generated(reply) for reply in found]
+        return [_read_reply(reply) for reply in found]
 
-    async def ask_facts(self, ask: Asker) -> EngineFacts:
-        known = told(await ask.get("/get_server_info"), _Info) or _Info()
+    async def fetch_facts(self, ask: EngineClient) -> EngineFacts:
+        known = convert_or_none(await ask.get("/get_server_info"), _Info) or _Info()
         return EngineFacts(context=known.context_length or known.max_total_num_tokens)
 
-    async def ask_tokens(self, ask: Asker, text: str) -> Sequence[int] | None:
+    async def fetch_tokens(self, ask: EngineClient, text: str) -> Sequence[int] | None:
         body: JsonObject = {"model": ask.model, "prompt": text, "add_special_tokens": False}
-        if (tokens := tokens_of(await ask.post("/tokenize", body))) is not None:
+        if (tokens := read_tokens(await ask.post("/tokenize", body))) is not None:
             return tokens
         body = {
             "text": text,
@@ -53,9 +60,9 @@ class SglangEngine(HttpEngine):
             "return_logprob": True,
             "logprob_start_len": 0,
         }
-        reply = told(await ask.post("/generate", body), _Reply)
+        reply = convert_or_none(await ask.post("/generate", body), _Reply)
         triples = reply.meta_info.input_token_logprobs if reply else None
-        return _ids(triples) if triples else None
+        return _read_ids(triples) if triples else None
 
 
 class _Info(Struct, gc=False):
@@ -80,25 +87,25 @@ _ONE = msgspec.json.Decoder(_Reply)
 _MANY = msgspec.json.Decoder(list[_Reply])
 
 
-def _ids(triples: list[Any]) -> list[int] | None:
+def _read_ids(triples: list[Any]) -> list[int] | None:
     """The ids in triples of logprob, id and text; None if they are none."""
     if not all(isinstance(triple, list) and len(triple) >= 2 and type(triple[1]) is int for triple in triples):  # pyright: ignore[reportUnknownArgumentType]
         return None
     return [triple[1] for triple in triples]
 
 
-def _generated(reply: _Reply) -> Generated:
+def _read_reply(reply: _Reply) -> Generation:
     meta = reply.meta_info
     if meta.output_token_logprobs is None:
-        raise no_logprobs("SGLang", "Its reply has no `output_token_logprobs`, although it was asked for.")
+        raise make_logprobs_error("SGLang", "Its reply has no `output_token_logprobs`, although it was asked for.")
     triples = meta.output_token_logprobs
-    ids = _ids(triples)
+    ids = _read_ids(triples)
     if ids is None:
         raise BadReply("`output_token_logprobs` are not triples of logprob, id and text")
-    return Generated(
+    return Generation(
         ids=tuple(ids),
-        logprobs=logprobs([triple[0] for triple in triples]),
-        finish=finish_reason(meta.finish_reason),
+        logprobs=parse_logprobs([triple[0] for triple in triples]),
+        finish=parse_finish(meta.finish_reason),
         text=reply.text,
         prompt_tokens=meta.prompt_tokens,
         cached_tokens=meta.cached_tokens or 0,

@@ -11,15 +11,23 @@ import msgspec
 from msgspec import Struct
 
 from ludus.models.server import BadReply
-from ludus.tokens import EngineFacts, Generated
-from ludus.tokens.engines import Asker, HttpEngine, finish_reason, logprob, no_ids, no_logprobs, told
+from ludus.tokens import EngineFacts, Generation
+from ludus.tokens.engines import (
+    EngineClient,
+    HttpEngine,
+    convert_or_none,
+    make_ids_error,
+    make_logprobs_error,
+    parse_finish,
+    parse_logprob,
+)
 from ludus.types import JsonObject, Sampling
 
 
 class VllmEngine(HttpEngine):
     path = "/v1/completions"
 
-    def request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
+    def build_request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
         return {
             "model": model,
             "prompt": ids,
@@ -28,10 +36,10 @@ class VllmEngine(HttpEngine):
             "return_token_ids": True,
             "skip_special_tokens": False,
             "spaces_between_special_tokens": False,
-            **sampling_fields(sampling),
+            **build_sampling(sampling),
         }
 
-    def replies(self, data: bytes) -> list[Generated]:
+    def parse_replies(self, data: bytes) -> list[Generation]:
         reply = _REPLY.decode(data)
         if not reply.choices:
             raise BadReply("it holds no choices")
@@ -39,17 +47,19 @@ class VllmEngine(HttpEngine):
         counted = reply.usage.prompt_tokens if reply.usage else None
         details = reply.usage.prompt_tokens_details if reply.usage else None
         cached = (details.cached_tokens or 0) if details else 0
-        return [_generated(choice, prompt, counted, cached) for choice in sorted(reply.choices, key=lambda c: c.index)]
+        return [
+            _read_choice(choice, prompt, counted, cached) for choice in sorted(reply.choices, key=lambda c: c.index)
+        ]
 
-    async def ask_facts(self, ask: Asker) -> EngineFacts:
-        return EngineFacts(context=context_of(await ask.get("/v1/models"), ask.model))
+    async def fetch_facts(self, ask: EngineClient) -> EngineFacts:
+        return EngineFacts(context=find_context(await ask.get("/v1/models"), ask.model))
 
-    async def ask_tokens(self, ask: Asker, text: str) -> Sequence[int] | None:
+    async def fetch_tokens(self, ask: EngineClient, text: str) -> Sequence[int] | None:
         body = {"model": ask.model, "prompt": text, "add_special_tokens": False}
-        return tokens_of(await ask.post("/tokenize", body))
+        return read_tokens(await ask.post("/tokenize", body))
 
 
-def sampling_fields(sampling: Sampling) -> JsonObject:
+def build_sampling(sampling: Sampling) -> JsonObject:
     """How to sample, with nothing left to the server's defaults that would cut the distribution."""
     fields: JsonObject = {
         "max_tokens": sampling.max_tokens,
@@ -66,17 +76,17 @@ def sampling_fields(sampling: Sampling) -> JsonObject:
     return fields | dict(sampling.extra)
 
 
-def context_of(models: Any, name: str) -> int | None:
+def find_context(models: Any, name: str) -> int | None:
     """The context length in a list of models."""
-    listed = told(models, _Models)
+    listed = convert_or_none(models, _Models)
     found = listed.data if listed else []
     own = [model for model in found if model.id == name] or found
     return own[0].max_model_len if own else None
 
 
-def tokens_of(reply: Any) -> list[int] | None:
+def read_tokens(reply: Any) -> list[int] | None:
     """The ids in an answer of `/tokenize`."""
-    answer = told(reply, _Tokens)
+    answer = convert_or_none(reply, _Tokens)
     return answer.tokens if answer else None
 
 
@@ -124,18 +134,18 @@ class _Reply(Struct, gc=False):
 _REPLY = msgspec.json.Decoder(_Reply)
 
 
-def _generated(choice: _Choice, prompt: list[int] | None, counted: int | None, cached: int) -> Generated:
+def _read_choice(choice: _Choice, prompt: list[int] | None, counted: int | None, cached: int) -> Generation:
     if choice.token_ids is None:
-        raise no_ids("vLLM", "`return_token_ids` needs vLLM 0.10.2 or later; or use the engine 'atropos'.")
+        raise make_ids_error("vLLM", "`return_token_ids` needs vLLM 0.10.2 or later; or use the engine 'atropos'.")
     if choice.token_ids and (choice.logprobs is None or not choice.logprobs.token_logprobs):
-        raise no_logprobs("vLLM", "Was it started with --max-logprobs 0?")
+        raise make_logprobs_error("vLLM", "Was it started with --max-logprobs 0?")
     values = choice.logprobs.token_logprobs or [] if choice.logprobs else []
     if len(values) != len(choice.token_ids):
         raise BadReply(f"{len(values)} logprobs for {len(choice.token_ids)} ids")
-    return Generated(
+    return Generation(
         ids=tuple(choice.token_ids),
-        logprobs=tuple(map(logprob, values)),
-        finish=finish_reason(choice.finish_reason),
+        logprobs=tuple(map(parse_logprob, values)),
+        finish=parse_finish(choice.finish_reason),
         text=choice.text,
         prompt=tuple(prompt) if prompt is not None else None,
         prompt_tokens=counted,

@@ -60,6 +60,6 @@ def find_proposer(env: Env) -> Proposer | None:
     """The proposer of an adapter that has its own reflection; None for others."""
     if env.name != _ADAPTER:
         return None
-    from ludus.compat.skillopt.adapters import proposer_of
+    from ludus.compat.skillopt.adapters import make_proposer
 
-    return proposer_of(env)
+    return make_proposer(env)

@@ -1,0 +1,130 @@
+"""What `ludus process` and `ludus evaluate` share: run a batch into a run directory and report it."""
+
+import asyncio
+import json
+import shlex
+from collections.abc import AsyncGenerator, Awaitable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from ludus.batch import GROUPS, PAGE, SAMPLES, SUMMARY, Batch, BatchProgress, OnRollout, load_tasks, read_groups
+from ludus.cli.command import RunArguments
+from ludus.cli.common import (
+    RunReport,
+    fix_out,
+    make_resume_command,
+    open_agent,
+    open_ledger,
+    open_run,
+    print_model_hint,
+    print_notice,
+    print_report,
+    read_settings,
+    require_env,
+    run_to_end,
+    write_spent,
+)
+from ludus.cli.output.run_tables import ProgressBar, print_summary
+from ludus.config import Config, to_record, to_yaml
+from ludus.config.build_agent import build_env
+from ludus.config.build_models import build_model
+from ludus.config.build_tools import build_distribution
+from ludus.config.tree import TRAINING
+from ludus.models.ledger import Ledger
+from ludus.rollout import RunOptions
+from ludus.sandbox.pool import Pool
+from ludus.stats import RunSummary, summarize
+from ludus.store import RunDir
+from ludus.types import Rollout, to_json
+
+FILES = {"groups": GROUPS, "samples": SAMPLES, "summary": SUMMARY, "page": PAGE}
+
+
+class RunBatch(Protocol):
+    """`ludus.batch.evaluate`, or a function like it."""
+
+    def __call__(
+        self, batch: Batch, pool: Pool | None, run: RunDir, options: RunOptions, *, on_rollout: OnRollout
+    ) -> Awaitable[object]: ...
+
+
+def run_command(arguments: RunArguments, run_batch: RunBatch) -> int:
+    """Read the settings, run the batch with `run_batch`, report; returns the exit code."""
+    config = read_settings(arguments)
+    if arguments.print_config:
+        print(to_yaml(config), end="")
+        return 0
+    require_env(config, f"ludus {arguments.command} terminal-test")
+    config = fix_out(config)
+    if not arguments.quiet:
+        print_model_hint(config)
+    return asyncio.run(_run(config, arguments, run_batch))
+
+
+async def _run(config: Config, arguments: RunArguments, run_batch: RunBatch) -> int:
+    ledger = open_ledger(config)
+    async with _open_batch(config, ledger) as (batch, pool):
+        with open_run(config, _make_record(config)) as directory, _show_progress(arguments, batch.env.name) as show:
+
+            def on_rollout(rollout: Rollout, progress: BatchProgress) -> None:
+                write_spent(directory, ledger)
+                show(rollout, progress)
+
+            async def work(stop: asyncio.Event) -> bool:
+                try:
+                    await run_batch(batch, pool, directory, config.run.make_options(stop), on_rollout=on_rollout)
+                finally:
+                    write_spent(directory, ledger)
+                return not stop.is_set() or _is_complete(batch, directory)
+
+            outcome = await run_to_end(work)
+            summary = summarize(read_groups(batch, directory))
+    facts = {"summary": json.loads(to_json(summary))}
+    report = RunReport(outcome, Path(config.run.out), ledger, facts, FILES)
+    print_report(report, arguments, lambda: _print_result(summary, report.out, arguments.command))
+    if outcome.status == "completed" and summary.overall.scored == 0:
+        return 1
+    return outcome.exit_code
+
+
+@asynccontextmanager
+async def _open_batch(config: Config, ledger: Ledger) -> AsyncGenerator[tuple[Batch, Pool | None], None]:
+    """The batch, with its model, tools and sandboxes open."""
+    env = build_env(config)
+    tasks = load_tasks(env, config.env.split, config.env.limit, config.env.ids)
+    model = build_model(config.model, ledger, tell=print_notice)
+    async with open_agent(config, env, model) as agent:
+        distribution = build_distribution(config, env, agent.registry)
+        size, seed = config.env.group_size, config.run.seed
+        yield Batch(env, tasks, agent.policy, size, seed, distribution, config.tools.disabled), agent.pool
+
+
+def _make_record(config: Config) -> dict[str, Any]:
+    """The settings that a batch depends on: all but those of training."""
+    return {name: value for name, value in to_record(config).items() if name not in TRAINING}
+
+
+def _is_complete(batch: Batch, directory: RunDir) -> bool:
+    rollouts = sum(len(group.rollouts) for group in read_groups(batch, directory))
+    return rollouts == len(batch.tasks) * batch.group_size
+
+
+@contextmanager
+def _show_progress(arguments: RunArguments, title: str) -> Generator[OnRollout]:
+    if arguments.quiet or arguments.json:
+        yield lambda rollout, progress: None
+        return
+    with ProgressBar(title) as bar:
+        yield bar
+
+
+def _print_result(summary: RunSummary, out: Path, command: str) -> None:
+    print_summary(summary)
+    print(f"\n{out}")
+    failed = summary.overall.rollouts - summary.overall.scored
+    if failed:
+        print(f"  {make_resume_command(command, out)}   {failed} rollouts have no score: run them again")
+    print(f"  ludus show {shlex.quote(str(out))}   the rollouts; add a task id for a transcript")
+    if (out / PAGE).exists():
+        print(f"  {(out / PAGE).resolve().as_uri()}   the same in a browser")

@@ -1,0 +1,83 @@
+"""`ludus check`: check training rows before a trainer uses them.
+
+Groups are read line by line, so a file may be larger than memory.
+"""
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from ludus.batch import GROUPS
+from ludus.cli.command import JSON, Arguments, Command, argument
+from ludus.cli.token_rows import make_vocabulary, print_line
+from ludus.errors import ConfigError
+from ludus.rl.row_checks import RowReport, Vocabulary, check_lines
+
+SHOWN = 20
+"""How many findings of one kind are printed; the others are counted."""
+
+
+class CheckArguments(Arguments):
+    file: str
+    tokenizer: str
+
+
+def run(arguments: CheckArguments) -> int:
+    vocabulary = Vocabulary()
+    if arguments.tokenizer:
+        from ludus.tokens.tokenizer import load
+
+        vocabulary = make_vocabulary(load(arguments.tokenizer).tokenizer, drift=True)
+    with _open_lines(arguments.file) as lines:
+        report = check_lines(lines, vocabulary)
+    if arguments.json:
+        print_line(_to_json(report, drift=bool(arguments.tokenizer)))
+    else:
+        _print_report(report, drift=bool(arguments.tokenizer))
+    return 1 if report.fatal else 0
+
+
+def _open_lines(name: str) -> AbstractContextManager[IO[bytes]]:
+    if name == "-":
+        return nullcontext(sys.stdin.buffer)
+    path = Path(name)
+    try:
+        return (path / GROUPS if path.is_dir() else path).open("rb")
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from None
+
+
+def _print_report(report: RowReport, *, drift: bool) -> None:
+    counts: dict[tuple[str, str], int] = {}
+    for finding in report.findings:
+        kind = (finding.level, finding.code)
+        counts[kind] = counts.get(kind, 0) + 1
+        if counts[kind] <= SHOWN:
+            print(finding)
+    for (level, code), count in counts.items():
+        if count > SHOWN:
+            print(f"{level}: {count - SHOWN} more [{code}]")
+    print(report.summarize() + (f", {report.drift_rate:.1%} of rows drift" if drift else ""))
+
+
+def _to_json(report: RowReport, *, drift: bool) -> bytes:
+    totals = {name: getattr(report, name) for name in ("groups", "rows", "tokens", "trained")}
+    totals |= {"drift_rate": report.drift_rate} if drift else {}
+    return msgspec.json.encode({"ok": not report.fatal, **totals, "findings": report.findings})
+
+
+COMMAND = Command(
+    run,
+    "ludus check runs/first\nludus check groups.jsonl --tokenizer Qwen/Qwen3-8B",
+    (
+        argument("file", metavar="FILE", help="a file of JSON lines, a run directory, or - for stdin"),
+        argument(
+            "--tokenizer", metavar="WHICH", default="", help="a tokenizer.json, a folder, a GGUF file or owner/name"
+        ),
+        JSON,
+    ),
+    CheckArguments,
+)

@@ -1,0 +1,64 @@
+"""The list of commands, as `ludus --help` shows it.
+
+A command is one line here and one module of its name in this folder, which defines `COMMAND`. The module is imported
+when its command is used, so that help stays fast.
+"""
+
+import importlib
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from ludus.cli.command import Command
+
+Group = Literal["run", "train", "serve", "look", "check", "make"]
+
+GROUPS: dict[Group, str] = {
+    "run": "run an agent",
+    "train": "train it",
+    "serve": "serve a model",
+    "look": "look at runs and at what there is",
+    "check": "check that things work",
+    "make": "make data",
+}
+
+
+class Listing(NamedTuple):
+    """A command in the list."""
+
+    group: Group
+    name: str
+    summary: str
+
+    def load(self) -> Command[Any]:
+        return importlib.import_module(f"ludus.cli.{self.name}").COMMAND
+
+
+COMMANDS = (
+    Listing("run", "evaluate", "measure a model on an environment: mean, pass@k, interval, cost"),
+    Listing("run", "process", "write groups of scored rollouts as JSONL, and a page to read them"),
+    Listing("train", "train", "train the skill of a frozen agent: rollouts, proposals, edits that pass a gate"),
+    Listing("serve", "gateway", "serve the model to any agent, and record its requests and replies"),
+    Listing("look", "show", "print the numbers of a run, the steps of a training run, or one transcript"),
+    Listing("look", "envs", "list the environments that come with Ludus"),
+    Listing("look", "tools", "list toolsets, their tools, and distributions"),
+    Listing("look", "config", "print every setting, as Markdown"),
+    Listing("check", "doctor", "check what works on this machine, and how to fix the rest"),
+    Listing("check", "validate", "check without a model that an environment scores correctly"),
+    Listing("check", "sandbox", "list sandbox backends, try a slot, or remove what dead processes left"),
+    Listing("check", "check", "check training rows (any Atropos JSONL, or a run) before a trainer uses them"),
+    Listing("make", "export", "print the training rows of a run as Atropos JSONL"),
+    Listing("make", "parse", "read tool calls from a model's text on stdin"),
+)
+
+
+def format_commands() -> str:
+    """The commands by group, one per line."""
+    return "\n\n".join("\n".join(_group_lines(group)) for group in GROUPS)
+
+
+def _group_lines(group: Group) -> Iterator[str]:
+    width = max(len(each.name) for each in COMMANDS)
+    yield f"{GROUPS[group]}:"
+    for each in COMMANDS:
+        if each.group == group:
+            yield f"  {each.name:<{width}}  {each.summary}"

@@ -1,0 +1,115 @@
+"""One rollout on a terminal: the transcript and its score."""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ludus.cli.output.terminal import (
+    format_count,
+    format_duration,
+    format_money,
+    format_number,
+    make_console,
+    make_text,
+)
+from ludus.types import Call, Message, Rollout, ToolResult
+
+if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
+    from rich.console import Console
+    from rich.text import Text
+
+
+def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest: int = 2_000) -> None:
+    """A transcript, with texts longer than `longest` characters trimmed, and the verdict."""
+    console = console or make_console()
+    provenance = rollout.provenance
+    console.print(make_text(f"task {rollout.task.id}, rollout {provenance.replicate + 1}", "bold"))
+    origin = f"{provenance.model} · policy {provenance.policy} · seed {provenance.seed}"
+    if provenance.toolsets:
+        origin += f" · toolsets {', '.join(provenance.toolsets)}"
+    console.print(make_text(origin, "dim"))
+    for message in rollout.opening:
+        _print_message(message, console, longest)
+        for call in message.calls:
+            _print_call(call, console, longest)
+    for turn in rollout.turns:
+        _print_message(turn.completion.message, console, longest)
+        for result in turn.results:
+            _print_call(result.call, console, longest)
+            _print_result(result, console, longest)
+        for message in turn.notices:
+            _print_message(message, console, longest)
+    console.print()
+    console.print(_describe_end(rollout))
+    if rollout.score is not None and rollout.score.feedback:
+        console.print(make_text(_shorten(rollout.score.feedback, longest)))
+    if rollout.failure is not None:
+        failure = rollout.failure
+        console.print(make_text(f"the {failure.boundary} failed: {_shorten(failure.message, longest)}", "magenta"))
+    if rollout.exit is not None and rollout.exit.code != 0:
+        console.print(make_text(f"the agent's program ended with exit code {rollout.exit.code}", "magenta"))
+        console.print(make_text(_shorten(rollout.exit.output, longest), "dim"))
+
+
+_ROLES = {"system": "dim", "user": "bold blue", "assistant": "bold green", "tool": "yellow"}
+
+
+def _print_message(message: Message, console: "Console", longest: int) -> None:
+    console.print()
+    console.print(make_text(message.role, _ROLES[message.role]))
+    if message.reasoning is not None:
+        console.print(make_text(_shorten(message.reasoning.text, longest), "dim italic"))
+    if message.content:
+        console.print(make_text(_shorten(message.content, longest), "dim" if message.role == "system" else ""))
+
+
+def _print_call(call: Call, console: "Console", longest: int) -> None:
+    console.print(
+        make_text("→ ", "yellow")
+        + make_text(call.name, "bold yellow")
+        + make_text(" " + _format_arguments(call, longest))
+    )
+
+
+def _print_result(result: ToolResult, console: "Console", longest: int) -> None:
+    style = "red" if result.error else "dim"
+    for shown in _shorten(result.content, longest).splitlines() or ["(nothing)"]:
+        console.print(make_text("  │ ", style) + make_text(shown, style))
+
+
+def _format_arguments(call: Call, longest: int) -> str:
+    """One argument per line where one has line breaks of its own, else the JSON as it is."""
+    raw = call.arguments
+    try:
+        value = msgspec.json.decode(raw, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return _shorten(raw, longest)
+    if not any(isinstance(v, str) and "\n" in v for v in value.values()):
+        return _shorten(raw, longest)
+    parts = (f"{k}: {v if isinstance(v, str) else msgspec.json.encode(v).decode()}" for k, v in value.items())
+    return _shorten("\n    " + "\n".join(parts).replace("\n", "\n    "), longest)
+
+
+def _describe_end(rollout: Rollout) -> "Text":
+    usage = rollout.usage
+    rest = f"  ended: {rollout.stop.value} · {len(rollout.turns)} turns · {format_count(usage.tokens)} tokens"
+    if usage.dollars:
+        rest += f" · {format_money(usage.dollars)}"
+    return (
+        make_text("score ") + format_verdict(rollout) + make_text(f"{rest} · {format_duration(rollout.seconds)}", "dim")
+    )
+
+
+def format_verdict(rollout: Rollout) -> "Text":
+    if rollout.score is None:
+        return make_text("failed", "magenta")
+    value = rollout.score.value
+    return make_text(format_number(value), "green" if value > 0 else "red" if value < 0 else "yellow")
+
+
+def _shorten(text: str, longest: int) -> str:
+    """The beginning and the end of a long text: what a tool did is often said last."""
+    if len(text) <= longest:
+        return text
+    head, tail = longest * 2 // 3, longest // 3
+    return f"{text[:head]}\n… {len(text) - head - tail:,} characters …\n{text[len(text) - tail :]}"

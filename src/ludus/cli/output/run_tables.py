@@ -1,0 +1,149 @@
+"""A batch on a terminal: its progress while it runs, then its numbers and its groups as tables."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TextIO
+
+from ludus.cli.output.rollout_text import format_verdict
+from ludus.cli.output.terminal import (
+    LiveLine,
+    format_count,
+    format_duration,
+    format_money,
+    format_number,
+    make_console,
+    make_text,
+)
+from ludus.stats import RunSummary, ScoreStats, Spread
+from ludus.types import Group, Rollout
+
+if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
+    from rich.console import Console
+    from rich.text import Text
+
+    from ludus.batch import BatchProgress
+
+
+class ProgressBar(LiveLine):
+    """One line about a batch, kept up to date. Call it with each rollout and the `Progress` that came with it."""
+
+    def __init__(self, title: str = "rollouts", *, file: TextIO | None = None, every: float = 0.1) -> None:
+        super().__init__(file)
+        self._title = title
+        self._every = every
+
+    def __call__(self, rollout: Rollout, progress: "BatchProgress") -> None:
+        if self._bar is None:
+            return
+        if self._row is None:  # what an earlier run had done must not count as this one's speed
+            self._row = self._bar.add_task(self._title, total=progress.total, completed=progress.done - 1, facts="")
+        now = time.monotonic()
+        if now - self._drawn >= self._every or progress.done == progress.total:
+            self._drawn = now
+            self._bar.update(self._row, completed=progress.done, facts=describe_progress(progress))
+
+
+def describe_progress(progress: "BatchProgress") -> str:
+    """What is known so far, in a few words."""
+    parts = [f"mean {progress.mean:.3f}" if progress.mean is not None else "no score yet"]
+    if progress.failed:
+        parts.append(f"{progress.failed} failed")
+    parts.append(f"{format_count(progress.usage.tokens)} tokens")
+    if progress.usage.dollars:
+        parts.append(format_money(progress.usage.dollars))
+    return " · ".join(parts)
+
+
+def print_summary(summary: RunSummary, console: "Console | None" = None) -> None:
+    """The numbers of a run as a table."""
+    from rich.table import Table
+
+    console = console or make_console()
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="dim")
+    table.add_column()
+    for name, value in _list_numbers(summary):
+        table.add_row(name, make_text(value))
+    console.print(table)
+    if summary.kinds:
+        kinds = Table("kind", "tasks", "rollouts", "mean", "95 %", "pass@1", box=None, padding=(0, 2, 0, 0))
+        for kind, marks in summary.kinds.items():
+            first = format_number(marks.pass_at[0].value) if marks.pass_at else "none"
+            counts = (str(marks.tasks), str(marks.rollouts))
+            kinds.add_row(make_text(kind or "(none)"), *counts, _format_mean(marks), _format_interval(marks), first)
+        console.print()
+        console.print(kinds)
+
+
+def _list_numbers(summary: RunSummary) -> list[tuple[str, str]]:
+    """The rows of the table: what it is called and what it came to."""
+    overall, usage = summary.overall, summary.usage
+    failed = overall.rollouts - overall.scored
+    boundaries = ", ".join(f"{where} {count}" for where, count in summary.failed.items())
+    errors = ", ".join(f"{use.tool} {use.errors}" for use in summary.tools if use.errors)
+    rows = [
+        ("mean score", f"{_format_mean(overall)}  {_format_interval(overall)}".rstrip()),
+        *((f"pass@{p.k}", format_number(p.value)) for p in overall.pass_at),
+        ("tasks", f"{overall.tasks}" + (f", {summary.partial} partial" if summary.partial else "")),
+        ("rollouts", f"{overall.rollouts}" + (f", {failed} without a score ({boundaries})" if failed else "")),
+        *(("failed with", reason) for reason in summary.reasons),
+        ("ended as", ", ".join(f"{stop} {count}" for stop, count in summary.stops.items())),
+        ("tool calls", f"{sum(use.calls for use in summary.tools)}, {summary.tool_errors} errors"),
+        ("errors by tool", errors),
+        ("tokens", f"{format_count(usage.prompt_tokens)} in, {format_count(usage.completion_tokens)} out"),
+        ("cost", format_money(usage.dollars) if usage.dollars else ""),
+        ("turns", _format_spread(summary.turns, format_number)),
+        ("time per rollout", _format_spread(summary.seconds, format_duration)),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def print_groups(groups: Iterable[Group], console: "Console | None" = None) -> None:
+    """One line per group: the task, its scores, and how it begins, as far as the line goes."""
+    from rich.table import Table
+
+    console = console or make_console()
+    rows = [_describe_group(group) for group in groups]
+    names = ("task", "kind", "mean", "scores", "prompt")
+    widths = [max((row[i].cell_len for row in rows), default=0) for i in range(4)]
+    shown = [i for i in range(4) if widths[i]]
+    room = console.width - sum(max(widths[i], len(names[i])) + 2 for i in shown)
+    if room >= 12:
+        shown.append(4)
+    table = Table(*(names[i] for i in shown), box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for row in rows:
+        row[4].truncate(max(0, room), overflow="ellipsis")
+        table.add_row(*(row[i] for i in shown))
+    console.print(table)
+
+
+def _describe_group(group: Group) -> "tuple[Text, Text, Text, Text, Text]":
+    """Task, kind, mean, scores, prompt."""
+    values = [r.score.value for r in group.scored if r.score]
+    mean = format_number(sum(values) / len(values)) if values else "none"
+    if group.partial:
+        mean += f" ({len(values)} of {group.size})"
+    scores = make_text(" ").join(format_verdict(rollout) for rollout in group.rollouts[:6])
+    if len(group.rollouts) > 6:
+        scores += make_text(f" … {len(group.rollouts)} in all")
+    id = make_text(" ".join(group.task.id.split()))
+    id.truncate(24, overflow="ellipsis")
+    return (
+        id,
+        make_text(group.task.kind),
+        make_text(mean),
+        scores,
+        make_text(" ".join(group.task.prompt.split()), "dim"),
+    )
+
+
+def _format_mean(marks: ScoreStats) -> str:
+    return "none" if marks.mean is None else format_number(marks.mean)
+
+
+def _format_interval(marks: ScoreStats) -> str:
+    return f"[{format_number(marks.interval.low)}, {format_number(marks.interval.high)}]" if marks.interval else ""
+
+
+def _format_spread(spread: Spread | None, say: Callable[[float], str]) -> str:
+    return f"median {say(spread.median)}, 95 % within {say(spread.p95)}, most {say(spread.most)}" if spread else ""

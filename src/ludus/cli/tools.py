@@ -1,0 +1,64 @@
+"""`ludus tools`: the toolsets and distributions, those of the settings included.
+
+The MCP servers of the settings are started to list their tools.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from ludus.cli.command import CONFIG, JSON, Arguments, Command
+from ludus.config import load
+from ludus.config.build_tools import open_registry
+from ludus.tools.distributions import PUBLISHED
+from ludus.tools.toolsets import Registry, Toolset
+
+_NO_SLOT: Any = object()
+"""In place of a slot: the tools are made here, but not run."""
+
+
+def run(arguments: Arguments) -> int:
+    return asyncio.run(_list_tools(arguments))
+
+
+async def _list_tools(arguments: Arguments) -> int:
+    config = load([Path(path) for path in arguments.config], arguments.flags)
+    async with open_registry(config.tools) as registry:
+        toolsets = [_describe_toolset(registry, toolset) for toolset in registry.toolsets]
+    own = config.tools.distributions
+    distributions = {name: dict(distribution.percent) for name, distribution in PUBLISHED.items()} | own
+    if arguments.json:
+        print(json.dumps({"toolsets": toolsets, "distributions": distributions}))
+        return 0
+    print("toolsets (--tools.enabled, --tools.disabled)")
+    for row in toolsets:
+        print(f"  {row['name']:<12} {row['description']}{_format_details(row)}")
+    print("\ndistributions (--tools.distribution), in percent; toolsets that a run does not have are not drawn")
+    for name, percent in distributions.items():
+        print(f"  {name:<14} {', '.join(f'{toolset} {chance:g}' for toolset, chance in percent.items())}")
+    return 0
+
+
+def _describe_toolset(registry: Registry, toolset: Toolset) -> dict[str, Any]:
+    specs = [tool.spec for tool in toolset.make(_NO_SLOT)] if toolset.make else []
+    return {
+        "name": toolset.name,
+        "description": toolset.description,
+        "includes": list(toolset.includes),
+        "tools": [{"name": spec.name, "description": spec.description} for spec in specs],
+        "needs_sandbox": toolset.needs_box,
+        "missing": registry.lacking(toolset.name),
+    }
+
+
+def _format_details(row: dict[str, Any]) -> str:
+    parts = [f": {', '.join(tool['name'] for tool in row['tools'])}" if row["tools"] else ""]
+    if row["includes"]:
+        parts.append(f" = {' + '.join(row['includes'])}")
+    if row["missing"] and not row["includes"]:
+        parts.append(f" ({row['missing']})")
+    return "".join(parts)
+
+
+COMMAND = Command(run, "ludus tools\nludus tools --tools.mcp.files.command '[my-mcp-server, --stdio]'", (CONFIG, JSON))

@@ -13,20 +13,20 @@ from ludus.skill import (
     GUIDANCE,
     Edit,
     Skill,
-    apply,
-    as_file,
-    from_file,
-    guidance,
-    named,
-    note_key,
-    notes,
+    add_front_matter,
+    add_notes,
+    apply_edits,
+    find_protected_parts,
+    make_name,
+    normalize_note,
+    parse_file,
     protect,
-    protected_parts,
-    replace_notes,
-    with_front_matter,
-    with_guidance,
-    with_notes,
-    without_regions,
+    read_guidance,
+    read_notes,
+    remove_regions,
+    render_file,
+    set_guidance,
+    set_notes,
 )
 
 SLOW = f"{GUIDANCE.start}\nguide\n{GUIDANCE.end}"
@@ -35,7 +35,7 @@ FRONT = "---\nname: my-skill\ndescription: Does things.\n---\n"
 
 
 def one(edit: Edit, text: str = DOCUMENT, *, lenient: bool = False) -> tuple[str, str]:
-    skill, (report,) = apply(Skill(text), [edit], lenient=lenient)
+    skill, (report,) = apply_edits(Skill(text), [edit], lenient=lenient)
     return skill.text, report.status
 
 
@@ -93,19 +93,19 @@ def test_front_matter_that_is_not_in_form_is_refused_with_the_reason(head: str, 
 
 @pytest.mark.parametrize("text", ["", "Body\n", "\n\nBody", "---\n\nno head\n", "- a\n---\n- b\n"])
 def test_a_file_has_a_head_and_gives_back_the_very_text(text: str):
-    file = as_file(Skill(text), "orders", "Says: do it.")
+    file = render_file(Skill(text), "orders", "Says: do it.")
     front = Skill(file).front
     assert front is not None and (front.name, front.description) == ("orders", "Says: do it.")
-    assert from_file(file) == Skill(text)
-    assert as_file(from_file(file), "orders", "Says: do it.") == file
+    assert parse_file(file) == Skill(text)
+    assert render_file(parse_file(file), "orders", "Says: do it.") == file
 
 
 def test_a_file_that_somebody_wrote_or_changed_is_taken_as_it_is():
     own = FRONT + "\nBody\n"
-    assert as_file(Skill(own), "orders", "Another.") == own
-    changed = as_file(Skill("Body\n"), "orders", "Mine.").replace("Body", "My body")
+    assert render_file(Skill(own), "orders", "Another.") == own
+    changed = render_file(Skill("Body\n"), "orders", "Mine.").replace("Body", "My body")
     for text in (own, changed, "Body\n", "---\nname: 3\n---\n", ""):
-        assert from_file(text) == Skill(text)
+        assert parse_file(text) == Skill(text)
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,18 @@ def test_a_file_that_somebody_wrote_or_changed_is_taken_as_it_is():
     [("SearchQAAdapter", "searchqaadapter"), ("my_env.py", "my-env-py"), ("é", "skill"), ("a" * 63 + "-b", "a" * 63)],
 )
 def test_any_text_can_be_made_a_name(text: str, name: str):
-    assert named(text) == name
-    assert with_front_matter(Skill("x"), name, "d").front is not None
+    assert make_name(text) == name
+    assert add_front_matter(Skill("x"), name, "d").front is not None
 
 
 def test_a_head_can_be_given_to_a_document_that_has_none():
-    skill = with_front_matter(Skill("\nBody\n"), "my-skill", "Says: do it.")
+    skill = add_front_matter(Skill("\nBody\n"), "my-skill", "Says: do it.")
     assert skill.front is not None
     assert skill.front.description == "Says: do it."
     assert skill.body.strip() == "Body"
-    assert with_front_matter(skill, "other", "Other.") == skill
+    assert add_front_matter(skill, "other", "Other.") == skill
     with pytest.raises(ConfigError):
-        with_front_matter(Skill("x"), "Not A Name", "d")
+        add_front_matter(Skill("x"), "Not A Name", "d")
 
 
 # ---- edits, as the original makes them ----------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_without_a_region_an_append_goes_to_the_end():
 
 
 def test_an_ambiguous_target_is_reported_and_nothing_is_changed():
-    skill, (report,) = apply(Skill(DOCUMENT), [Edit("replace", "N", "- x")])
+    skill, (report,) = apply_edits(Skill(DOCUMENT), [Edit("replace", "N", "- x")])
     assert (skill.text, report.status, report.matches) == (DOCUMENT, "skipped_ambiguous_target", 2)
 
 
@@ -218,7 +218,9 @@ def test_a_replacement_without_content_deletes():
 
 
 def test_edits_are_made_in_order_each_on_what_the_last_one_left():
-    skill, reports = apply(Skill("a\n"), [Edit("append", "b"), Edit("replace", "c", "b"), Edit("delete", "", "b")])
+    skill, reports = apply_edits(
+        Skill("a\n"), [Edit("append", "b"), Edit("replace", "c", "b"), Edit("delete", "", "b")]
+    )
     assert skill.text == "a\n\nc\n"
     assert [r.status for r in reports] == ["applied_append", "applied_replace", "skipped_delete_target_not_found"]
     assert [r.applied for r in reports] == [True, True, False]
@@ -228,20 +230,20 @@ def test_edits_are_made_in_order_each_on_what_the_last_one_left():
 
 
 def test_a_rewrite_that_lost_the_protected_parts_gets_them_back():
-    old = with_notes(with_guidance(Skill(FRONT + "\nBody\n"), "guide"), ["note"])
+    old = add_notes(set_guidance(Skill(FRONT + "\nBody\n"), "guide"), ["note"])
     new = protect(old, "New body\n\n\n")
-    assert protected_parts(new.text) == protected_parts(old.text)
+    assert find_protected_parts(new.text) == find_protected_parts(old.text)
     assert new.text.startswith(FRONT + "\nNew body\n\n" + GUIDANCE.start)
-    assert (guidance(new), notes(new)) == ("guide", ("note",))
+    assert (read_guidance(new), read_notes(new)) == ("guide", ("note",))
 
 
 def test_a_rewrite_that_kept_them_is_left_alone():
-    old = with_guidance(Skill("Body\n"), "guide")
+    old = set_guidance(Skill("Body\n"), "guide")
     assert protect(old, f"Better\n\n{SLOW}\n\nand after it").text == f"Better\n\n{SLOW}\n\nand after it\n"
 
 
 def test_a_rewrite_cannot_change_or_invent_protected_parts():
-    old = with_guidance(Skill("Body\n"), "guide")
+    old = set_guidance(Skill("Body\n"), "guide")
     forged = f"{FRONT}New\n\n{GUIDANCE.start}\nforged\n{GUIDANCE.end}\n{APPENDIX.start}\n- n\n{APPENDIX.end}\n"
     assert protect(old, forged).text == f"New\n\n{SLOW}\n"
     assert protect(Skill("Body\n"), forged).text == "New\n"
@@ -252,39 +254,39 @@ def test_a_rewrite_cannot_change_or_invent_protected_parts():
 
 
 def test_guidance_is_appended_once_and_then_replaced_where_it_is():
-    first = with_guidance(Skill("body"), "one")
+    first = set_guidance(Skill("body"), "one")
     assert first.text == f"body\n\n{GUIDANCE.start}\none\n{GUIDANCE.end}\n"
-    later = with_guidance(Skill(first.text + "\nafter\n"), "two")
+    later = set_guidance(Skill(first.text + "\nafter\n"), "two")
     assert later.text == f"body\n\n{GUIDANCE.start}\ntwo\n{GUIDANCE.end}\n\nafter\n"
-    assert guidance(later) == "two"
-    assert with_guidance(later, "two") == later
-    assert guidance(Skill("body")) == ""
+    assert read_guidance(later) == "two"
+    assert set_guidance(later, "two") == later
+    assert read_guidance(Skill("body")) == ""
 
 
 def test_several_blocks_of_guidance_become_one_and_other_blank_lines_stay():
     text = f"a\n\n\n\nb\n\n{SLOW}\n\nc\n\n{SLOW}\n\nd\n"
-    assert with_guidance(Skill(text), "g").text == f"a\n\n\n\nb\n\n{GUIDANCE.start}\ng\n{GUIDANCE.end}\n\nc\n\nd\n"
+    assert set_guidance(Skill(text), "g").text == f"a\n\n\n\nb\n\n{GUIDANCE.start}\ng\n{GUIDANCE.end}\n\nc\n\nd\n"
 
 
 def test_notes_are_added_once_each():
-    skill = with_notes(Skill("body"), ["n1.", "N1", " ", "n2\nmore"])
-    assert notes(skill) == ("n1.", "n2 more")
+    skill = add_notes(Skill("body"), ["n1.", "N1", " ", "n2\nmore"])
+    assert read_notes(skill) == ("n1.", "n2 more")
     assert skill.text == f"body\n\n{APPENDIX.start}\n{APPENDIX_TITLE}\n- n1.\n- n2 more\n{APPENDIX.end}\n"
-    assert with_notes(skill, ["N1!", "n2  MORE;"]) != skill
-    assert with_notes(skill, ["n2  MORE;"]) == skill
-    assert notes(replace_notes(skill, ["all"])) == ("all",)
-    assert with_notes(Skill("body"), []) == Skill("body")
+    assert add_notes(skill, ["N1!", "n2  MORE;"]) != skill
+    assert add_notes(skill, ["n2  MORE;"]) == skill
+    assert read_notes(set_notes(skill, ["all"])) == ("all",)
+    assert add_notes(Skill("body"), []) == Skill("body")
 
 
 def test_notes_that_differ_in_case_space_or_final_punctuation_are_the_same():
-    assert note_key("  Check   the UNIT .; ") == note_key("check the unit")
-    assert note_key("a.b") != note_key("ab")
+    assert normalize_note("  Check   the UNIT .; ") == normalize_note("check the unit")
+    assert normalize_note("a.b") != normalize_note("ab")
 
 
 def test_a_region_that_lacks_a_marker_is_none():
     text = f"a {GUIDANCE.start} b"
-    assert protected_parts(text) == ("",)
-    assert without_regions(text) == "a  b"
+    assert find_protected_parts(text) == ("",)
+    assert remove_regions(text) == "a  b"
 
 
 # ---- whatever comes in --------------------------------------------------------------------------------------------
@@ -315,8 +317,8 @@ edits = st.builds(
 @settings(deadline=None)
 @given(texts, st.lists(edits, max_size=4), st.booleans())
 def test_no_edit_ever_changes_a_protected_part(text: str, changes: list[Edit], lenient: bool):
-    skill, reports = apply(Skill(text), changes, lenient=lenient)
-    assert protected_parts(skill.text) == protected_parts(text)
+    skill, reports = apply_edits(Skill(text), changes, lenient=lenient)
+    assert find_protected_parts(skill.text) == find_protected_parts(text)
     assert len(reports) == len(changes)
     if not any(report.applied for report in reports):
         assert skill.text == text
@@ -327,24 +329,24 @@ def test_no_edit_ever_changes_a_protected_part(text: str, changes: list[Edit], l
 @given(texts, texts)
 def test_no_rewrite_ever_changes_a_protected_part(old: str, new: str):
     result = protect(Skill(old), new)
-    assert protected_parts(result.text) == protected_parts(old)
+    assert find_protected_parts(result.text) == find_protected_parts(old)
     assert protect(Skill(old), result.text).text == result.text
 
 
 @settings(deadline=None)
 @given(texts, st.lists(texts, max_size=3))
 def test_a_skill_gets_back_the_guidance_and_the_notes_it_was_given(text: str, given_notes: list[str]):
-    skill = with_guidance(Skill(text), "be good")
-    assert guidance(skill) == "be good"
-    noted = with_notes(skill, given_notes)
-    assert guidance(noted) == "be good"
-    assert with_notes(noted, given_notes) == noted
+    skill = set_guidance(Skill(text), "be good")
+    assert read_guidance(skill) == "be good"
+    noted = add_notes(skill, given_notes)
+    assert read_guidance(noted) == "be good"
+    assert add_notes(noted, given_notes) == noted
 
 
 @settings(deadline=None)
 @given(texts, st.sampled_from(["x", "- x", "word", "\n", "zz"]))
 def test_an_edit_of_one_place_changes_that_place_only(text: str, target: str):
-    skill, (report,) = apply(Skill(text), [Edit("delete", "", target)])
+    skill, (report,) = apply_edits(Skill(text), [Edit("delete", "", target)])
     if report.applied:
         assert text.count(target) >= 1
         assert len(skill.text) == len(text) - len(target)

@@ -19,7 +19,7 @@ from ludus.agent import Policy
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel
 from ludus.reflact.records import Summary
-from ludus.reflact.splits import load
+from ludus.reflact.splits import load_splits
 from ludus.reflact.train_settings import DataSettings, TrainSettings
 from ludus.reflact.trainer import train
 from ludus.reflact.training_run import Resources
@@ -85,7 +85,7 @@ def models(delay: float) -> tuple[ScriptedModel, ScriptedModel]:
 async def go(path: Path, plan: world.Plan) -> Summary:
     """Train in a run directory, to the end; what is there already is not done again."""
     env, (agent, optimizer) = Questions(), models(plan.delay)
-    splits = load(env, DataSettings(mode="splits", selection="val"))
+    splits = load_splits(env, DataSettings(mode="splits", selection="val"))
     settings = TrainSettings(
         epochs=plan.epochs, batch_size=world.PER_STEP // plan.batches, accumulation=plan.batches, lenient_edits=True
     )

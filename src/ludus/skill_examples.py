@@ -1,7 +1,6 @@
-"""Worked examples in a skill document: what was asked, and the answer that is wanted.
+"""Worked examples in a skill document: a question and the right answer.
 
-An example is a block of Markdown that stands on its own, anywhere in the document, so that one edit can add or replace
-one of them:
+An example is a block of Markdown. It can be anywhere in the document, so that one edit can add or replace it:
 
     ## Example
 
@@ -17,9 +16,9 @@ one of them:
     lamps|blue|83
     ```
 
-A fence is longer than any row of backticks in what it holds, so every text survives `render` and `parse` unchanged.
-What is not exactly of this form is text like any other: nothing is guessed, and `without_examples` leaves it alone.
-A block within another fence shows the form and is no example. Everything here is pure.
+A fence is longer than any row of backticks inside it, so `render_example` and `parse_examples` keep every text
+unchanged. A block that does not have exactly this form is ordinary text, and `remove_examples` keeps it. A block inside
+another fence is not an example. Everything here is pure.
 """
 
 import re
@@ -35,38 +34,38 @@ class Example(Struct, frozen=True):
     output: str
 
 
-def _part(name: str) -> str:
-    """The pattern of one fenced text under its label."""
+def _make_pattern(name: str) -> str:
+    """The pattern of one label and its fenced text."""
     label, fence = name.capitalize(), f"{name}_fence"
     return rf"{label}:[ \t]*\n+(?P<{fence}>`{{3,}})[^`\n]*\n(?P<{name}>(?:.*\n)*?)(?P={fence})[ \t]*"
 
 
 _BLOCKS = re.compile(
-    rf"^## Example[ \t]*\n+{_part('input')}\n+{_part('output')}$"
+    rf"^## Example[ \t]*\n+{_make_pattern('input')}\n+{_make_pattern('output')}$"
     r"|^(?P<other>`{3,}|~{3,})[^\n]*\n(?:.*\n)*?(?:(?P=other)[`~]*[ \t]*$|.*\Z)",
     re.MULTILINE,
 )
 
 
-def render(example: Example) -> str:
+def render_example(example: Example) -> str:
     """The example as a block of a document."""
-    return f"## Example\n\nInput:\n\n{_fenced(example.input)}\n\nOutput:\n\n{_fenced(example.output)}"
+    return f"## Example\n\nInput:\n\n{_fence_text(example.input)}\n\nOutput:\n\n{_fence_text(example.output)}"
 
 
-def _fenced(text: str) -> str:
+def _fence_text(text: str) -> str:
     longest = max((len(row) for row in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"
 
 
-def parse(text: str) -> tuple[Example, ...]:
+def parse_examples(text: str) -> tuple[Example, ...]:
     """The worked examples of a document, in order."""
-    return tuple(Example(found["input"][:-1], found["output"][:-1]) for found in _found(text))
+    return tuple(Example(found["input"][:-1], found["output"][:-1]) for found in _find_blocks(text))
 
 
-def without_examples(text: str) -> str:
-    """The document without its worked examples; one that has none comes back as it is."""
-    blocks = _found(text)
+def remove_examples(text: str) -> str:
+    """The document without its worked examples. A document without any is returned unchanged."""
+    blocks = _find_blocks(text)
     if not blocks:
         return text
     ends = [0, *(block.end() for block in blocks)]
@@ -76,5 +75,5 @@ def without_examples(text: str) -> str:
     return f"{rest}\n" if rest else ""
 
 
-def _found(text: str) -> Sequence[re.Match[str]]:
+def _find_blocks(text: str) -> Sequence[re.Match[str]]:
     return [block for block in _BLOCKS.finditer(text) if block["other"] is None]

@@ -59,7 +59,9 @@ def tasks(split: str, count: int, rules: int = 3, start: int = 0) -> tuple[Task,
 
 
 def splits(train: int = 6, selection: int = 6, test: int = 6, rules: int = 3) -> Splits:
-    return Splits.of(tasks("train", train, rules), tasks("selection", selection, rules), tasks("test", test, rules))
+    return Splits.from_tasks(
+        tasks("train", train, rules), tasks("selection", selection, rules), tasks("test", test, rules)
+    )
 
 
 def agent(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Message:
@@ -78,26 +80,21 @@ def _rules_of(question: str) -> int:
     return 3
 
 
-ROLES = {
-    "tasks that it failed": "analyst_failure",
-    "tasks that it solved": "analyst_success",
-    "have read failed rollouts": "merge_failure",
-    "have read rollouts that succeeded": "merge_success",
-    "proposals learned from failed rollouts": "merge_final",
-    "Choose those that are made": "rank",
-    "Decide how many": "budget",
-    "Write the whole document anew": "rewrite",
-    "the guidance that lasts": "slow",
-    "you write down for yourself what you have learned": "meta",
-    "a list of reminders": "consolidate",
-}
+class Request(tuple[Message, ...]):
+    """The messages of one request to the optimizer, and its stage."""
+
+    stage: str = ""
+
+    @classmethod
+    def tag(cls, messages: Sequence[Message], stage: str) -> "Request":
+        request = cls(messages)
+        request.stage = stage
+        return request
 
 
-def role(messages: Sequence[Message]) -> str:
-    """Which prompt this is."""
-    system = " ".join(messages[0].content.split())
-    (found,) = [name for phrase, name in ROLES.items() if phrase in system]
-    return found
+def role(request: Request) -> str:
+    """The stage of a request."""
+    return request.stage
 
 
 def wanted_rules(text: str) -> list[str]:
@@ -109,10 +106,10 @@ def edit(content: str, op: str = "append", **more: Any) -> dict[str, Any]:
     return {"op": op, "content": content, **more}
 
 
-def analyst(messages: Sequence[Message]) -> dict[str, Any]:
+def analyst(messages: Request) -> dict[str, Any]:
     """Proposes the missing rules, in the form that the prompt asks for."""
     system, asked = messages[0].content, messages[1].content
-    rules = wanted_rules(asked.split("# Failed rollouts", 1)[-1]) if "# Failed rollouts" in asked else []
+    rules = wanted_rules(asked.split("# Failed rollouts", 1)[-1]) if role(messages) == "analyst_failure" else []
     if '"op"' in system:
         items: list[dict[str, Any]] = [edit(f"Obey {name}.") for name in rules]
     elif '"kind"' in system:
@@ -147,7 +144,7 @@ def _parsed(text: str, system: str) -> dict[str, Any]:
     return {"title": "merged", "changes": [], "text": text.split("document:\n", 1)[1]}
 
 
-def optimizer(messages: Sequence[Message]) -> dict[str, Any]:
+def optimizer(messages: Request) -> dict[str, Any]:
     """A sensible optimizer, in all its roles."""
     asked = messages[1].content
     match role(messages):
@@ -174,16 +171,17 @@ def optimizer(messages: Sequence[Message]) -> dict[str, Any]:
             raise AssertionError(other)
 
 
-Replies = Callable[[Sequence[Message]], Any]
+Replies = Callable[[Request], Any]
 
 
-def optimizer_model(replies: Replies = optimizer, log: list[Sequence[Message]] | None = None) -> ScriptedModel:
+def optimizer_model(replies: Replies = optimizer, log: list[Request] | None = None) -> ScriptedModel:
     """A model that answers with what `replies` returns: as it is if it is a text, else as JSON."""
 
     def script(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Any:
+        request = Request.tag(messages, sampling.stage)
         if log is not None:
-            log.append(tuple(messages))
-        reply = replies(messages)
+            log.append(request)
+        reply = replies(request)
         return reply if isinstance(reply, str | Message) or hasattr(reply, "message") else say(json.dumps(reply))
 
     return ScriptedModel(script, name="scripted-optimizer")
@@ -248,6 +246,7 @@ WORLD = SimpleNamespace(
     rule=rule,
     run=run,
     splits=splits,
+    tag=Request.tag,
     tasks=tasks,
     wanted_rules=wanted_rules,
 )

@@ -26,9 +26,19 @@ with warnings.catch_warnings():
 
 from ludus.reflact.gate import Decision, Gate, Mark, Measure, judge, project
 from ludus.reflact.json_extract import extract_json
-from ludus.reflact.schedule import budget
-from ludus.reflact.splits import counts, divide, parse_ratio, plan_epoch, sample, steps_per_epoch
-from ludus.skill import GUIDANCE, Edit, Skill, apply, guidance, notes, protected_parts, with_guidance, with_notes
+from ludus.reflact.schedule import compute_budget
+from ludus.reflact.splits import compute_sizes, count_epoch_steps, divide, draw_sample, parse_ratio, plan_epoch
+from ludus.skill import (
+    GUIDANCE,
+    Edit,
+    Skill,
+    add_notes,
+    apply_edits,
+    find_protected_parts,
+    read_guidance,
+    read_notes,
+    set_guidance,
+)
 from ludus.types import Task
 
 BLOCK = f"{GUIDANCE.start}\nguide\n{GUIDANCE.end}"
@@ -47,7 +57,7 @@ BLOCK = f"{GUIDANCE.start}\nguide\n{GUIDANCE.end}"
 def test_schedules_are_equal(mode: str, most: int, least: int, total: int):
     theirs = their_scheduler.build_scheduler(mode, most, least, total)
     for step in range(1, total + 3):
-        assert budget(mode, step, total, most=most, least=least) == theirs.step()  # type: ignore[arg-type]
+        assert compute_budget(mode, step, total, most=most, least=least) == theirs.step()  # type: ignore[arg-type]
 
 
 # ---- splits and plans ---------------------------------------------------------------------------------------------
@@ -58,7 +68,7 @@ ratios = st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
 @settings(deadline=None)
 @given(st.integers(0, 500), ratios)
 def test_split_sizes_are_equal(total: int, ratio: tuple[int, int, int]):
-    assert counts(total, ratio) == their_data._compute_split_counts(total, ratio)
+    assert compute_sizes(total, ratio) == their_data._compute_split_counts(total, ratio)
     text = ":".join(map(str, ratio))
     assert parse_ratio(text) == their_data._parse_split_ratio(text)
 
@@ -86,7 +96,7 @@ def test_epoch_plans_are_equal(size: int, batch_size: int, accumulation: int, ep
             return self.train_items
 
     loader = Loader()
-    steps = steps_per_epoch(size, batch_size, accumulation)
+    steps = count_epoch_steps(size, batch_size, accumulation)
     theirs = loader.plan_train_epoch(
         epoch=epoch, steps_per_epoch=steps, accumulation=accumulation, batch_size=batch_size, seed=seed
     )
@@ -96,7 +106,7 @@ def test_epoch_plans_are_equal(size: int, batch_size: int, accumulation: int, ep
         (spec.seed, [item["id"] for item in spec.payload]) for spec in theirs
     ]
     drawn = loader.build_train_batch(batch_size, seed)
-    assert [task.id for task in sample(tasks, batch_size, seed)] == [item["id"] for item in drawn.payload]
+    assert [task.id for task in draw_sample(tasks, batch_size, seed)] == [item["id"] for item in drawn.payload]
 
 
 # ---- the gate -----------------------------------------------------------------------------------------------------
@@ -182,12 +192,12 @@ edits = st.builds(
 def test_lenient_edits_are_equal_but_for_protection(text: str, changes: list[Edit]):
     skill = Skill(text)
     for edit in changes:
-        ours, (report,) = apply(skill, [edit], lenient=True)
+        ours, (report,) = apply_edits(skill, [edit], lenient=True)
         their_text, (their_report,) = their_skill.apply_patch_with_report(
             skill.text, {"edits": [{"op": edit.op, "content": edit.content, "target": edit.target}]}
         )
         status = their_report["status"]
-        damaged = protected_parts(their_text) != protected_parts(skill.text)
+        damaged = find_protected_parts(their_text) != find_protected_parts(skill.text)
         if damaged or (report.status, status) == ("skipped_protected_region", "applied_insert_after"):
             assert report.status == "skipped_protected_region"  # a target that reaches into a region: theirs breaks it
         elif edit.op in ("append", "rename") and status == "skipped_protected_region":
@@ -205,8 +215,8 @@ def test_lenient_edits_are_equal_but_for_protection(text: str, changes: list[Edi
 def test_strict_edits_differ_only_in_what_is_skipped(text: str, changes: list[Edit]):
     skill = Skill(text)
     for edit in changes:
-        strict, (report,) = apply(skill, [edit])
-        lenient, (loose,) = apply(skill, [edit], lenient=True)
+        strict, (report,) = apply_edits(skill, [edit])
+        lenient, (loose,) = apply_edits(skill, [edit], lenient=True)
         if report.applied and loose.applied:
             assert strict == lenient
         if loose.applied and not report.applied:
@@ -224,21 +234,21 @@ def test_strict_edits_differ_only_in_what_is_skipped(text: str, changes: list[Ed
 @settings(deadline=None)
 @given(bodies.filter(lambda text: "\n\n\n" not in text and text.strip()), st.sampled_from(["g", "two\nlines"]))
 def test_new_guidance_and_notes_are_placed_alike(text: str, content: str):
-    assert with_guidance(Skill(text), content).text == their_slow.replace_slow_update_field(text, content)
+    assert set_guidance(Skill(text), content).text == their_slow.replace_slow_update_field(text, content)
     added = [content, content.upper(), "other."]
-    ours = with_notes(Skill(text), added)
+    ours = add_notes(Skill(text), added)
     theirs = their_appendix.append_to_appendix_field(text, added)
     if "\n" not in content:  # a note is one line of ours
         assert ours.text == theirs
-        assert list(notes(ours)) == their_appendix.extract_appendix_notes(theirs)
-    assert guidance(Skill(their_slow.replace_slow_update_field(text, content))) == content
+        assert list(read_notes(ours)) == their_appendix.extract_appendix_notes(theirs)
+    assert read_guidance(Skill(their_slow.replace_slow_update_field(text, content))) == content
 
 
 @settings(deadline=None)
 @given(bodies.filter(str.strip))
 def test_replacing_guidance_keeps_the_rest(text: str):
     start = their_slow.replace_slow_update_field(text, "one")
-    assert with_guidance(Skill(start), "two").text == their_slow.replace_slow_update_field(start, "two")
+    assert set_guidance(Skill(start), "two").text == their_slow.replace_slow_update_field(start, "two")
 
 
 # ---- replies ------------------------------------------------------------------------------------------------------

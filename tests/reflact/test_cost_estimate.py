@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ludus.models.server import Price
-from ludus.reflact.cost_estimate import Assumed, Count, Sizes, batch_sizes, estimate
+from ludus.reflact.cost_estimate import Assumptions, CallCount, Sizes, estimate, list_batch_sizes
 from ludus.reflact.gate import Gate
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.records import Summary
@@ -87,7 +87,7 @@ def test_what_is_likely_comes_true_when_all_goes_as_assumed(world: SimpleNamespa
         return reply
 
     last = summary(world, settings, useless)
-    guess = estimate(settings, sizes_of(settings), Assumed(failing=1.0), analysts=True, prompts=Prompts.load())
+    guess = estimate(settings, sizes_of(settings), Assumptions(failing=1.0), analysts=True, prompts=Prompts.load())
     likely = {(line.role, line.stage): line.calls.likely for line in guess.lines if line.calls.likely}
     assert likely == {(entry.role, entry.stage): entry.calls for entry in last.spent}
 
@@ -97,7 +97,7 @@ def test_tokens_of_rollouts_follow_from_what_is_assumed(world: SimpleNamespace):
     last = summary(world, settings, lambda messages: "no")
     agent = [entry for entry in last.spent if entry.role == "agent"]
     calls, tokens = sum(entry.calls for entry in agent), sum(entry.usage.tokens for entry in agent)
-    assumed = Assumed(opening_tokens=15, reply_tokens=2, skill_tokens=2)
+    assumed = Assumptions(opening_tokens=15, reply_tokens=2, skill_tokens=2)
     guess = estimate(settings, sizes_of(settings), assumed, analysts=True, prompts=Prompts.load())
     each = guess.lines[0].each
     assert each.tokens == 15 + 2 + 2
@@ -105,25 +105,25 @@ def test_tokens_of_rollouts_follow_from_what_is_assumed(world: SimpleNamespace):
 
 
 def test_turns_send_again_what_was_said():
-    assumed = Assumed(turns=3, opening_tokens=100, skill_tokens=50, reply_tokens=10, result_tokens=20)
+    assumed = Assumptions(turns=3, opening_tokens=100, skill_tokens=50, reply_tokens=10, result_tokens=20)
     line = estimate(SMALL, Sizes(4, 2, 2), assumed, analysts=False, prompts=Prompts.load()).lines[0]
     assert (line.each.prompt_tokens, line.each.completion_tokens) == (150 + 180 + 210, 30)
 
 
 def test_money_is_calls_times_tokens_times_price():
     guess = estimate(settled(test=False), Sizes(4, 2, 2), analysts=False, prompts=Prompts.load())
-    likely, most = guess.dollars("agent", Price(prompt=1.0, completion=2.0))
+    likely, most = guess.compute_dollars("agent", Price(prompt=1.0, completion=2.0))
     each = guess.lines[0].each
     one = (each.prompt_tokens + 2 * each.completion_tokens) / 1e6
-    assert likely == pytest.approx(guess.calls("agent").likely * one)
-    assert most == pytest.approx(guess.calls("agent").most * one)
-    assert guess.dollars("agent", Price()) == (0.0, 0.0)
+    assert likely == pytest.approx(guess.count_calls("agent").likely * one)
+    assert most == pytest.approx(guess.count_calls("agent").most * one)
+    assert guess.compute_dollars("agent", Price()) == (0.0, 0.0)
 
 
 def test_a_run_without_analysts_asks_nobody():
     settings = settled(slow=SlowUpdate(enabled=False), memory=False)
     guess = estimate(settings, Sizes(4, 2, 2), analysts=False, prompts=Prompts.load())
-    assert guess.calls("optimizer") == Count()
+    assert guess.count_calls("optimizer") == CallCount()
     assert {line.role for line in guess.lines} == {"agent"}
 
 
@@ -132,4 +132,4 @@ def test_a_run_without_analysts_asks_nobody():
 def test_batches_are_cut_as_the_plan_cuts_them(world: SimpleNamespace, train: int, size: int, together: int):
     settings = settled(batch_size=size, accumulation=together)
     plan = plan_epoch(world.tasks("train", train), 1, batch_size=size, accumulation=together, seed=1)
-    assert batch_sizes(train, settings) == [[len(batch.tasks) for batch in step] for step in plan]
+    assert list_batch_sizes(train, settings) == [[len(batch.tasks) for batch in step] for step in plan]

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ludus.reflact.earlier_runs import Earlier, find
+from ludus.reflact.earlier_runs import EarlierRun, find_earlier_run
 from ludus.types import Usage
 
 CONFIG: dict[str, Any] = {
@@ -44,26 +44,26 @@ def test_the_latest_run_that_is_alike(tmp_path: Path):
     left(tmp_path, "new", 2, CONFIG, line(4), line(4, 0.75))
     left(tmp_path, "other-env", 3, changed("env", name="gsm8k"))
     left(tmp_path, "other-model", 4, changed("model", name="large"))
-    found = find(tmp_path, CONFIG)
+    found = find_earlier_run(tmp_path, CONFIG)
     assert found.run == str(tmp_path / "new")
     assert found.failing == 0.5
-    assert found.each("agent", "rollout") == found.each("agent", "test") == Usage(10, 1)
-    assert found.each("optimizer", "rank") == Usage(20, 1)
-    assert found.each("optimizer", "merge") is None
+    assert found.average_usage("agent", "rollout") == found.average_usage("agent", "test") == Usage(10, 1)
+    assert found.average_usage("optimizer", "rank") == Usage(20, 1)
+    assert found.average_usage("optimizer", "merge") is None
 
 
 def test_another_optimizer_or_other_batches_say_nothing_about_what_it_is_asked(tmp_path: Path):
     left(tmp_path, "run", 1)
     same = {**CONFIG, "optimizer": {"type": "same"}}
     for config in (changed("optimizer", name="other"), same, changed("train", batch_size=8)):
-        found = find(tmp_path, config)
-        assert found.each("agent", "rollout") is not None and found.each("optimizer", "rank") is None
+        found = find_earlier_run(tmp_path, config)
+        assert found.average_usage("agent", "rollout") is not None and found.average_usage("optimizer", "rank") is None
     left(tmp_path, "later", 2, same)
-    assert find(tmp_path, same).each("optimizer", "rank") is not None
+    assert find_earlier_run(tmp_path, same).average_usage("optimizer", "rank") is not None
 
 
 def test_what_cannot_be_read_is_passed_over(tmp_path: Path):
-    assert find(tmp_path / "nowhere", CONFIG) == Earlier()
+    assert find_earlier_run(tmp_path / "nowhere", CONFIG) == EarlierRun()
     left(tmp_path, "good", 1)
     left(tmp_path, "damaged", 2)
     (tmp_path / "damaged" / "config.json").write_text("{")
@@ -72,4 +72,4 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path):
     with (tmp_path / "good" / "steps.jsonl").open("a") as file:
         file.write('{"record": "st')  # it goes on
     os.utime(tmp_path / "good" / "steps.jsonl", (1, 1))
-    assert find(tmp_path, CONFIG).run == str(tmp_path / "good")
+    assert find_earlier_run(tmp_path, CONFIG).run == str(tmp_path / "good")

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.reflact.gate import Decision, Gate, Judged, Mark, Measure, beats, density, judge, project, score
+from ludus.reflact.gate import Contender, Decision, Gate, Mark, Measure, beats, compute_density, judge, project, score
 from ludus.skill import GUIDANCE, Skill
 
 
-def held(name: str, *hards: float, soft: tuple[float, ...] | None = None, first: int = 0) -> Judged:
+def held(name: str, *hards: float, soft: tuple[float, ...] | None = None, first: int = 0) -> Contender:
     """A skill that was judged on items `first`, `first + 1`, …"""
     skill = Skill(name)
     marks = {f"item-{first + n}": Mark(hard, soft[n] if soft else hard) for n, hard in enumerate(hards)}
@@ -85,10 +85,10 @@ def test_a_margin_and_no_regression_make_the_gate_stricter():
 
 def test_density_counts_leading_words_outside_of_protected_regions():
     text = "Always check the inputs and never mix up proxy values."
-    assert density(text) == pytest.approx(2 / 10)
-    assert density(f"{text}\n\n{GUIDANCE.start}\nmust must must\n{GUIDANCE.end}\n") == pytest.approx(2 / 10)
-    assert density("") == 0.0
-    assert density("Do it. DO it", ["do"]) == 0.5
+    assert compute_density(text) == pytest.approx(2 / 10)
+    assert compute_density(f"{text}\n\n{GUIDANCE.start}\nmust must must\n{GUIDANCE.end}\n") == pytest.approx(2 / 10)
+    assert compute_density("") == 0.0
+    assert compute_density("Do it. DO it", ["do"]) == 0.5
 
 
 def test_the_density_bonus_lets_a_candidate_win_at_equal_accuracy():

@@ -12,11 +12,11 @@ from msgspec import Meta, Struct
 
 from ludus.errors import ModelError
 from ludus.models.scripted import ScriptedModel, say
-from ludus.reflact.journal import InMemory, Journal, Store
+from ludus.reflact.journal import Journal
 from ludus.reflact.optimizer import CALLS, CallRecord, Optimizer
 from ludus.reflact.prompt_templates import Prompts
-from ludus.reflact.records import Unusable
-from ludus.store import RunDir
+from ludus.reflact.records import UnusableReply
+from ludus.store import MemoryStore, RunDir, Store
 from ludus.types import Completion, Finish, Message, Sampling, ToolSpec
 
 
@@ -36,7 +36,7 @@ class Asked:
         self.heard: list[tuple[Message, ...]] = []
         self.sampled: list[Sampling] = []
         self.journal = Journal()
-        self.store = store or InMemory()
+        self.store = store or MemoryStore()
         self.optimizer = Optimizer(
             ScriptedModel(self._play, name="m"), Prompts.load(), self.store, self.journal, tries=tries, reply_tokens=99
         )
@@ -49,10 +49,10 @@ class Asked:
             raise reply
         return reply if isinstance(reply, str | Completion) else json.dumps(reply)
 
-    def ask(self, place: str = "1", **more: Any) -> Answer | Unusable:
+    def ask(self, place: str = "1", **more: Any) -> Answer | UnusableReply:
         return asyncio.run(self._ask(place, **more))
 
-    async def _ask(self, place: str, **more: Any) -> Answer | Unusable:
+    async def _ask(self, place: str, **more: Any) -> Answer | UnusableReply:
         return await self.optimizer.ask(
             "consolidate", VALUES, Answer, stage="s", place=place, otherwise="nothing was done", **more
         )
@@ -63,7 +63,7 @@ def test_a_good_reply_is_read_whatever_stands_around_it():
     assert asked.ask() == Answer(7)
     (system, user) = asked.heard[0]
     assert (system.role, user.role) == ("system", "user")
-    assert asked.journal.spent()[0].calls == 1
+    assert asked.journal.sum_costs()[0].calls == 1
 
 
 def test_a_bad_reply_is_sent_back_with_what_is_wrong_with_it():
@@ -76,17 +76,17 @@ def test_a_bad_reply_is_sent_back_with_what_is_wrong_with_it():
     assert "$.number" in second[3].content
     assert "no JSON object" in third[3].content
     assert len(third) == 4  # only the last bad reply is shown again
-    assert asked.journal.events() == ()
+    assert asked.journal.list_events() == ()
 
 
 def test_a_reply_that_stays_bad_is_a_recorded_event_and_not_a_crash():
     asked = Asked({"number": -1}, {"number": -1}, {"number": -2})
     result = asked.ask()
-    assert isinstance(result, Unusable)
+    assert isinstance(result, UnusableReply)
     assert (result.stage, result.place, result.tries, result.consequence) == ("s", "1", 3, "nothing was done")
     assert "number" in result.problem
-    assert asked.journal.events() == (result,)
-    assert asked.journal.spent()[0].calls == 3
+    assert asked.journal.list_events() == (result,)
+    assert asked.journal.sum_costs()[0].calls == 3
 
 
 def test_a_reply_of_the_right_type_can_still_be_refused():
@@ -117,13 +117,13 @@ def test_a_reply_is_found_again_and_not_asked_for(tmp_path: Path):
         again = Asked(store=run)
         assert again.ask() == Answer(1)
         assert again.heard == []
-        assert again.journal.spent() == first.journal.spent()
-        kept = [msgspec.json.decode(body, type=CallRecord) for _, body in run.records(CALLS)]
+        assert again.journal.sum_costs() == first.journal.sum_costs()
+        kept = [msgspec.json.decode(body, type=CallRecord) for _, body in run.read_records(CALLS)]
     assert [(c.stage, c.place, c.attempt, c.prompt, c.model) for c in kept] == [
         ("s", "1", 1, "consolidate", "m"),
         ("s", "1", 2, "consolidate", "m"),
     ]
-    assert kept[0].prompt_hash == Prompts.load().hash("consolidate")
+    assert kept[0].prompt_hash == Prompts.load().get_hash("consolidate")
     assert kept[1].messages == first.heard[1]
     assert kept[0].sampling.max_tokens == 99
 
@@ -155,7 +155,7 @@ def test_a_server_that_refuses_one_conversation_makes_that_reply_unusable():
     asked = Asked({"number": 1}, ModelError("content filter", retryable=False))
     asked.ask()
     result = asked.ask("2")
-    assert isinstance(result, Unusable)
+    assert isinstance(result, UnusableReply)
     assert "refused it: content filter" in result.problem
 
 
@@ -171,7 +171,7 @@ def test_requests_are_limited():
         return '{"number": 1}'
 
     async def ask_many() -> None:
-        optimizer = Optimizer(ScriptedModel(slowly), Prompts.load(), InMemory(), Journal(), concurrency=2)
+        optimizer = Optimizer(ScriptedModel(slowly), Prompts.load(), MemoryStore(), Journal(), concurrency=2)
         asks = [optimizer.ask("consolidate", VALUES, Answer, stage="s", place=str(n), otherwise="") for n in range(9)]
         assert await asyncio.gather(*asks) == [Answer(1)] * 9
 

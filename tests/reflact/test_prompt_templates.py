@@ -8,7 +8,7 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.reflact.items import Document, Suggestion
-from ludus.reflact.prompt_templates import Prompts, fields
+from ludus.reflact.prompt_templates import Prompts, find_fields
 from ludus.reflact.stages import aggregate, appendix, reflect, select, update
 from ludus.reflact.stages import optimizer_memory as meta
 from ludus.reflact.stages import slow_update as slow
@@ -20,11 +20,11 @@ PARTS = {"item_edit", "item_suggestion", "item_document", "notes", "reask"}
 
 @pytest.mark.parametrize("name", OURS.names)
 def test_a_prompt_renders_with_exactly_its_fields(name: str):
-    values = {field: f"<{field}>" for field in fields(OURS.text(name))}
+    values = {field: f"<{field}>" for field in find_fields(OURS.get_text(name))}
     if name in PARTS:
-        rendered = OURS.part(name, **values)
+        rendered = OURS.render_part(name, **values)
     else:
-        system, message = OURS.messages(name, values)
+        system, message = OURS.render_messages(name, values)
         assert (system.role, message.role) == ("system", "user")
         rendered = system.content + message.content
     assert "{{" not in rendered
@@ -33,27 +33,29 @@ def test_a_prompt_renders_with_exactly_its_fields(name: str):
 
 def test_a_missing_or_unused_field_is_an_error():
     with pytest.raises(ValueError, match=r"missing \['problem'\]"):
-        OURS.part("reask")
+        OURS.render_part("reask")
     with pytest.raises(ValueError, match=r"does not use \['colour'\]"):
-        OURS.part("reask", problem="x", colour="red")
-    values = dict.fromkeys(fields(OURS.text("rank")), "")
+        OURS.render_part("reask", problem="x", colour="red")
+    values = dict.fromkeys(find_fields(OURS.get_text("rank")), "")
     with pytest.raises(ValueError, match="does not use"):
-        OURS.messages("rank", {**values, "more": ""})
+        OURS.render_messages("rank", {**values, "more": ""})
     del values["skill"]
     with pytest.raises(ValueError, match=r"missing \['skill'\]"):
-        OURS.messages("rank", values)
+        OURS.render_messages("rank", values)
 
 
 def test_values_are_never_read_as_templates():
-    assert OURS.part("reask", problem="{{problem}} {{other}}").startswith("Your reply cannot be used: {{problem}} {{o")
+    assert OURS.render_part("reask", problem="{{problem}} {{other}}").startswith(
+        "Your reply cannot be used: {{problem}} {{o"
+    )
 
 
 def test_a_folder_overrides_prompts_by_name(tmp_path: Path):
     (tmp_path / "reask.md").write_text("No: {{problem}}")
     changed = Prompts.load(tmp_path)
-    assert changed.part("reask", problem="x") == "No: x"
-    assert changed.text("rank") == OURS.text("rank")
-    assert changed.hash("reask") != OURS.hash("reask")
+    assert changed.render_part("reask", problem="x") == "No: x"
+    assert changed.get_text("rank") == OURS.get_text("rank")
+    assert changed.get_hash("reask") != OURS.get_hash("reask")
     assert changed.digest != OURS.digest == Prompts.load().digest
 
 
@@ -76,7 +78,7 @@ def test_a_folder_within_it_is_for_one_environment(tmp_path: Path):
     (tmp_path / "reask.md").write_text("For all: {{problem}}")
     (tmp_path / "orders").mkdir()
     (tmp_path / "orders" / "reask.md").write_text("For orders: {{problem}}")
-    said = {env: Prompts.load(tmp_path, env).part("reask", problem="no") for env in ("", "orders", "gsm8k")}
+    said = {env: Prompts.load(tmp_path, env).render_part("reask", problem="no") for env in ("", "orders", "gsm8k")}
     assert said == {"": "For all: no", "orders": "For orders: no", "gsm8k": "For all: no"}
 
 
@@ -105,7 +107,7 @@ REPLIES = {
 
 @pytest.mark.parametrize("name", REPLIES)
 def test_the_examples_in_a_prompt_are_replies_that_the_code_accepts(name: str):
-    (example,) = re.findall(r"```json\n(.*?)```", OURS.text(name), re.DOTALL)
+    (example,) = re.findall(r"```json\n(.*?)```", OURS.get_text(name), re.DOTALL)
     lines = example.splitlines() if name == "item_edit" else [example]
     for line in lines:
         value = msgspec.json.decode(line, type=REPLIES[name])

@@ -28,7 +28,7 @@ from ludus.reflact.trainer import train
 from ludus.reflact.training_run import Resources, read_records
 from ludus.rollout import RunOptions
 from ludus.store import RunDir
-from ludus.types import Message, Rollout, to_json
+from ludus.types import Message, Rollout, Sampling, to_json
 
 KILLS = int(os.environ.get("LUDUS_KILLS", "25"))
 
@@ -102,7 +102,7 @@ class Mortal:
 
     def __init__(self, run: RunDir, life: Life) -> None:
         self._run, self._life = run, life
-        self.get, self.get_record, self.scores = run.get, run.get_record, run.scores
+        self.get, self.get_record, self.read_scores = run.get, run.get_record, run.read_scores
 
     def keep(self, key: str, rollout: Rollout) -> Rollout:
         self._life.passes()
@@ -127,11 +127,11 @@ async def work(world: SimpleNamespace, path: Path, settings: TrainSettings, life
         life.passes()
         return world.agent(*asked)
 
-    async def optimizer(messages: Sequence[Message], *rest: Any) -> Any:
+    async def optimizer(messages: Sequence[Message], tools: Any, sampling: Sampling) -> Any:
         for _ in range(random.randrange(4)):
             await asyncio.sleep(0)
         life.passes()
-        reply = moody(world, messages)
+        reply = moody(world, world.tag(messages, sampling.stage))
         return reply if isinstance(reply, str) else msgspec.json.encode(reply).decode()
 
     seen: list[Record] = []
@@ -171,7 +171,7 @@ def timeless(records: Sequence[Record]) -> list[bytes]:
 def left_behind(path: Path) -> tuple[list[bytes], set[str], set[str]]:
     """What a run directory holds: its records, and the addresses of its calls and rollouts."""
     with RunDir.read(path) as run:
-        return timeless(list(read_records(run))), {key for key, _ in run.records(CALLS)}, set(run.scores())
+        return timeless(list(read_records(run))), {key for key, _ in run.read_records(CALLS)}, set(run.read_scores())
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.reflact.schedule import Schedule, budget
+from ludus.reflact.schedule import Schedule, compute_budget
 
 
 def curve(schedule: Schedule, most: int, least: int, total: int) -> list[int]:
-    return [budget(schedule, step, total, most=most, least=least) for step in range(1, total + 1)]
+    return [compute_budget(schedule, step, total, most=most, least=least) for step in range(1, total + 1)]
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_a_budget_falls_and_stays_within_its_limits(schedule: Schedule, least: i
     values = curve(schedule, most, least, total)
     assert all(least <= value <= most for value in values)
     assert values == sorted(values, reverse=True)
-    assert budget(schedule, total + 5, total, most=most, least=least) == values[-1]
+    assert compute_budget(schedule, total + 5, total, most=most, least=least) == values[-1]

@@ -14,23 +14,23 @@ from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.reflact.splits import (
     DataSettings,
-    Finished,
-    Sealed,
+    FinishedSkills,
+    SealedTasks,
     Splits,
-    counts,
+    compute_sizes,
+    count_epoch_steps,
+    derive_slow_seed,
     divide,
-    load,
+    draw_sample,
+    load_splits,
     parse_ratio,
     plan_epoch,
-    sample,
-    slow_seed,
-    steps_per_epoch,
 )
 from ludus.sandbox import SandboxSpec
 from ludus.skill import Skill
 from ludus.types import Task, canonical
 
-DONE = Finished(Skill("a"), Skill("b"), Skill("c"))
+DONE = FinishedSkills(Skill("a"), Skill("b"), Skill("c"))
 
 
 def tasks(count: int, name: str = "t") -> list[Task]:
@@ -50,7 +50,7 @@ class Pool(Env, frozen=True):
 
 @pytest.mark.parametrize(("total", "sizes"), [(10, (2, 1, 7)), (7, (1, 1, 5)), (3, (1, 0, 2)), (177, (35, 18, 124))])
 def test_split_sizes_are_those_of_the_original(total: int, sizes: tuple[int, int, int]):
-    assert counts(total, (2, 1, 7)) == sizes
+    assert compute_sizes(total, (2, 1, 7)) == sizes
 
 
 @settings(deadline=None)
@@ -58,7 +58,7 @@ def test_split_sizes_are_those_of_the_original(total: int, sizes: tuple[int, int
 def test_every_task_is_in_exactly_one_part(total: int, ratio: tuple[int, int, int], seed: int):
     parts = divide(range(total), ratio, seed)
     assert sorted(item for part in parts for item in part) == list(range(total))
-    assert tuple(map(len, parts)) == counts(total, ratio)
+    assert tuple(map(len, parts)) == compute_sizes(total, ratio)
     assert all(abs(len(part) - total * weight / sum(ratio)) < 1 for part, weight in zip(parts, ratio, strict=True))
     assert divide(range(total), ratio, seed) == parts
 
@@ -74,7 +74,7 @@ def test_a_ratio_is_three_positive_numbers(text: str):
 
 
 def test_the_test_split_is_out_of_reach_until_training_is_over():
-    sealed = Sealed(tasks(3, "secret"))
+    sealed = SealedTasks(tasks(3, "secret"))
     assert len(sealed) == 3
     assert "secret" not in repr(sealed) + str(vars(type(sealed)))
     for look in (iter, list, msgspec.json.encode, canonical, lambda it: it[0], lambda it: it.tasks):
@@ -86,7 +86,7 @@ def test_the_test_split_is_out_of_reach_until_training_is_over():
 
 
 def test_a_sealed_split_is_recognised_by_its_digest():
-    assert Sealed(tasks(2)).digest == Sealed(tasks(2)).digest != Sealed(tasks(3)).digest
+    assert SealedTasks(tasks(2)).digest == SealedTasks(tasks(2)).digest != SealedTasks(tasks(3)).digest
 
 
 # ---- checks -------------------------------------------------------------------------------------------------------
@@ -94,56 +94,56 @@ def test_a_sealed_split_is_recognised_by_its_digest():
 
 def test_an_empty_selection_split_is_refused_in_words():
     with pytest.raises(ConfigError, match=r"selection split is empty \(train 1, selection 0, test 2\)"):
-        Splits.of(*divide(tasks(3), (2, 1, 7), 0))
+        Splits.from_tasks(*divide(tasks(3), (2, 1, 7), 0))
     with pytest.raises(ConfigError, match="train split is empty"):
-        Splits.of([], tasks(1), [])
+        Splits.from_tasks([], tasks(1), [])
 
 
 def test_ids_must_be_unique_in_a_split():
     with pytest.raises(ConfigError, match="unique in the train split; these are not: 't0'"):
-        Splits.of([*tasks(2), tasks(1)[0]], tasks(1, "s"))
+        Splits.from_tasks([*tasks(2), tasks(1)[0]], tasks(1, "s"))
 
 
 def test_a_task_in_two_splits_is_refused_or_dropped_where_it_is_seen_first():
     leaked = Task(id="other", prompt="t 1", answer=1)
     with pytest.raises(ConfigError, match="1 tasks of the train split are also in the test split: 't1'"):
-        Splits.of(tasks(3), tasks(2, "s"), [leaked])
-    dropped = Splits.of(tasks(3), tasks(2, "s"), [leaked], overlap="drop")
+        Splits.from_tasks(tasks(3), tasks(2, "s"), [leaked])
+    dropped = Splits.from_tasks(tasks(3), tasks(2, "s"), [leaked], overlap="drop")
     assert [task.id for task in dropped.train] == ["t0", "t2"]
     assert len(dropped.test) == 1
 
 
 def test_tasks_without_an_answer_may_have_equal_prompts_but_not_equal_ids():
     games = [Task(id=f"game-{n}", prompt="Play.") for n in range(3)]
-    Splits.of(games[:1], games[1:2], games[2:])
+    Splits.from_tasks(games[:1], games[1:2], games[2:])
     with pytest.raises(ConfigError, match="also in"):
-        Splits.of(games[:2], games[1:2], games[2:])
+        Splits.from_tasks(games[:2], games[1:2], games[2:])
 
 
 def test_equal_splits_have_equal_digests():
-    one = Splits.of(tasks(3), tasks(2, "s"), tasks(2, "x"))
-    assert one.digest == Splits.of(tasks(3), tasks(2, "s"), tasks(2, "x")).digest
-    assert one.digest != Splits.of(tasks(3), tasks(2, "s"), tasks(3, "x")).digest
+    one = Splits.from_tasks(tasks(3), tasks(2, "s"), tasks(2, "x"))
+    assert one.digest == Splits.from_tasks(tasks(3), tasks(2, "s"), tasks(2, "x")).digest
+    assert one.digest != Splits.from_tasks(tasks(3), tasks(2, "s"), tasks(3, "x")).digest
 
 
 # ---- where they come from -----------------------------------------------------------------------------------------
 
 
 def test_splits_by_ratio_come_from_one_pool_and_say_what_they_are_for():
-    splits = load(Pool(), DataSettings(ratio="2:1:1"))
+    splits = load_splits(Pool(), DataSettings(ratio="2:1:1"))
     assert (len(splits.train), len(splits.selection), len(splits.test)) == (10, 5, 5)
     assert {task.split for task in splits.selection} == {"selection"}
-    assert load(Pool(), DataSettings(ratio="2:1:1")).digest == splits.digest
-    assert load(Pool(), DataSettings(ratio="2:1:1", seed=1)).digest != splits.digest
-    pooled = load(Pool(), DataSettings(ratio="2:1:1", pool=("train", "test")))
+    assert load_splits(Pool(), DataSettings(ratio="2:1:1")).digest == splits.digest
+    assert load_splits(Pool(), DataSettings(ratio="2:1:1", seed=1)).digest != splits.digest
+    pooled = load_splits(Pool(), DataSettings(ratio="2:1:1", pool=("train", "test")))
     assert len(pooled.train) == 13
 
 
 def test_splits_of_the_environment_and_a_limit():
-    splits = load(Pool(), DataSettings(mode="splits", limit=5))
+    splits = load_splits(Pool(), DataSettings(mode="splits", limit=5))
     assert (len(splits.train), len(splits.selection), len(splits.test)) == (5, 4, 5)
     with pytest.raises(ConfigError, match="no tasks in split 'val'"):
-        load(Pool(), DataSettings(mode="splits", selection="val"))
+        load_splits(Pool(), DataSettings(mode="splits", selection="val"))
 
 
 def test_splits_from_folders(tmp_path: Path):
@@ -152,14 +152,14 @@ def test_splits_from_folders(tmp_path: Path):
         rows = [{"id": f"{name}{n}", "prompt": f"{name} {n}"} for n in range(2)]
         text = json.dumps(rows) if name != "test" else "\n".join(map(json.dumps, rows))
         (tmp_path / name / f"items.{'jsonl' if name == 'test' else 'json'}").write_text(text)
-    splits = load(Pool(), DataSettings(mode="folder", folder=str(tmp_path)))
+    splits = load_splits(Pool(), DataSettings(mode="folder", folder=str(tmp_path)))
     assert [task.id for task in splits.selection] == ["val0", "val1"]
     assert [task.id for task in splits.test.unseal(DONE)] == ["test0", "test1"]
     (tmp_path / "train" / "items.json").write_text("[{]")
     with pytest.raises(ConfigError, match="has no tasks that can be read"):
-        load(Pool(), DataSettings(mode="folder", folder=str(tmp_path)))
+        load_splits(Pool(), DataSettings(mode="folder", folder=str(tmp_path)))
     with pytest.raises(ConfigError, match="must be a folder"):
-        load(Pool(), DataSettings(mode="folder", folder=str(tmp_path / "no")))
+        load_splits(Pool(), DataSettings(mode="folder", folder=str(tmp_path / "no")))
 
 
 # ---- plans --------------------------------------------------------------------------------------------------------
@@ -168,14 +168,14 @@ def test_splits_from_folders(tmp_path: Path):
 def test_seeds_are_those_of_the_original():
     plan = plan_epoch(tasks(10), 2, batch_size=3, accumulation=2, seed=42)
     assert [[batch.seed for batch in step] for step in plan] == [[2043, 2044], [2045, 2046]]
-    assert slow_seed(42, 3) == 6042
+    assert derive_slow_seed(42, 3) == 6042
 
 
 @settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 4), st.integers(1, 4))
 def test_an_epoch_sees_every_task_once_and_no_batch_is_empty(size: int, batch: int, accumulation: int, epoch: int):
     plan = plan_epoch(tasks(size), epoch, batch_size=batch, accumulation=accumulation, seed=7)
-    assert len(plan) == steps_per_epoch(size, batch, accumulation)
+    assert len(plan) == count_epoch_steps(size, batch, accumulation)
     flat = [part for step in plan for part in step]
     assert all(0 < len(part.tasks) <= batch for part in flat)
     seen = [task.id for part in flat for task in part.tasks]
@@ -184,9 +184,9 @@ def test_an_epoch_sees_every_task_once_and_no_batch_is_empty(size: int, batch: i
 
 
 def test_a_sample_is_drawn_without_putting_back():
-    drawn = sample(tasks(9), 5, 3)
+    drawn = draw_sample(tasks(9), 5, 3)
     assert len({task.id for task in drawn}) == 5
-    assert len(sample(tasks(2), 5, 3)) == 2
+    assert len(draw_sample(tasks(2), 5, 3)) == 2
 
 
 def test_the_world_of_the_other_tests_is_in_order(world: SimpleNamespace):

@@ -11,22 +11,22 @@ import msgspec
 import pytest
 
 from ludus.errors import BudgetExhausted, ConfigError, ModelError
-from ludus.models.ledger import Budget, Ledger, Metered
+from ludus.models.ledger import Budget, Ledger, MeteredModel
 from ludus.models.scripted import ScriptedModel, say
 from ludus.reflact.gate import Decision, Gate, Measure
-from ludus.reflact.items import credited
-from ludus.reflact.journal import Progress
+from ludus.reflact.items import credit_item
+from ludus.reflact.journal import StageProgress
 from ludus.reflact.measure import Outage
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import (
     Baseline,
     EpochEnd,
-    Held,
+    MeasuredSkill,
     Record,
     Reflection,
     Step,
     Summary,
-    total,
+    add_costs,
 )
 from ludus.reflact.splits import Splits
 from ludus.reflact.train_settings import Appendix, SlowUpdate, TrainSettings
@@ -342,7 +342,7 @@ def test_forced_guidance_that_helps_competes_for_best_at_the_end(world: SimpleNa
 
 def test_a_measure_of_another_text_cannot_be_held():
     with pytest.raises(ValueError, match="another text"):
-        Held(Skill("a"), "x", measure=Measure(Skill("b").hash))
+        MeasuredSkill(Skill("a"), "x", measure=Measure(Skill("b").hash))
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_pair_policies(world: SimpleNamespace, policy: Any, expected: set[str]):
 
         async def reflect(self, view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> tuple[Reflection, ...]:
             tasks = tuple([rollout.task.id async for rollout in rollouts])
-            items = (credited(Edit("append", "Obey RULE-0."), "failure", tasks),) if view.epoch == 2 else ()
+            items = (credit_item(Edit("append", "Obey RULE-0."), "failure", tasks),) if view.epoch == 2 else ()
             return (Reflection("failure", tasks, items),)
 
     records = world.run(
@@ -553,7 +553,7 @@ def test_a_spent_budget_stops_the_run_which_goes_on_with_a_larger_one(world: Sim
     def limited(calls: int | None) -> list[Record]:
         ledger = Ledger(Budget(calls=calls))
         policy = world.policy()
-        metered = Metered(policy.model, ledger, "agent")
+        metered = MeteredModel(policy.model, ledger, "agent")
         return world.run(
             policy=world.policy(script=lambda m, t, s: metered.complete(m, t, s)), resources=Resources(store=store)
         )
@@ -578,9 +578,9 @@ def test_an_optimizer_that_is_down_stops_the_run(world: SimpleNamespace):
 def test_what_is_spent_adds_up(world: SimpleNamespace):
     records = world.run()
     end = summary(records)
-    last = total(*[r.spent for r in records if not isinstance(r, Summary)])
+    last = add_costs(*[r.spent for r in records if not isinstance(r, Summary)])
     tested = [entry for entry in end.spent if entry.stage == "test"]
-    assert total(last, tested) == end.spent
+    assert add_costs(last, tested) == end.spent
     assert sum(entry.calls for entry in tested) == 12
     by_stage = {(entry.role, entry.stage): entry.calls for entry in end.spent}
     assert by_stage["agent", "baseline"] == 6
@@ -666,9 +666,9 @@ def test_skills_that_are_compared_run_side_by_side(world: SimpleNamespace):
 
 
 def test_progress_is_told_while_a_stage_runs(world: SimpleNamespace):
-    told: list[Progress] = []
+    told: list[StageProgress] = []
     world.run(resources=Resources(watch=told.append))
-    assert told[0] == Progress(0, 0, "baseline", 1, 6)
+    assert told[0] == StageProgress(0, 0, "baseline", 1, 6)
     stages = {(p.epoch, p.step, p.stage) for p in told}
     assert {(1, 1, "rollout"), (1, 2, "evaluate"), (2, 4, "slow"), (2, 4, "test")} <= stages
     assert all(1 <= p.done <= p.total for p in told if p.total)
@@ -684,7 +684,7 @@ def test_a_run_that_is_asked_to_stop_ends_before_its_summary_and_can_go_on(world
         stop = asyncio.Event()
         seen: list[Record] = []
 
-        def watch(progress: Progress) -> None:
+        def watch(progress: StageProgress) -> None:
             if progress.step == 2 and progress.stage == stage:
                 stop.set()
 
@@ -737,7 +737,7 @@ def test_settings_with_a_mistake_are_refused_before_anything_runs(world: SimpleN
 
 
 def test_an_empty_test_split_is_refused_unless_no_test_is_wanted(world: SimpleNamespace):
-    splits = Splits.of(world.tasks("train", 3), world.tasks("selection", 3))
+    splits = Splits.from_tasks(world.tasks("train", 3), world.tasks("selection", 3))
     with pytest.raises(ConfigError, match="test split is empty"):
         world.run(splits=splits)
     assert summary(world.run(splits=splits, settings=replace(world.SETTINGS, test=False))).best.test is None
@@ -758,7 +758,7 @@ class Copyist(Proposer):
 
     async def reflect(self, view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> tuple[Reflection, ...]:
         failed = [r async for r in rollouts if r.score is not None and not r.score.passed]
-        edits = tuple(credited(Edit("append", f"Obey {r.task.answer}."), "failure", [r.task.id]) for r in failed)
+        edits = tuple(credit_item(Edit("append", f"Obey {r.task.answer}."), "failure", [r.task.id]) for r in failed)
         return (Reflection("failure", tuple(r.task.id for r in failed), edits),)
 
 
@@ -795,7 +795,7 @@ def test_the_agent_and_the_optimizer_are_two_models(world: SimpleNamespace):
     def optimizer(messages: Sequence[Message], tools: Any, sampling: Any) -> Message:
         asked["optimizer"] += 1
         assert "question" not in messages[0].content
-        return say(json.dumps(world.optimizer(messages)))
+        return say(json.dumps(world.optimizer(world.tag(messages, sampling.stage))))
 
     end = summary(world.run(optimizer=ScriptedModel(optimizer, name="o")))
     assert asked["optimizer"] == sum(entry.calls for entry in end.spent if entry.role == "optimizer")

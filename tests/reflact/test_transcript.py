@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.reflact.transcript import fit, heading, shortened, transcript
+from ludus.reflact.transcript import fit_texts, render_heading, render_transcript, shorten
 from ludus.types import (
     Call,
     Completion,
@@ -35,7 +35,7 @@ def rollout(answer: object = "42", feedback: str = "off by one", text: str = "It
 
 
 def test_a_transcript_tells_the_task_the_verdict_and_every_turn():
-    assert transcript(rollout(), reference=True, title="Rollout 1").splitlines() == [
+    assert render_transcript(rollout(), reference=True, title="Rollout 1").splitlines() == [
         "### Rollout 1",
         "Task: What is it?",
         "Type: sums",
@@ -50,22 +50,22 @@ def test_a_transcript_tells_the_task_the_verdict_and_every_turn():
 
 
 def test_the_reference_is_shown_only_on_request():
-    assert "42" not in transcript(rollout(), reference=False)
-    assert '{"n":[42]}' in heading(rollout({"n": [42]}), reference=True)
-    assert "verifier" not in heading(rollout(None), reference=True)
+    assert "42" not in render_transcript(rollout(), reference=False)
+    assert '{"n":[42]}' in render_heading(rollout({"n": [42]}), reference=True)
+    assert "verifier" not in render_heading(rollout(None), reference=True)
 
 
 def test_a_text_that_is_too_long_keeps_its_ends_and_says_what_is_missing():
-    text = shortened("a" * 500 + "b" * 500, 100)
+    text = shorten("a" * 500 + "b" * 500, 100)
     assert text.startswith("a" * 40 + "\n[… 900 characters left out …]\n")
     assert text.endswith("b" * 60)
-    assert shortened("short", 100) == "short"
-    assert shortened("abc", 0) == "\n[… 3 characters left out …]\n"
+    assert shorten("short", 100) == "short"
+    assert shorten("abc", 0) == "\n[… 3 characters left out …]\n"
 
 
 def test_one_huge_transcript_does_not_crowd_out_the_short_ones():
     short, huge = "s" * 100, "h" * 1_000_000
-    kept = fit([short, huge, short], tokens=1000)
+    kept = fit_texts([short, huge, short], tokens=1000)
     assert kept[0] == kept[2] == short
     assert 3000 < len(kept[1]) < 4000
 
@@ -74,7 +74,7 @@ def test_one_huge_transcript_does_not_crowd_out_the_short_ones():
 @given(st.lists(st.integers(0, 3000), max_size=8), st.integers(1, 1000))
 def test_transcripts_fit_their_budget_together(sizes: list[int], tokens: int):
     texts = ["x" * size for size in sizes]
-    kept = fit(texts, tokens)
+    kept = fit_texts(texts, tokens)
     assert sum(text.count("x") for text in kept) <= max(tokens * 4, 0)
     if sum(sizes) <= tokens * 4:
         assert kept == texts

@@ -1,5 +1,6 @@
-"""ReflACT: training in words. The skill document of a frozen agent is trained with the discipline of an optimizer.
+"""ReflACT: train the skill document of an agent whose model stays the same.
 
-Read `train.py` first: six stages and one loop. `records.py` has the nouns, `settings.py` the options, `proposer.py` the
-seam for other sources of ideas, `data.py` the splits.
+Read `trainer.py` first: six stages and one loop. `stages/` has one module per stage, `records.py` the types,
+`train_settings.py` the settings, `splits.py` the data, `proposers/` the base class for sources of edits, `report/` the
+files that a run writes.
 """

@@ -1,8 +1,8 @@
-"""What calls took in an earlier run, so that an estimate need not assume it.
+"""The tokens per call of an earlier run, for estimates.
 
-The runs in one folder are looked through, the latest first, for one in the same environment with the same agent. Only
-its `config.json` and `steps.jsonl` are read. What the optimizer was asked is taken over only if the optimizer and the
-sizes of batches are the same too. A run that cannot be read is passed over: it is there to help, not to be judged.
+The runs in one folder are searched, the latest first, for one with the same environment and the same agent. Only its
+`config.json` and `steps.jsonl` are read. The optimizer's calls are used only if the optimizer and the batch sizes are
+the same too. A run that cannot be read is skipped.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,30 +12,30 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ludus.reflact.records import BatchReport, Spent, pooled, total
+from ludus.reflact.records import BatchReport, StageCost, add_costs, pool_scores
 from ludus.reflact.report.run_files import STEPS
 from ludus.store import CONFIG
 from ludus.types import Usage
 
-_MOST = 50
-"""Runs that are looked at."""
+_MAX_RUNS = 50
+"""The largest number of runs to look at."""
 _SIZES = ("update_mode", "batch_size", "minibatch_size", "merge_batch_size", "trajectory_tokens")
 
-Record = Mapping[str, Any]
-"""The settings of a run, as they are recorded."""
+ConfigRecord = Mapping[str, Any]
+"""The recorded settings of a run."""
 
 
-class Earlier(Struct, frozen=True):
-    """What is known from an earlier run."""
+class EarlierRun(Struct, frozen=True):
+    """The measured usage of an earlier run."""
 
     run: str = ""
-    """Its directory; empty if there was none."""
-    spent: tuple[Spent, ...] = ()
+    """The run directory; empty if there is no earlier run."""
+    spent: tuple[StageCost, ...] = ()
     failing: float | None = None
     """The share of its train rollouts that failed."""
 
-    def each(self, role: str, stage: str) -> Usage | None:
-        """What one call took, on average. A rollout takes about the same in any stage."""
+    def average_usage(self, role: str, stage: str) -> Usage | None:
+        """The mean usage of one call; None if it is not known. A rollout takes about the same in every stage."""
         own = [entry for entry in self.spent if entry.role == role and (entry.stage == stage or role == "agent")]
         exact = [entry for entry in own if entry.stage == stage] or own
         calls = sum(entry.calls for entry in exact)
@@ -45,66 +45,69 @@ class Earlier(Struct, frozen=True):
         return Usage(usage.prompt_tokens // calls, usage.completion_tokens // calls)
 
 
-class _Line(Struct, frozen=True):
-    """What is of use in a line of `steps.jsonl`."""
+class _StepLine(Struct, frozen=True):
+    """The fields of a line of `steps.jsonl` that are used here."""
 
-    spent: tuple[Spent, ...] = ()
+    spent: tuple[StageCost, ...] = ()
     batches: tuple[BatchReport, ...] = ()
 
 
-_LINE = msgspec.json.Decoder(_Line)
+_LINE = msgspec.json.Decoder(_StepLine)
 
 
-def find(folder: Path, config: Record) -> Earlier:
-    """The latest run in a folder that is like the one to come."""
+def find_earlier_run(folder: Path, config: ConfigRecord) -> EarlierRun:
+    """The latest run in a folder with the same environment and agent."""
     files = [path for path in folder.glob(f"*/{STEPS}") if path.is_file()]
-    for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)[:_MOST]:
+    for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)[:_MAX_RUNS]:
         try:
-            found = _read(path.parent, config)
+            found = _read_run(path.parent, config)
         except (OSError, msgspec.MsgspecError):
             continue
         if found.spent:
             return found
-    return Earlier()
+    return EarlierRun()
 
 
-def _read(run: Path, config: Record) -> Earlier:
+def _read_run(run: Path, config: ConfigRecord) -> EarlierRun:
     other = msgspec.json.decode((run / CONFIG).read_bytes(), type=dict[str, Any])
-    roles = [role for role, same in (("agent", _same_agent), ("optimizer", _same_optimizer)) if same(config, other)]
+    roles = [
+        role for role, same in (("agent", _has_same_agent), ("optimizer", _has_same_optimizer)) if same(config, other)
+    ]
     if "agent" not in roles:
-        return Earlier()
-    lines = list(_lines((run / STEPS).read_bytes()))
-    _, hard, _ = pooled([batch for line in lines for batch in line.batches])
-    spent = total(*(line.spent for line in lines))
+        return EarlierRun()
+    lines = list(_read_lines((run / STEPS).read_bytes()))
+    _, hard, _ = pool_scores([batch for line in lines for batch in line.batches])
+    spent = add_costs(*(line.spent for line in lines))
     kept = tuple(entry for entry in spent if entry.role in roles and entry.usage.tokens)
-    return Earlier(str(run), kept, None if hard is None else 1.0 - hard)
+    return EarlierRun(str(run), kept, None if hard is None else 1.0 - hard)
 
 
-def _lines(data: bytes) -> Iterable[_Line]:
-    """All lines that are whole: the run may be going on."""
+def _read_lines(data: bytes) -> Iterable[_StepLine]:
+    """All complete lines. The run may still be writing the last one."""
     for line in data.splitlines(keepends=True):
         if line.endswith(b"\n"):
             yield _LINE.decode(line)
 
 
-def _same_agent(one: Record, other: Record) -> bool:
+def _has_same_agent(one: ConfigRecord, other: ConfigRecord) -> bool:
     return all(
-        _said(one, key) == _said(other, key) for key in ("env.name", "model.type", "model.name", "agent.harness")
+        _get_value(one, key) == _get_value(other, key)
+        for key in ("env.name", "model.type", "model.name", "agent.harness")
     )
 
 
-def _same_optimizer(one: Record, other: Record) -> bool:
-    return _optimizer(one) == _optimizer(other) and all(
-        _said(one, f"train.{key}") == _said(other, f"train.{key}") for key in _SIZES
+def _has_same_optimizer(one: ConfigRecord, other: ConfigRecord) -> bool:
+    return _get_optimizer(one) == _get_optimizer(other) and all(
+        _get_value(one, f"train.{key}") == _get_value(other, f"train.{key}") for key in _SIZES
     )
 
 
-def _optimizer(config: Record) -> tuple[Any, Any]:
-    section = "model" if _said(config, "optimizer.type") == "same" else "optimizer"
-    return _said(config, f"{section}.type"), _said(config, f"{section}.name")
+def _get_optimizer(config: ConfigRecord) -> tuple[Any, Any]:
+    section = "model" if _get_value(config, "optimizer.type") == "same" else "optimizer"
+    return _get_value(config, f"{section}.type"), _get_value(config, f"{section}.name")
 
 
-def _said(config: Record, path: str) -> Any:
+def _get_value(config: ConfigRecord, path: str) -> Any:
     section, key = path.split(".")
     values: Any = config.get(section)
     return values.get(key) if isinstance(values, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]

@@ -1,13 +1,13 @@
-"""May the candidate replace the current skill? Pure.
+"""The gate: decide whether a candidate replaces the current skill. Pure.
 
-A `Measure` is what rollouts said of one text, item by item; items whose rollouts failed are not in it, and nothing else
-can be asked for that text's score. The gate projects a measure on one number (`hard`: the share that passed, `soft`:
-the mean partial credit, `mixed`: between them; on request with a small bonus for documents dense in words of command)
-and accepts a candidate whose number is strictly higher. Candidate and current are compared on the items that both were
-judged on. If there are none there is nothing to compare, and the decision is `undecided`: a failure is not a zero.
+A `Measure` holds the scores of one text, item by item. Items whose rollouts failed are not in it. The gate reduces a
+measure to one number (`hard`: the share that passed, `soft`: the mean partial credit, `mixed`: a weighted mean of both;
+optionally with a small bonus for documents with many words such as MUST and NEVER). It accepts a candidate whose number
+is strictly higher. Candidate and current skill are compared on the items that have a score under both. If there are no
+such items the decision is `undecided`: a failure is not a zero.
 
-What the gate does not do is test significance: with few items a strict "higher" is right little more often than a coin
-is. `margin` and `no_regression` make it stricter; the sealed test split says what was really gained.
+The gate does not test for significance. With few items, a strictly higher number is little better than a coin flip.
+`margin` and `no_regression` make the gate stricter. The sealed test split shows the real gain.
 """
 
 import math
@@ -31,21 +31,21 @@ class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
     """How candidates are judged."""
 
     enabled: bool = True
-    """Off: every candidate becomes the current skill. The best one is still the one with the highest score."""
+    """If false, every candidate becomes the current skill. The best skill is still the one with the highest score."""
     metric: Literal["hard", "soft", "mixed"] = "hard"
-    """`hard`: the share of items that passed. `soft`: mean partial credit. `mixed`: a weighted mean of both."""
+    """`hard`: the share of items that passed. `soft`: the mean partial credit. `mixed`: a weighted mean of both."""
     mixed_weight: Share = 0.5
     """The weight of `soft` in `mixed`."""
     density: bool = False
     """Add a bonus for the share of leading words (MUST, NEVER, …) in the document."""
     density_weight: float = 0.05
-    """What that share is multiplied with."""
+    """The factor for that share."""
     leading_words: tuple[str, ...] = LEADING_WORDS
     """The words that count for `density`."""
     margin: Annotated[float, Meta(ge=0.0)] = 0.0
-    """How much higher than the current score a candidate's must be."""
+    """A candidate's score must be higher than the current score by more than this."""
     no_regression: bool = False
-    """Also refuse a candidate that does worse on any single item."""
+    """Also reject a candidate that is worse on any single item."""
     rule: str = ""
     """A rule of your own instead of the built-in one: `module:name` or `file.py:name` (`docs/extending.md`)."""
 
@@ -53,21 +53,21 @@ class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
 
 
 METRICS = {"hard": "passed", "soft": "partial credit", "mixed": "mixed"}
-"""What the gate's number is, in words."""
+"""Names of the metrics for people."""
 
 
 class Decision(StrEnum):
-    """What became of a candidate."""
+    """The decision on a candidate."""
 
     ACCEPT = "accept"
-    """Better than the current skill: it is the current one now."""
+    """Better than the current skill: the candidate replaces it."""
     ACCEPT_NEW_BEST = "accept_new_best"
-    """Better than the current skill and than the best so far."""
+    """Better than the current skill and the best one so far."""
     REJECT = "reject"
     FORCE_ACCEPT = "force_accept"
     """The gate is off."""
     UNDECIDED = "undecided"
-    """No item was judged under both texts; the current skill stays."""
+    """No item has a score under both texts. The current skill stays."""
 
     @property
     def accepted(self) -> bool:
@@ -75,21 +75,21 @@ class Decision(StrEnum):
 
 
 class Mark(Struct, frozen=True):
-    """How an item went, as the mean over its judged rollouts."""
+    """The score of one item: the mean over its scored rollouts."""
 
     hard: float
     soft: float
 
 
 class Measure(Struct, frozen=True):
-    """What rollouts said of one text."""
+    """The scores of one text."""
 
     skill: str
-    """The hash of the text that was measured, and of no other."""
+    """The hash of the measured text."""
     marks: Mapping[str, Mark] = field(default_factory=dict[str, Mark])
-    """By item."""
+    """The score of each item, by its id."""
     failed: int = 0
-    """Rollouts that the world broke, after all retries; they say nothing about the text."""
+    """The number of rollouts that failed after all retries. They say nothing about the text."""
 
     @property
     def hard(self) -> float | None:
@@ -101,19 +101,19 @@ class Measure(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """A decision and the numbers behind it; None where there was nothing to compare."""
+    """A decision and its numbers. A number is None if there was nothing to compare."""
 
     decision: Decision
     candidate: float | None
-    """On the items that candidate and current share; on all of its own if the gate is off."""
+    """The candidate's score on the shared items; on all of its items if the gate is off."""
     current: float | None
     best: float | None
     items: int
-    """How many items candidate and current share."""
+    """The number of items with a score under both candidate and current skill."""
     new_best: bool = False
-    """The candidate is the best so far; only one that was accepted can be."""
+    """Whether the candidate is the best so far. Only an accepted one can be."""
     worse: tuple[str, ...] = ()
-    """Items that the candidate does worse on."""
+    """Items on which the candidate is worse."""
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -121,7 +121,7 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def project(gate: Gate, hard: float, soft: float) -> float:
-    """The pair as one number."""
+    """Reduce the pair to one number, by the gate's metric."""
     if gate.metric == "hard":
         return hard
     if gate.metric == "soft":
@@ -130,14 +130,14 @@ def project(gate: Gate, hard: float, soft: float) -> float:
 
 
 def compute_density(text: str, words: Iterable[str] = LEADING_WORDS) -> float:
-    """The share of leading words among the words of a document, protected regions left out."""
+    """The share of leading words in a document, without its protected regions."""
     found = re.findall(r"[a-z0-9]+", remove_regions(text).lower())
     leading = {word.lower() for word in words}
     return sum(word in leading for word in found) / len(found) if found else 0.0
 
 
 def score(gate: Gate, skill: Skill, measure: Measure, items: Iterable[str] | None = None) -> float | None:
-    """The number that the gate compares, on all judged items or on some; None if that is none."""
+    """The number that the gate compares, on all items or on some; None if there are no items."""
     marks = list(measure.marks.values()) if items is None else [measure.marks[item] for item in items]
     hard, soft = mean([m.hard for m in marks]), mean([m.soft for m in marks])
     if hard is None or soft is None:
@@ -147,13 +147,14 @@ def score(gate: Gate, skill: Skill, measure: Measure, items: Iterable[str] | Non
 
 
 Contender = tuple[Skill, Measure]
+"""A skill and its measure, as the gate compares them."""
 
 Rule = Callable[[Gate, Contender, Contender, Contender], Verdict]
 """Decides about a candidate, as `judge` does: called with the gate, the candidate, the current skill and the best."""
 
 
 def judge(gate: Gate, candidate: Contender, current: Contender, best: Contender) -> Verdict:
-    """Whether the candidate replaces the current skill, and whether it is the best so far."""
+    """Decide whether the candidate replaces the current skill, and whether it is the best so far."""
     shared = _find_shared(candidate[1], current[1])
     worse = tuple(item for item in shared if _is_worse(candidate[1].marks[item], current[1].marks[item]))
     own = score(gate, *candidate, shared if gate.enabled else None)
@@ -171,7 +172,7 @@ def _is_worse(candidate: Mark, current: Mark) -> bool:
 def decide(
     gate: Gate, candidate: float | None, current: float | None, *, new_best: bool, worse: bool = False
 ) -> Decision:
-    """The rule itself: strictly higher, or not at all."""
+    """The rule: accept a candidate only if its score is strictly higher."""
     if not gate.enabled:
         return Decision.UNDECIDED if candidate is None else Decision.FORCE_ACCEPT
     if candidate is None or current is None:
@@ -182,7 +183,7 @@ def decide(
 
 
 def beats(gate: Gate, one: Contender, other: Contender) -> bool:
-    """Whether one is strictly better than the other on the items that both were judged on."""
+    """Whether one is strictly better than the other on the items with a score under both."""
     shared = _find_shared(one[1], other[1])
     left, right = score(gate, *one, shared), score(gate, *other, shared)
     return left is not None and right is not None and left > right

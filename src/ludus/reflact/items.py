@@ -1,7 +1,7 @@
-"""What can be proposed, in the three update modes: an edit, a suggestion in words, or a whole document.
+"""Items: the proposals of the three update modes. An item is an edit, a suggestion in words, or a whole document.
 
-An item knows where it comes from: the kind of rollouts, their tasks, and how many they are. These are filled in from
-the minibatches that were really read; whatever a model claims about them is overwritten.
+An item records its origin: the source of the rollouts, their tasks and their number. These are filled in from the
+minibatch that was read. Whatever a model claims about them is overwritten.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from ludus.skill import Edit, Source
 
 
 class Suggestion(Struct, frozen=True, omit_defaults=True, tag="suggestion", tag_field="form"):
-    """A change in words, for the one who rewrites the document."""
+    """A change in words, for the request that rewrites the document."""
 
     kind: Literal["add_rule", "remove_rule", "merge_rules", "reorganize", "compress", "clarify"]
     instruction: str
@@ -45,38 +45,38 @@ Item = Edit | Suggestion | Document
 
 
 @dataclass(frozen=True)
-class Form:
-    """What an update mode proposes."""
+class ItemForm:
+    """The kind of item of an update mode."""
 
     item: type[Edit] | type[Suggestion] | type[Document]
     prompt: str
-    """The part of a prompt that describes an item."""
+    """The name of the prompt part that describes such an item."""
     limited: bool = True
-    """Whether a budget of items makes sense."""
+    """Whether the budget limits the number of items."""
 
 
-FORMS: dict[UpdateMode, Form] = {
-    "patch": Form(Edit, "item_edit"),
-    "rewrite_from_suggestions": Form(Suggestion, "item_suggestion"),
-    "full_rewrite_minibatch": Form(Document, "item_document", limited=False),
+FORMS: dict[UpdateMode, ItemForm] = {
+    "patch": ItemForm(Edit, "item_edit"),
+    "rewrite_from_suggestions": ItemForm(Suggestion, "item_suggestion"),
+    "full_rewrite_minibatch": ItemForm(Document, "item_document", limited=False),
 }
 
 
-def credited(item: Item, source: Source, evidence: Iterable[str], level: int = 0) -> Item:
-    """The item with where it really comes from."""
+def credit_item(item: Item, source: Source, evidence: Iterable[str], level: int = 0) -> Item:
+    """The item with its true origin."""
     tasks = tuple(dict.fromkeys(evidence))
     return msgspec.structs.replace(item, source=source, support=len(tasks), level=level, evidence=tasks)
 
 
-def merged_credit(item: Item, parents: Sequence[Item], level: int) -> Item:
-    """An item that was made of others: their evidence together."""
+def credit_merged(item: Item, parents: Sequence[Item], level: int) -> Item:
+    """A merged item with the evidence of all the items it was made of."""
     first: Source = parents[0].source
     source: Source = first if all(parent.source == first for parent in parents) else "mixed"
-    return credited(item, source, (task for parent in parents for task in parent.evidence), level)
+    return credit_item(item, source, (task for parent in parents for task in parent.evidence), level)
 
 
-def described(item: Item) -> str:
-    """The item in words, for a prompt: what it would change, not where it comes from."""
+def describe_item(item: Item) -> str:
+    """The item as text for a prompt: the change, without its origin."""
     match item:
         case Edit():
             target = f"\ntarget: {item.target}" if item.target else ""
@@ -89,17 +89,17 @@ def described(item: Item) -> str:
             return f"title: {item.title}\nchanges:{changes or ' not said'}\ndocument:\n{item.text}"
 
 
-def numbered(items: Sequence[Item]) -> str:
-    """Items for a prompt, numbered from 1, each with the number of rollouts behind it."""
+def number_items(items: Sequence[Item]) -> str:
+    """The items as text for a prompt, numbered from 1, each with its number of rollouts."""
     blocks = (
-        f"[{number}] from {item.support} {item.source} rollouts\n{described(item)}"
+        f"[{number}] from {item.support} {item.source} rollouts\n{describe_item(item)}"
         for number, item in enumerate(items, 1)
     )
     return "\n\n".join(blocks) or "None."
 
 
-def short(item: Item) -> str:
-    """The item in a line or two, to be remembered as tried."""
+def summarize_item(item: Item) -> str:
+    """The item in one or two lines, for the list of what was tried."""
     match item:
         case Edit():
             where = f" at {item.target!r}" if item.target else ""

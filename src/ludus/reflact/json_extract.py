@@ -1,10 +1,10 @@
-"""One JSON value out of what a model wrote. Pure.
+"""Extract one JSON value from a model's reply. Pure.
 
-Models wrap their JSON in a fence, in prose, or both, leave a comma too many, and put fences inside its strings. The
-text is read from left to right, a value is taken whole wherever one starts (so what is inside its strings is never
-mistaken for another one), and there must be exactly one: bare, or in a fence among other things. Nothing is guessed
-beyond trailing commas and raw line breaks in strings; a `ValueError` says what is wrong in words that can be sent back
-to the model.
+Models wrap their JSON in a fence, in prose, or both, add trailing commas, and put fences inside its strings. The text
+is read from left to right, and a value is taken whole where it starts, so that text inside its strings is never
+mistaken for another value. There must be exactly one value, bare or in a fence. Only trailing commas and raw line
+breaks in strings are corrected. Otherwise a `ValueError` describes the problem in words that can be sent back to the
+model.
 """
 
 import contextlib
@@ -15,22 +15,22 @@ from typing import Any
 _FENCE = re.compile(r"```(?:json|JSON)\s*")
 _DECODER = json.JSONDecoder(strict=False)
 _ATTEMPTS = 50
-"""How many brackets that start nothing are looked at: a text full of them is not worth quadratic time."""
+"""The largest number of brackets without a value. More would take quadratic time."""
 
 
 def extract_json(text: str) -> Any:
     """The one object, or fenced list, in the text.
 
     Raises:
-        ValueError: there is none, it is broken, or there are several.
+        ValueError: there is none, there are several, or it is invalid.
     """
     try:
-        return _one(text)
+        return _extract_one(text)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
 
 
-def _one(text: str) -> Any:
+def _extract_one(text: str) -> Any:
     with contextlib.suppress(ValueError):
         whole = _DECODER.decode(text.strip())
         if isinstance(whole, dict | list):
@@ -46,7 +46,7 @@ def _one(text: str) -> Any:
 
 
 def _scan(text: str) -> tuple[list[Any], list[Any], str]:
-    """All values, those in a fence, and what is wrong with one that is broken."""
+    """All values, those in a fence, and the problem of the first invalid one."""
     found: list[Any] = []
     fenced: list[Any] = []
     broken = ""
@@ -57,7 +57,7 @@ def _scan(text: str) -> tuple[list[Any], list[Any], str]:
         if not text.startswith(("{", "[") if fence else "{", start):
             at = max(start, at + 1)
             continue
-        value, at, problem = _value_at(text, start)
+        value, at, problem = _decode_at(text, start)
         if problem is None:
             found.append(value)
             if fence:
@@ -68,8 +68,8 @@ def _scan(text: str) -> tuple[list[Any], list[Any], str]:
     return found, fenced, broken
 
 
-def _value_at(text: str, start: int) -> tuple[Any, int, str | None]:
-    """The value that starts here, where it ends, and what is wrong with it: "" for braces in prose."""
+def _decode_at(text: str, start: int) -> tuple[Any, int, str | None]:
+    """The value that starts here, its end, and its problem: None if it is valid, "" for braces in prose."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except ValueError as error:
@@ -77,11 +77,11 @@ def _value_at(text: str, start: int) -> tuple[Any, int, str | None]:
     else:
         return value, end, None
     looks_like_json = re.match(r"[{\[]\s*[\"{}\]\[]", text[start : start + 200]) is not None
-    end = _closing(text, start)
+    end = _find_closing(text, start)
     if end < 0:
         return None, (len(text) if looks_like_json else start + 1), "its JSON is not closed" if looks_like_json else ""
     try:
-        return _DECODER.decode(_without_trailing_commas(text[start:end])), end, None
+        return _DECODER.decode(_drop_trailing_commas(text[start:end])), end, None
     except ValueError:
         return None, end, f"its JSON is broken: {reason}" if looks_like_json else ""
 
@@ -90,8 +90,8 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 _TRAILING = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
 
 
-def _closing(text: str, start: int) -> int:
-    """The end of what the bracket at `start` opens; -1 if nothing closes it."""
+def _find_closing(text: str, start: int) -> int:
+    """The end of the bracket that opens at `start`; -1 if it is not closed."""
     depth = 0
     for token in _TOKEN.finditer(text, start):
         if token[0] in ("{", "["):
@@ -103,5 +103,5 @@ def _closing(text: str, start: int) -> int:
     return -1
 
 
-def _without_trailing_commas(text: str) -> str:
+def _drop_trailing_commas(text: str) -> str:
     return _TRAILING.sub(lambda match: match[1] or "", text)

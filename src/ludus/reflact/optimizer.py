@@ -1,13 +1,16 @@
-"""Asking the optimizer: a prompt, its fields and the type of the reply in; a checked reply out.
+"""Requests to the optimizer: from a prompt, its values and the type of the reply to a checked reply.
 
-A reply is one JSON object of the type that was asked for. One that is not is sent back, with what is wrong with it, a
-bounded number of times; one that stays bad becomes an `Unusable`, noted in the journal with what was done without it.
-It is never a crash and never silence. Each try is kept in the store under its content address (the conversation, the
-model, the sampling), so that a resumed run finds the reply instead of asking again, and everything the optimizer was
-ever shown can be read afterwards.
+A reply is one JSON object of the requested type. A bad reply is sent back with the problem, a limited number of times.
+If it stays bad the result is an `Unusable`, which the journal records together with what was done instead. It never
+crashes the run and is never silent. Each try is stored under its content address (the messages, the model, the
+sampling), so that a resumed run finds the reply instead of asking again, and everything that the optimizer was shown
+can be read later.
 
-A server that is down stops the run, which can be resumed. A server that has answered before and refuses this one
-conversation (a content filter, a context that is too long) makes that reply unusable.
+Each request carries its stage (`sampling.stage`: `analyst_failure`, `rank`, …; the name of the prompt). A simulated
+optimizer can go by it. It is not sent to servers, stored or hashed.
+
+If the server is down the run stops and can be resumed. If the server has answered before and refuses only this request
+(a content filter, a context that is too long), that reply is unusable.
 """
 
 import asyncio
@@ -21,24 +24,25 @@ from msgspec import Struct
 
 from ludus.errors import ModelError
 from ludus.models import Model
-from ludus.reflact.journal import Journal, Store
+from ludus.reflact.journal import Journal
 from ludus.reflact.json_extract import extract_json
 from ludus.reflact.prompt_templates import Prompts
-from ludus.reflact.records import Unusable
-from ludus.reflact.transcript import shortened
+from ludus.reflact.records import UnusableReply
+from ludus.reflact.transcript import shorten
 from ludus.rollout import derive_seed
+from ludus.store import Store
 from ludus.types import Completion, Finish, Message, Sampling, canonical, to_json
 
 T = TypeVar("T", bound=Struct)
 
 CALLS = "call"
 """The kind of a `CallRecord` in the store."""
-_SHOWN = 8_000
-"""How much of a bad reply is shown again, in characters."""
+_MAX_SHOWN = 8_000
+"""The number of characters of a bad reply that are shown again."""
 
 
 class CallRecord(Struct, frozen=True, kw_only=True):
-    """One try of one request, as it is kept."""
+    """One try of one request, as it is stored."""
 
     stage: str
     place: str
@@ -55,8 +59,14 @@ class CallRecord(Struct, frozen=True, kw_only=True):
 _RECORD = msgspec.json.Decoder(CallRecord)
 
 
+class _StageSampling(Sampling, frozen=True, kw_only=True):
+    """The sampling that the model gets: with the stage. Content addresses and records use the plain one."""
+
+    stage: str = ""  # pyright: ignore[reportIncompatibleMethodOverride, reportIncompatibleVariableOverride]
+
+
 class Optimizer:
-    """The optimizer's model, with its prompts and its memory of what it was asked."""
+    """The optimizer's model, with its prompts and the store of its replies."""
 
     def __init__(
         self,
@@ -93,13 +103,13 @@ class Optimizer:
         otherwise: str,
         check: Callable[[T], str] | None = None,
         tokens: int | None = None,
-    ) -> T | Unusable:
-        """A reply of type `kind`, or why there is none.
+    ) -> T | UnusableReply:
+        """Ask for a reply of type `kind`; an `Unusable` says why there is none.
 
-        `place` says where in the run this is asked and must be unique to it. `otherwise` says what is done without a
-        reply. `check` returns what is wrong with a reply that has the right type, or nothing.
+        `place` names the place in the run and must be unique within its stage. `otherwise` says what is done without a
+        reply. `check` gets a reply of the right type and returns what is wrong with it, or an empty text.
         """
-        first = self.prompts.messages(prompt, values)
+        first = self.prompts.render_messages(prompt, values)
         messages: tuple[Message, ...] = first
         problem = ""
         for attempt in range(1, self._tries + 1):
@@ -109,24 +119,24 @@ class Optimizer:
                 if error.retryable or not self._answered:
                     raise
                 return self._give_up(stage, place, f"the server refused it: {error}", attempt, otherwise)
-            reply = _read(completion, kind)
+            reply = _parse_reply(completion, kind)
             problem = reply if isinstance(reply, str) else (check(reply) if check else "")
             if not problem and not isinstance(reply, str):
                 return reply
-            bad = Message("assistant", shortened(completion.message.content, _SHOWN) or "(nothing)")
-            messages = (*first, bad, Message("user", self.prompts.part("reask", problem=problem)))
+            bad = Message("assistant", shorten(completion.message.content, _MAX_SHOWN) or "(nothing)")
+            messages = (*first, bad, Message("user", self.prompts.render_part("reask", problem=problem)))
         return self._give_up(stage, place, problem, self._tries, otherwise)
 
-    async def remembered(self, kind: str, what: object, make: Callable[[], Awaitable[Any]]) -> Any:
-        """A plain value that is made once for `what`, for ideas that come from elsewhere than this model."""
+    async def remember(self, kind: str, what: object, make: Callable[[], Awaitable[Any]]) -> Any:
+        """Make a plain value once for `what` and store it. For proposals that do not come from this model."""
         key = hashlib.sha256(canonical((kind, what))).hexdigest()[:32]
         kept = self._store.get_record(key)
         if kept is None:
             kept = self._store.put_record(key, kind, to_json(await make()))
         return msgspec.json.decode(kept)
 
-    def _give_up(self, stage: str, place: str, problem: str, tries: int, consequence: str) -> Unusable:
-        event = Unusable(stage, place, problem, tries, consequence)
+    def _give_up(self, stage: str, place: str, problem: str, tries: int, consequence: str) -> UnusableReply:
+        event = UnusableReply(stage, place, problem, tries, consequence)
         self._journal.note(event)
         return event
 
@@ -138,19 +148,20 @@ class Optimizer:
             seed=derive_seed(self._seed, f"{stage}/{place}", attempt),
             max_tokens=tokens or self._reply_tokens or self._sampling.max_tokens,
         )
-        what = (self.prompts.hash(prompt), self._model.name, sampling, messages, stage, place, attempt)
+        what = (self.prompts.get_hash(prompt), self._model.name, sampling, messages, stage, place, attempt)
         key = hashlib.sha256(canonical(what)).hexdigest()[:32]
         kept = self._store.get_record(key)
         if kept is None:
             started = time.monotonic()
+            tagged = _StageSampling(**msgspec.structs.asdict(sampling), stage=prompt)
             async with self._slots:
-                completion = await self._model.complete(messages, (), sampling)
+                completion = await self._model.complete(messages, (), tagged)
             record = CallRecord(
                 stage=stage,
                 place=place,
                 attempt=attempt,
                 prompt=prompt,
-                prompt_hash=self.prompts.hash(prompt),
+                prompt_hash=self.prompts.get_hash(prompt),
                 model=self._model.name,
                 sampling=sampling,
                 messages=messages,
@@ -164,30 +175,32 @@ class Optimizer:
         return completion
 
 
-def _read(completion: Completion, kind: type[T]) -> T | str:
-    """The reply, or what is wrong with it."""
+def _parse_reply(completion: Completion, kind: type[T]) -> T | str:
+    """Parse a completion. Returns the reply, or the problem as text."""
     if completion.finish is Finish.FILTER:
         return "the server's content filter withheld it"
     if completion.finish is Finish.LENGTH:
         return "it was cut off at the length limit; say it in fewer words"
     try:
-        return msgspec.convert(_cleaned(extract_json(completion.message.content)), kind, strict=False)
+        return msgspec.convert(_clean_value(extract_json(completion.message.content)), kind, strict=False)
     except msgspec.ValidationError as error:
         return f"its JSON does not have the form that was asked for: {error}"
     except ValueError as error:
         return str(error)
 
 
-_OURS = frozenset({"form", "support", "source", "level", "evidence"})
+_CREDIT_FIELDS = frozenset({"form", "support", "source", "level", "evidence"})
 
 
-def _cleaned(value: Any) -> Any:
-    """Without nulls, which stand for fields that were left out, and without claims about where an item comes from:
-    that is known, and not the model's to say."""
+def _clean_value(value: Any) -> Any:
+    """Remove nulls, which stand for omitted fields, and what the model claims about the origin of an item: that is
+    known already."""
     if isinstance(value, dict):
         fields: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
-        return {key: _cleaned(item) for key, item in fields.items() if item is not None and key not in _OURS}
+        return {
+            key: _clean_value(item) for key, item in fields.items() if item is not None and key not in _CREDIT_FIELDS
+        }
     if isinstance(value, list):
         entries: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
-        return [_cleaned(item) for item in entries]
+        return [_clean_value(item) for item in entries]
     return value

@@ -1,8 +1,8 @@
-"""How many changes a step may make: the learning rate of a trainer in words. Pure.
+"""The number of changes that a step may make. It plays the role of a learning rate. Pure.
 
-The budget is a function of how many selections the run has made, this one included, and of how many steps it has in
-all. The count is part of the run state, so a resumed run follows the same curve as one that was never interrupted.
-Steps that had nothing to select from do not advance it.
+The budget depends on the number of selections so far (including this one) and on the number of steps of the run. The
+count of selections is part of the run state, so a resumed run follows the same schedule as an uninterrupted one. A step
+with nothing to select from does not advance it.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Literal
 Schedule = Literal["constant", "linear", "cosine"]
 
 
-def budget(schedule: Schedule, step: int, total: int, *, most: int, least: int) -> int:
+def compute_budget(schedule: Schedule, step: int, total: int, *, most: int, least: int) -> int:
     """The budget of selection number `step` (from 1) out of `total`, falling from `most` to `least`."""
     if schedule == "constant" or total <= 1:
         return most

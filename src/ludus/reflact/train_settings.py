@@ -1,7 +1,7 @@
-"""What a training run is told: everything that decides what comes out of it, and nothing about how fast.
+"""The settings that decide the result of a training run. Settings that only change its speed are elsewhere.
 
-Names follow deep learning where the likeness is real: epochs, batches, accumulation, a budget of changes that falls
-like a learning rate. `checked` turns a mistake into a `ConfigError` before anything is run.
+Names follow deep learning where the comparison holds: epochs, batches, accumulation, a budget of changes that falls
+like a learning rate. `check_settings` raises a `ConfigError` for a mistake before anything is run.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -24,45 +24,45 @@ class DataSettings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     """Where the three splits come from."""
 
     mode: Literal["ratio", "splits", "folder"] = "ratio"
-    """`ratio`: one pool of tasks, divided. `splits`: three splits that the environment has. `folder`: three folders."""
+    """`ratio`: divide one pool of tasks. `splits`: three splits of the environment. `folder`: three folders."""
     pool: tuple[str, ...] = ("train",)
     """For `ratio`: the environment's splits that make up the pool."""
     ratio: str = "2:1:7"
     """For `ratio`: the shares of train, selection and test."""
     seed: int = 42
-    """For `ratio`: how the pool is shuffled."""
+    """For `ratio`: the seed for shuffling the pool."""
     train: str = "train"
-    """For `splits`: the environment's name for what is rolled out and learned from."""
+    """For `splits`: the environment's split to train on."""
     selection: str = "validation"
-    """For `splits`: its name for what decides whether a candidate is accepted."""
+    """For `splits`: the environment's split that decides whether a candidate is accepted."""
     test: str = "test"
-    """For `splits`: its name for what judges at the end, and is sealed until then."""
+    """For `splits`: the environment's split for the test at the end. It is sealed until then."""
     folder: str = ""
-    """For `folder`: a directory with `train/`, `selection/` (or `val/`) and `test/`, each with tasks in a `.json` (a
-    list) or a `.jsonl`."""
+    """For `folder`: a directory with `train/`, `selection/` (or `val/`) and `test/`, each with tasks in a `.json` file
+    (a list) or a `.jsonl` file."""
     limit: Whole = 0
-    """Keep only the first so many tasks of each split; 0 keeps all."""
+    """Use only the first tasks of each split, this many; 0 uses all."""
     overlap: Literal["refuse", "drop"] = "refuse"
-    """What to do about a task that is in two splits."""
+    """What to do with a task that is in two splits: refuse to start, or drop it from the earlier split."""
 
 
 class SlowUpdate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """From the second epoch's end on: compare the skill with what it was an epoch ago, and keep lasting guidance."""
+    """At the end of each epoch from the second on: compare the skill with that of an epoch ago, and write guidance."""
 
     enabled: bool = True
     """Whether it is done."""
     samples: Count = 20
-    """How many train tasks both skills are run on."""
+    """The number of train tasks that both skills are run on."""
     gated: bool = True
-    """Whether guidance has to pass the gate. If not, it is always kept, and its text is measured before the next
-    decision: no score is carried over to it."""
+    """Whether guidance must pass the gate. If not, it is always added, and the new text is measured before the next
+    decision: it does not inherit a score."""
     pairs: PairPolicy = "mixed"
-    """Which tasks the comparison shows: all; those that went differently, with more tasks run until there are `samples`
-    of them; those that went alike."""
+    """Which tasks the optimizer sees. `mixed`: all. `changed`: those with a different result; more tasks are run until
+    there are `samples` of them. `unchanged`: those with the same result."""
 
 
 class Appendix(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Skill-aware reflection: a rule that is wrong or missing is edited; a right rule that was not followed becomes a
+    """Skill-aware reflection: a wrong or missing rule leads to an edit; a correct rule that was not followed leads to a
     note in the document's appendix."""
 
     enabled: bool = False
@@ -70,7 +70,7 @@ class Appendix(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     sources: Literal["both", "failure_only"] = "both"
     """Which analysts may write notes."""
     consolidate_above: Whole = 0
-    """Have the notes merged and shortened when there are more than this; 0 is never."""
+    """Merge and shorten the notes when there are more than this; 0 means never."""
 
 
 class ExemplarsSettings(Settings, frozen=True, kw_only=True):
@@ -88,71 +88,72 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """How `ludus train` trains the skill. Any change here makes it another run."""
 
     epochs: Count = 4
-    """How often every train task is seen."""
+    """The number of times every train task is used."""
     batch_size: Count = 40
     """Train tasks per batch."""
     accumulation: Count = 1
     """Batches per step: their reflections are merged into one update."""
     seed: int = 42
-    """Of batches, samples and rollouts."""
+    """The seed of batches, samples and rollouts."""
 
     minibatch_size: Count = 8
-    """Rollouts that one analyst reads together."""
+    """Rollouts per analyst request."""
     merge_batch_size: Annotated[int, Meta(ge=2)] = 8
-    """Proposals that are merged in one go."""
+    """Proposals per merge request."""
     failure_only: bool = False
-    """Learn from failures alone."""
+    """Learn from failures only."""
     success_at: float | None = None
-    """Partial credit (`soft`) from which a rollout counts as a success for analysts and comparisons; None leaves it to
-    the environment's own `passed`."""
+    """For analysts and comparisons, a rollout with at least this partial credit (`soft`) is a success. None: the
+    environment decides (`passed`)."""
     show_reference: bool = True
-    """Let the analysts see what the verifier knows (`Task.answer`) of the train tasks. The agent never does."""
+    """Show the analysts the reference answers (`Task.answer`) of the train tasks. The agent never sees them."""
     trajectory_tokens: Count = 48_000
-    """What the transcripts in one prompt may add up to; longer ones are shortened in the middle."""
+    """The largest number of tokens of all transcripts in one prompt. Long transcripts are shortened in the middle."""
 
     update_mode: UpdateMode = "patch"
-    """`patch`: edits of the document. `rewrite_from_suggestions`: suggestions, then one rewrite.
+    """`patch`: edits of the document. `rewrite_from_suggestions`: suggestions, then one rewrite of the document.
     `full_rewrite_minibatch`: each analyst writes a whole document, and these are merged."""
     edit_budget: Whole = 4
-    """The most changes a step may make, at the beginning; also what one analyst may propose."""
+    """The largest number of changes per step at the beginning, and of proposals per analyst."""
     min_edit_budget: Whole = 2
-    """What the budget falls to."""
+    """The budget at the end of the schedule."""
     schedule: Schedule = "cosine"
-    """How the budget falls over the steps."""
+    """How the budget decreases over the steps."""
     control: Control = "scheduled"
-    """`scheduled`: by the schedule. `autonomous`: the optimizer decides and gives its reasons. `none`: no limit."""
+    """`scheduled`: the schedule decides. `autonomous`: the optimizer decides and gives reasons. `none`: no limit."""
     lenient_edits: bool = False
-    """SkillOpt's matching: the first of several matches is taken, and what has no place goes to the end."""
+    """Match edits as SkillOpt does: use the first of several matches, and append what has no place."""
 
     slow: SlowUpdate = SlowUpdate()
-    """The slow update at an epoch's end."""
+    """The slow update at the end of an epoch."""
     memory: bool = True
-    """Optimizer memory: from the second epoch's end on, the optimizer writes down for itself which changes help."""
+    """Optimizer memory: from the end of the second epoch on, the optimizer writes notes for itself on which changes
+    help."""
     appendix: Appendix = Appendix()
     """Notes about rules that were not followed."""
 
     gate: Gate = Gate()
-    """What a candidate has to pass."""
+    """The rule that accepts or rejects candidates."""
     selection_size: Whole = 0
-    """Use only the first so many selection tasks; 0 is all."""
+    """Use only the first selection tasks, this many; 0 uses all."""
     selection_replicates: Count = 1
-    """Rollouts per selection task: more of them, less noise."""
+    """Rollouts per selection task. More rollouts give less noise."""
     test: bool = True
     """At the end, run the initial, the best and the final skill on the sealed test split."""
     test_size: Whole = 0
-    """Use only the first so many test tasks; 0 is all."""
+    """Use only the first test tasks, this many; 0 uses all."""
     test_replicates: Count = 1
     """Rollouts per test task and skill."""
     max_failed: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.5
-    """The run stops, to be resumed, when the world broke more than this share of a measurement's rollouts, and at least
-    three: then it is an outage, and not about the skill."""
+    """Stop the run, so that it can be resumed, when more than this share of the rollouts of a measurement fail, and at
+    least three. Such an outage says nothing about the skill."""
 
     optimizer_tries: Count = 3
-    """How often the optimizer is asked before a reply that stays unusable is given up."""
+    """How many times the optimizer is asked for a usable reply."""
     reply_tokens: Count = 16_384
-    """The longest reply of the optimizer."""
+    """The largest length of the optimizer's replies, in tokens."""
     rewrite_tokens: Count = 64_000
-    """The longest reply where it holds a whole document."""
+    """The largest length of a reply that holds a whole document, in tokens."""
 
     proposer: str = "analysts"
     """What proposes changes. `analysts`: the optimizer's model reads rollouts and proposes edits. `exemplars`: worked
@@ -180,14 +181,14 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def check_settings(settings: TrainSettings) -> TrainSettings:
-    """The settings, with every value tried against its type: Python does not do that by itself."""
+    """Check every value against its type, which Python does not do. Returns the settings."""
     try:
         settings = msgspec.convert(msgspec.to_builtins(settings), TrainSettings)
     except msgspec.ValidationError as error:
         raise ConfigError(f"train: {error}") from None
     if settings.min_edit_budget > settings.edit_budget:
         raise ConfigError(
-            f"train.min_edit_budget is {settings.min_edit_budget}, more than train.edit_budget: the budget falls from "
-            f"the one to the other, so set it to at most {settings.edit_budget}"
+            f"train.min_edit_budget is {settings.min_edit_budget}, more than train.edit_budget: set it to at most "
+            f"{settings.edit_budget}"
         )
     return settings

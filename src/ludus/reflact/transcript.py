@@ -1,8 +1,8 @@
-"""Rollouts in words, within a budget: what analysts read. Pure.
+"""Transcripts: rollouts as text for the analysts, within a budget. Pure.
 
-A transcript begins with what was asked, how it was judged and, if the run allows it, what the verifier knows; then come
-the turns. When the transcripts of a prompt do not fit their budget together, the long ones are shortened in the middle,
-short ones stay whole, and what is missing is counted where it is missing.
+A transcript begins with the task, its result and, if the run allows it, the reference answer; the turns follow. If the
+transcripts of a prompt exceed their budget, the long ones are shortened in the middle and the short ones stay whole. A
+note in the gap gives the number of missing characters.
 """
 
 from collections.abc import Sequence
@@ -11,29 +11,29 @@ from ludus.types import Rollout, Turn, to_json
 
 CHARS_PER_TOKEN = 4
 _REFERENCE = 4_000
-"""How much of a reference is shown, in characters."""
+"""The number of characters of a reference that are shown."""
 
 
-def transcript(rollout: Rollout, *, reference: bool, title: str = "") -> str:
-    """One rollout in words."""
-    return "\n".join([heading(rollout, reference=reference, title=title), "", *turns_of(rollout)]).rstrip()
+def render_transcript(rollout: Rollout, *, reference: bool, title: str = "") -> str:
+    """One rollout as text."""
+    return "\n".join([render_heading(rollout, reference=reference, title=title), "", *render_turns(rollout)]).rstrip()
 
 
-def heading(rollout: Rollout, *, reference: bool, title: str = "") -> str:
-    """What was asked and how it went."""
+def render_heading(rollout: Rollout, *, reference: bool, title: str = "") -> str:
+    """The task and its result."""
     task = rollout.task
     lines = [f"### {title or task.id}", f"Task: {task.prompt.strip()}"]
     if task.kind:
         lines.append(f"Type: {task.kind}")
-    lines.append(f"Result: {verdict(rollout)}")
+    lines.append(f"Result: {describe_verdict(rollout)}")
     if reference and task.answer is not None:
         answer = task.answer if isinstance(task.answer, str) else to_json(task.answer).decode()
-        lines.append(f"What the verifier knows (hidden from the agent): {shortened(answer.strip(), _REFERENCE)}")
+        lines.append(f"What the verifier knows (hidden from the agent): {shorten(answer.strip(), _REFERENCE)}")
     return "\n".join(lines)
 
 
-def verdict(rollout: Rollout) -> str:
-    """The score, its reason, and how the rollout ended."""
+def describe_verdict(rollout: Rollout) -> str:
+    """The score, its feedback and why the rollout ended."""
     score = rollout.score
     if score is None:
         return "not judged"
@@ -43,11 +43,11 @@ def verdict(rollout: Rollout) -> str:
     return f"{passed} (partial credit {score.soft:.2f}) after {turns}, ended: {rollout.stop.value}{feedback}"
 
 
-def turns_of(rollout: Rollout) -> list[str]:
-    return [line for turn in rollout.turns for line in _lines(turn)]
+def render_turns(rollout: Rollout) -> list[str]:
+    return [line for turn in rollout.turns for line in _render_turn(turn)]
 
 
-def _lines(turn: Turn) -> list[str]:
+def _render_turn(turn: Turn) -> list[str]:
     message = turn.completion.message
     lines: list[str] = []
     if message.reasoning is not None and message.reasoning.text.strip():
@@ -57,18 +57,18 @@ def _lines(turn: Turn) -> list[str]:
     for result in turn.results:
         lines.append(f"[calls {result.call.name}] {result.call.arguments}")
         lines.append(f"[result] {result.content.strip()}")
-    lines += [f"[is told] {heard.content.strip()}" for heard in turn.heard]
+    lines += [f"[is told] {heard.content.strip()}" for heard in turn.notices]
     return lines
 
 
-def fit(texts: Sequence[str], tokens: int) -> list[str]:
-    """The texts within a budget together: short ones whole, the others shortened to equal shares of what is left."""
-    share = _share([len(text) for text in texts], tokens * CHARS_PER_TOKEN)
-    return [shortened(text, share) for text in texts]
+def fit_texts(texts: Sequence[str], tokens: int) -> list[str]:
+    """Fit the texts into a budget: short ones stay whole, the others are shortened to equal shares of the rest."""
+    share = _compute_share([len(text) for text in texts], tokens * CHARS_PER_TOKEN)
+    return [shorten(text, share) for text in texts]
 
 
-def _share(sizes: Sequence[int], budget: int) -> int:
-    """The longest that each may be so that all fit, with what short ones leave over given to the long ones."""
+def _compute_share(sizes: Sequence[int], budget: int) -> int:
+    """The largest length of each text so that all fit. What short texts do not use goes to the long ones."""
     left = budget
     for place, size in enumerate(sorted(sizes)):
         share = left // (len(sizes) - place)
@@ -78,8 +78,8 @@ def _share(sizes: Sequence[int], budget: int) -> int:
     return max(sizes, default=0)
 
 
-def shortened(text: str, limit: int) -> str:
-    """The beginning and, more of it, the end: a little over `limit` characters with the note on what is missing."""
+def shorten(text: str, limit: int) -> str:
+    """The beginning and a longer part of the end: `limit` characters, plus a note on what is missing."""
     if len(text) <= limit:
         return text
     head = limit * 2 // 5

@@ -12,14 +12,14 @@ from ludus.agent import Policy
 from ludus.envs.orders import SIZES, Orders
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.reflact.proposers import View
-from ludus.reflact.proposers.answer_forms import shared_form
-from ludus.reflact.proposers.exemplars import Exemplars, likeness, replaceable, spread
+from ludus.reflact.proposers.answer_forms import find_shared_form
+from ludus.reflact.proposers.exemplars import Exemplars, compute_similarity, list_replaceable, order_by_difference
 from ludus.reflact.records import Record, Reflection, Step, Summary
-from ludus.reflact.splits import Splits, load
-from ludus.reflact.train_settings import DataSettings, SlowUpdate, TrainSettings
+from ludus.reflact.splits import Splits, load_splits
+from ludus.reflact.train_settings import DataSettings, ExemplarsSettings, SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
 from ludus.skill import GUIDANCE, Edit, Skill
-from ludus.skill_examples import Example, parse, render
+from ludus.skill_examples import Example, parse_examples, render_example
 from ludus.types import (
     Completion,
     Message,
@@ -67,11 +67,11 @@ def reflect(rollouts: Sequence[Rollout], at: View | None = None, **options: Any)
         for each in rollouts:
             yield each
 
-    return asyncio.run(Exemplars(**options).reflect(at or view(), 1, arriving()))
+    return asyncio.run(Exemplars(ExemplarsSettings(**options)).reflect(at or view(), 1, arriving()))
 
 
 def edits(reflections: Sequence[Reflection], at: View | None = None, **options: Any) -> list[Edit]:
-    items = asyncio.run(Exemplars(**options).aggregate(at or view(), reflections))
+    items = asyncio.run(Exemplars(ExemplarsSettings(**options)).aggregate(at or view(), reflections))
     assert all(isinstance(item, Edit) for item in items)
     return [item for item in items if isinstance(item, Edit)]
 
@@ -81,7 +81,7 @@ def learned(rollouts: Sequence[Rollout], at: View | None = None, **options: Any)
 
 
 def made(found: Sequence[Edit]) -> list[Example]:
-    return [example for edit in found for example in parse(edit.content)]
+    return [example for edit in found for example in parse_examples(edit.content)]
 
 
 # ---- what becomes of a rollout ------------------------------------------------------------------------------------
@@ -92,17 +92,17 @@ def test_failures_with_a_reference_become_a_rule_and_examples_with_their_evidenc
     assert (rule.op, rule.content, rule.support) == ("append", FORM, 4)
     assert set(rule.evidence) == {each.task.id for each in FAILED}
     for edit in found:
-        (example,) = parse(edit.content)
+        (example,) = parse_examples(edit.content)
         (task,) = [each.task for each in FAILED if each.task.prompt == example.input]
         assert (edit.op, edit.source, edit.support, edit.evidence) == ("append", "failure", 1, (task.id,))
-        assert (edit.content, example.output) == (render(example), task.answer)
+        assert (edit.content, example.output) == (render_example(example), task.answer)
 
 
 def test_near_duplicates_are_left_out():
     found = made(learned(FAILED))
     assert len(found) == 3  # 83 and 84 blue lamps: one of them
     assert len({example.output.split("|")[0] for example in found}) == 3
-    skill = render(Example("Please send 85 blue lamps to the store.", "lamps|blue|85"))
+    skill = render_example(Example("Please send 85 blue lamps to the store.", "lamps|blue|85"))
     assert {e.output for e in made(learned(FAILED, view(skill)))} == {"hats|red|5", "cups|green|7"}
     assert len(made(learned(FAILED, alike=1.0))) == 3  # the rule takes one place of four
     assert len(made(learned(FAILED, view(edit_budget=5), alike=1.0))) == 4
@@ -144,8 +144,12 @@ def test_the_same_rollouts_lead_to_the_same_edits_and_the_seed_orders_them():
     assert reflect(FAILED) == reflect(FAILED)
     orders = {tuple(e.output for e in made(learned(FAILED, view(seed=seed)))) for seed in range(20)}
     assert len(orders) > 1
-    identities = [Exemplars().identity, Exemplars(most=3).identity, Exemplars(chars=9).identity]
-    assert len({*identities, Exemplars(alike=0.5).identity}) == 4
+    identities = [
+        Exemplars().identity,
+        Exemplars(ExemplarsSettings(most=3)).identity,
+        Exemplars(ExemplarsSettings(chars=9)).identity,
+    ]
+    assert len({*identities, Exemplars(ExemplarsSettings(alike=0.5)).identity}) == 4
 
 
 # ---- the cap and the budget ---------------------------------------------------------------------------------------
@@ -174,26 +178,26 @@ def test_what_several_batches_teach_is_put_together():
 
 
 def test_past_the_cap_failures_take_the_place_of_what_resembles_another():
-    at = view("\n\n".join([FORM, *map(render, KNOWN)]))
+    at = view("\n\n".join([FORM, *map(render_example, KNOWN)]))
     room = learned(FAILED, at, most=4)  # three examples for one free place
     assert [edit.op for edit in room] == ["append", "replace", "replace"]
-    assert {edit.target for edit in room[1:]} == {render(KNOWN[1]), render(KNOWN[2])}
+    assert {edit.target for edit in room[1:]} == {render_example(KNOWN[1]), render_example(KNOWN[2])}
     passed = rollout("9 white vases, please.", "vases|white|9", passed=True)
     assert learned([passed], at, most=3) == []
     assert len(learned([passed], at, most=4)) == 1
 
 
 def test_only_examples_that_an_edit_can_name_are_replaced():
-    skill = Skill(render(KNOWN[0]).replace("```text", "```") + "\n\n" + render(KNOWN[1]))
-    assert (len(parse(skill.text)), replaceable(skill)) == (2, [KNOWN[1]])
+    skill = Skill(render_example(KNOWN[0]).replace("```text", "```") + "\n\n" + render_example(KNOWN[1]))
+    assert (len(parse_examples(skill.text)), list_replaceable(skill)) == (2, [KNOWN[1]])
 
 
 def test_spread_begins_with_the_most_different():
     near, far = Example("a b c", "d"), Example("w x y", "z")
-    assert spread([near, far], [Example("a b c", "e")], 0.9) == [1, 0]
-    assert spread([near, near, far], [], 1.0) == [0, 2]
-    assert spread([], [near], 0.5) == []
-    assert (likeness(frozenset(), frozenset()), likeness(frozenset("ab"), frozenset("bc"))) == (
+    assert order_by_difference([near, far], [Example("a b c", "e")], 0.9) == [1, 0]
+    assert order_by_difference([near, near, far], [], 1.0) == [0, 2]
+    assert order_by_difference([], [near], 0.5) == []
+    assert (compute_similarity(frozenset(), frozenset()), compute_similarity(frozenset("ab"), frozenset("bc"))) == (
         1.0,
         pytest.approx(1 / 3),
     )
@@ -224,15 +228,15 @@ def test_spread_begins_with_the_most_different():
     ],
 )
 def test_what_right_answers_share(answers: list[str], rule: str, kept: str, broken: str):
-    form = shared_form(answers)
+    form = find_shared_form(answers)
     assert form is not None
     assert form.rule == rule
-    assert form.kept_by(kept) and not form.kept_by(broken)
+    assert form.matches(kept) and not form.matches(broken)
 
 
 @pytest.mark.parametrize("answers", [[], ["a|b", "c|d"], ["a|b", "c|d", ""], ["one\nline", "two\nrows here", "x" * 99]])
 def test_nothing_shared_is_no_rule(answers: list[str]):
-    assert shared_form(answers) is None
+    assert find_shared_form(answers) is None
 
 
 def test_a_rule_is_proposed_once_and_only_if_failures_break_it():
@@ -240,7 +244,7 @@ def test_a_rule_is_proposed_once_and_only_if_failures_break_it():
     assert learned(FAILED, view(f"# Orders\n\n{FORM}\n"))[0].content != FORM
     assert learned(FAILED, view(history=f"Tried and rejected:\n1. append: {FORM}"))[0].content != FORM
     keeping = [rollout(each.task.prompt, "x|y|z", reference=each.task.answer) for each in FAILED]
-    assert all(parse(edit.content) for edit in learned(keeping))
+    assert all(parse_examples(edit.content) for edit in learned(keeping))
 
 
 # ---- a whole run --------------------------------------------------------------------------------------------------
@@ -267,7 +271,7 @@ def _shape(asked: str) -> str:
 
 
 def splits() -> Splits:
-    return load(Orders(), DataSettings(mode="splits"))
+    return load_splits(Orders(), DataSettings(mode="splits"))
 
 
 def trained(settings: TrainSettings = SETTINGS, examples_as: Any = "turns", skill: str = "# Orders\n") -> list[Record]:

@@ -13,13 +13,13 @@ import pytest
 from ludus.reflact.records import Baseline, EpochEnd, Record, Step, Summary
 from ludus.reflact.report import run_files as files
 from ludus.reflact.report import training_page as report
-from ludus.reflact.report.html_tags import Html, el, joined, table
-from ludus.reflact.report.run_files import Recorder
-from ludus.reflact.report.score_curve import Curve, curve, draw
-from ludus.reflact.report.training_page import render
+from ludus.reflact.report.html_tags import Html, el, join_html, make_table
+from ludus.reflact.report.run_files import RunRecorder
+from ludus.reflact.report.score_curve import Curve, draw_curve, make_curve
+from ludus.reflact.report.training_page import render_page
 from ludus.reflact.train_settings import SlowUpdate, TrainSettings
-from ludus.reflact.training_run import Engine
-from ludus.skill import from_file
+from ludus.reflact.training_run import Resources
+from ludus.skill import parse_file
 from ludus.store import RunDir
 
 SETTINGS = TrainSettings(
@@ -71,7 +71,7 @@ class Page(HTMLParser):
 
 
 def page(records: list[Record]) -> Page:
-    return Page(render("a <run>", {"model": EVIL}, SETTINGS, records).decode())
+    return Page(render_page("a <run>", {"model": EVIL}, SETTINGS, records).decode())
 
 
 def test_the_report_has_the_curve_the_edits_the_differences_and_the_costs(records: list[Record]):
@@ -113,7 +113,7 @@ def test_a_report_can_be_drawn_at_any_time(records: list[Record]):
 
 
 def test_the_curve_follows_the_records(records: list[Record]):
-    data = curve(records, SETTINGS.gate)
+    data = make_curve(records, SETTINGS.gate)
     steps = [record for record in records if isinstance(record, Step)]
     assert [step for step, _ in data.current] == list(range(len(steps) + 1))
     assert [value for _, value in data.best] == sorted(value for _, value in data.best)
@@ -125,7 +125,9 @@ def test_the_curve_follows_the_records(records: list[Record]):
 
 def test_a_drawing_stays_within_its_frame():
     data = Curve(((0, -0.5), (1, 1.5)), ((0, 1.5),), ((1, 0.2),), (), (), 1)
-    numbers = [float(n) for points in re.findall(r'points="([^"]*)"', draw(data)) for n in re.split("[ ,]", points)]
+    numbers = [
+        float(n) for points in re.findall(r'points="([^"]*)"', draw_curve(data)) for n in re.split("[ ,]", points)
+    ]
     assert numbers and all(0 <= n <= 1100 for n in numbers)
     assert max(numbers[1::2]) <= 300
 
@@ -133,8 +135,8 @@ def test_a_drawing_stays_within_its_frame():
 def test_markup_is_made_of_elements_only():
     assert el("p", "x", "a < b", el("b", "", "&")) == '<p class="x">a &lt; b<b>&amp;</b></p>'
     assert el("line", "", x1=1.5, text_anchor='"') == '<line x1="1.5" text-anchor="&quot;"></line>'
-    assert joined([Html("<i>"), "<i>"]) == "<i>&lt;i&gt;"
-    assert table(("a",), []) == ""
+    assert join_html([Html("<i>"), "<i>"]) == "<i>&lt;i&gt;"
+    assert make_table(("a",), []) == ""
 
 
 # ---- files --------------------------------------------------------------------------------------------------------
@@ -142,10 +144,10 @@ def test_markup_is_made_of_elements_only():
 
 def recorded(path: Path, records: list[Record]) -> dict[str, bytes]:
     with RunDir.open(path, {}, resume=True) as run:
-        recorder = Recorder(run, SETTINGS, {})
+        recorder = RunRecorder(run, SETTINGS, {})
         for record in records:
             recorder.add(record)
-        recorder.report()
+        recorder.write_report()
     return {name: (path / name).read_bytes() for name in (files.STEPS, files.BEST, files.FINAL, files.REPORT)}
 
 
@@ -194,10 +196,8 @@ def test_the_numbers_of_the_report_are_those_of_the_lines(records: list[Record],
     assert f"{sum(tokens(line.get('spent', [])) for line in lines) + tokens(tested):,}" in text
     for line in (line for line in lines if line.get("verdict")):
         verdict = line["verdict"]
-        assert (
-            f"{report.number(verdict['current'])} → {report.number(verdict['candidate'])} on {verdict['items']} tasks"
-            in text
-        )
+        before, after = (report.format_number(verdict[name]) for name in ("current", "candidate"))
+        assert f"{before} → {after} on {verdict['items']} tasks" in text
         assert f"{tokens(line['spent']):,} tokens" in text
     assert summary["seconds"].keys() >= {"baseline", "rollout", "evaluate", "test"}
 
@@ -205,15 +205,15 @@ def test_the_numbers_of_the_report_are_those_of_the_lines(records: list[Record],
 def test_skills_of_a_resumed_run_do_not_go_back(world: SimpleNamespace, tmp_path: Path):
     """While earlier records are yielded again, the files keep what the run had come to."""
     with RunDir.open(tmp_path / "run", {}) as run:
-        whole = world.run(settings=SETTINGS, engine=Engine(store=run))
+        whole = world.run(settings=SETTINGS, resources=Resources(store=run))
     best = whole[-1].state.best.skill.text
     (tmp_path / "run" / "best").mkdir()
     (tmp_path / "run" / files.BEST).write_text(best)
     with RunDir.open(tmp_path / "run", {}, resume=True) as run:
-        recorder = Recorder(run, SETTINGS, {})
+        recorder = RunRecorder(run, SETTINGS, {})
         assert recorder.known == len(whole)
         for record in whole:
             recorder.add(record)
-            assert from_file((tmp_path / "run" / files.BEST).read_text()).text == best
+            assert parse_file((tmp_path / "run" / files.BEST).read_text()).text == best
     assert isinstance(whole[0], Baseline) and isinstance(whole[3], EpochEnd)
     assert best != whole[0].state.best.skill.text

@@ -6,14 +6,16 @@ from collections.abc import Awaitable, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from ludus.reflact.journal import InMemory, Journal
-from ludus.reflact.lab import Lab
+from ludus.reflact.journal import Journal
+from ludus.reflact.measure import Runner
 from ludus.reflact.proposers import View
-from ludus.reflact.splits import Finished
+from ludus.reflact.splits import FinishedSkills
 from ludus.reflact.stages import evaluate
-from ludus.reflact.stages.slow_update import compare
+from ludus.reflact.stages.slow_update import compare_skills
 from ludus.reflact.train_settings import SlowUpdate, TrainSettings
+from ludus.rollout import RunOptions
 from ludus.skill import Skill
+from ludus.store import MemoryStore
 from ludus.types import Message
 
 T = TypeVar("T")
@@ -34,8 +36,9 @@ def meeting(world: SimpleNamespace, size: int) -> Any:
     return agent
 
 
-def lab(world: SimpleNamespace, size: int) -> Lab:
-    return Lab(world.Env(), world.policy(script=meeting(world, size)), None, InMemory(), Journal(), concurrency=64)
+def runner(world: SimpleNamespace, size: int) -> Runner:
+    policy = world.policy(script=meeting(world, size))
+    return Runner(world.Env(), policy, None, MemoryStore(), Journal(), RunOptions(concurrency=64))
 
 
 def within_limit(work: Awaitable[T]) -> T:
@@ -51,7 +54,7 @@ def test_both_skills_of_the_slow_update_are_rolled_out_together(world: SimpleNam
     view = View(settings, Skill("Obey RULE-1."), 2, 4, "", "", "", None)
 
     async def go() -> None:
-        pairs = await compare(lab(world, 8), view, Skill("Obey RULE-0."), world.tasks("train", 6))
+        pairs = await compare_skills(runner(world, 8), view, Skill("Obey RULE-0."), world.tasks("train", 6))
         assert len(pairs) == 4
 
     within_limit(go())
@@ -59,7 +62,7 @@ def test_both_skills_of_the_slow_update_are_rolled_out_together(world: SimpleNam
 
 def test_several_skills_are_measured_together(world: SimpleNamespace):
     async def go() -> None:
-        measures = await lab(world, 6).measure([Skill("a"), Skill("b")], world.tasks("selection", 3), "x", seed=1)
+        measures = await runner(world, 6).measure([Skill("a"), Skill("b")], world.tasks("selection", 3), "x", seed=1)
         assert len(measures) == 2
 
     within_limit(go())
@@ -67,8 +70,8 @@ def test_several_skills_are_measured_together(world: SimpleNamespace):
 
 def test_the_three_tests_at_the_end_run_together(world: SimpleNamespace):
     async def go() -> None:
-        run: Any = SimpleNamespace(settings=TrainSettings(), splits=world.splits(), lab=lab(world, 18))
-        found = await evaluate.test(run, Finished(Skill("a"), Skill("b"), Skill("c")))
+        run: Any = SimpleNamespace(settings=TrainSettings(), splits=world.splits(), runner=runner(world, 18))
+        found = await evaluate.run_test(run, FinishedSkills(Skill("a"), Skill("b"), Skill("c")))
         assert len(found) == 3
 
     within_limit(go())

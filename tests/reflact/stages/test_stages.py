@@ -10,20 +10,37 @@ import pytest
 
 from ludus.reflact import step_buffer as buffer
 from ludus.reflact.gate import Decision, Verdict
-from ludus.reflact.items import Document, Suggestion, credited, numbered, short
-from ludus.reflact.journal import InMemory, Journal
+from ludus.reflact.items import Document, Suggestion, credit_item, number_items, summarize_item
+from ludus.reflact.journal import Journal
 from ludus.reflact.optimizer import Optimizer
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.proposers import Proposer, View
-from ludus.reflact.records import BatchReport, BudgetDecision, Fate, Held, Pattern, Reflection, RunState, pooled
+from ludus.reflact.records import (
+    BatchReport,
+    BudgetDecision,
+    Fate,
+    MeasuredSkill,
+    Pattern,
+    Reflection,
+    RunState,
+    pool_scores,
+)
 from ludus.reflact.stages.aggregate import aggregate
 from ludus.reflact.stages.appendix import note_lapses
 from ludus.reflact.stages.reflect import parse_notes, reflect
-from ludus.reflact.stages.select import choose, decide_budget, rank
-from ludus.reflact.stages.slow_update import Pair, categorize, comparison, counted, kept, paired
-from ludus.reflact.stages.update import patched, replaced, update
+from ludus.reflact.stages.select import choose_items, decide_budget, rank_items
+from ludus.reflact.stages.slow_update import (
+    Pair,
+    categorize,
+    count_categories,
+    describe_pairs,
+    filter_pairs,
+    pair_rollouts,
+)
+from ludus.reflact.stages.update import make_patch, take_document, update
 from ludus.reflact.train_settings import Appendix, TrainSettings
-from ludus.skill import Edit, Skill, guidance, notes, with_guidance, with_notes
+from ludus.skill import Edit, Skill, add_notes, read_guidance, read_notes, set_guidance
+from ludus.store import MemoryStore
 from ludus.types import Failure, Message, Provenance, Rollout, Score, StopReason, Task
 
 
@@ -54,7 +71,7 @@ class Desk:
             history="",
             memory="",
             system="",
-            optimizer=Optimizer(model, Prompts.load(), InMemory(), self.journal, tries=2),
+            optimizer=Optimizer(model, Prompts.load(), MemoryStore(), self.journal, tries=2),
         )
 
 
@@ -116,7 +133,7 @@ def test_an_analyst_who_stays_unusable_proposes_nothing_and_the_event_is_recorde
     desk = Desk(world, lambda messages: "I would rather not.")
     (found,) = do(reflect(desk.view, 1, arriving([rollout("a", False)])))
     assert found == Reflection("failure", ("a",))
-    (event,) = desk.journal.events()
+    (event,) = desk.journal.list_events()
     assert (event.stage, event.consequence) == ("analyst", "this minibatch proposed nothing")
 
 
@@ -212,7 +229,7 @@ def test_who_is_asked_for_notes(world: SimpleNamespace, settings: dict[str, Any]
 
 
 def proposal(source: str, *tasks: str, items: Sequence[str]) -> Reflection:
-    made = tuple(credited(Edit("append", text), source, tasks) for text in items)  # type: ignore[arg-type]
+    made = tuple(credit_item(Edit("append", text), source, tasks) for text in items)  # type: ignore[arg-type]
     return Reflection(source, tasks, made)  # type: ignore[arg-type]
 
 
@@ -250,7 +267,7 @@ def test_a_merge_that_drops_everything_is_not_believed(world: SimpleNamespace):
     desk = Desk(world, lambda messages: {"items": []})
     proposals = [proposal("failure", "a", items=["x"]), proposal("failure", "b", items=["y"])]
     assert [i.content for i in do(aggregate(desk.view, proposals))] == ["x", "y"]
-    (event,) = desk.journal.events()
+    (event,) = desk.journal.list_events()
     assert "must not drop everything" in event.problem
     assert event.consequence == "the items of the group were kept as they were"
 
@@ -275,15 +292,15 @@ def test_a_merge_whose_items_come_from_nowhere_is_asked_again(world: SimpleNames
 
 # ---- 4 select -----------------------------------------------------------------------------------------------------
 
-ITEMS = tuple(credited(Edit("append", str(n)), "failure", ["t"] * 1) for n in range(4))
+ITEMS = tuple(credit_item(Edit("append", str(n)), "failure", ["t"] * 1) for n in range(4))
 REPORTS = (BatchReport(1, 4, 1, 1 / 3, 0.5), BatchReport(2, 1, 0, 1.0, 1.0))
 
 
 def test_what_fits_the_budget_is_taken_untouched_without_a_call(world: SimpleNamespace):
     desk = Desk(world)
-    assert do(choose(Proposer(), desk.view, ITEMS, BudgetDecision("scheduled", 4, 4))) == (0, 1, 2, 3)
-    assert do(choose(Proposer(), desk.view, ITEMS, None)) == (0, 1, 2, 3)
-    assert do(choose(Proposer(), desk.view, ITEMS, BudgetDecision("none", None, 4))) == (0, 1, 2, 3)
+    assert do(choose_items(Proposer(), desk.view, ITEMS, BudgetDecision("scheduled", 4, 4))) == (0, 1, 2, 3)
+    assert do(choose_items(Proposer(), desk.view, ITEMS, None)) == (0, 1, 2, 3)
+    assert do(choose_items(Proposer(), desk.view, ITEMS, BudgetDecision("none", None, 4))) == (0, 1, 2, 3)
 
 
 def test_a_budget_of_zero_selects_nothing(world: SimpleNamespace):
@@ -293,24 +310,24 @@ def test_a_budget_of_zero_selects_nothing(world: SimpleNamespace):
         async def select(self, view: View, items: Any, budget: int) -> tuple[int, ...]:
             return (0, 1, 2)
 
-    assert do(choose(Eager(), Desk(world).view, ITEMS, BudgetDecision("autonomous", 0, 4))) == ()
-    assert do(choose(Eager(), Desk(world).view, ITEMS, BudgetDecision("autonomous", 2, 4))) == (0, 1)
+    assert do(choose_items(Eager(), Desk(world).view, ITEMS, BudgetDecision("autonomous", 0, 4))) == ()
+    assert do(choose_items(Eager(), Desk(world).view, ITEMS, BudgetDecision("autonomous", 2, 4))) == (0, 1)
 
 
 def test_the_ranking_decides_which_and_in_what_order(world: SimpleNamespace):
     desk = Desk(world, lambda messages: {"selected": [4, 9, 4, 0, 1, 2]})
-    assert do(rank(desk.view, ITEMS, 2)) == (3, 0)
+    assert do(rank_items(desk.view, ITEMS, 2)) == (3, 0)
 
 
 def test_a_ranking_that_stays_unusable_means_the_first_items_and_an_event(world: SimpleNamespace):
     desk = Desk(world, lambda messages: {"selected": [17]})
-    assert do(rank(desk.view, ITEMS, 2)) == (0, 1)
-    assert desk.journal.events()[0].consequence == "the first items were taken"
+    assert do(rank_items(desk.view, ITEMS, 2)) == (0, 1)
+    assert desk.journal.list_events()[0].consequence == "the first items were taken"
 
 
 def test_without_a_model_the_items_with_most_support_are_selected(world: SimpleNamespace):
     items = [
-        credited(Edit("append", str(n)), "failure", map(str, range(support))) for n, support in enumerate([1, 3, 2])
+        credit_item(Edit("append", str(n)), "failure", map(str, range(support))) for n, support in enumerate([1, 3, 2])
     ]
     assert do(Proposer().select(Desk(world).view, items, 2)) == (1, 2)
 
@@ -328,7 +345,7 @@ def test_an_autonomous_budget_is_the_optimizers_with_its_reasons(world: SimpleNa
     decision = do(decide_budget(desk.view, ITEMS, REPORTS, 1, 4))
     assert (decision.value, decision.asked, decision.reasoning, decision.risks) == (4, 9, "much is wrong", ("haste",))
     assert "4 rollouts; passed 0.500000; mean partial credit 0.625000" in desk.heard[0][1].content
-    assert pooled(REPORTS) == (4, 0.5, 0.625)
+    assert pool_scores(REPORTS) == (4, 0.5, 0.625)
 
 
 @pytest.mark.parametrize("reply", [{"budget": -1}, {"budget": "a few"}, {"budget": True, "confidence": "sure"}, "two"])
@@ -336,16 +353,16 @@ def test_an_autonomous_budget_that_stays_unusable_applies_nothing_and_is_recorde
     desk = Desk(world, lambda messages: reply, control="autonomous")
     decision = do(decide_budget(desk.view, ITEMS, REPORTS, 1, 4))
     assert (decision.value, decision.asked) == (0, None)
-    assert desk.journal.events()[0].consequence == "nothing was applied"
+    assert desk.journal.list_events()[0].consequence == "nothing was applied"
 
 
 # ---- 5 update -----------------------------------------------------------------------------------------------------
 
-KEPT = with_notes(with_guidance(Skill("# Skill\n"), "guide"), ["note"])
+KEPT = add_notes(set_guidance(Skill("# Skill\n"), "guide"), ["note"])
 
 
 def test_edits_are_applied_and_each_has_its_fate():
-    made = patched(Skill("a b\n"), [Edit("replace", "c", "b"), Edit("delete", "", "zz")])
+    made = make_patch(Skill("a b\n"), [Edit("replace", "c", "b"), Edit("delete", "", "zz")])
     assert made.candidate == Skill("a c\n")
     assert [fate.status for fate in made.fates] == ["applied_replace", "skipped_delete_target_not_found"]
 
@@ -355,11 +372,11 @@ def test_protected_parts_survive_every_way_to_rewrite(world: SimpleNamespace, do
     """In SkillOpt only the prompt asks for that."""
     desk = Desk(world, lambda m: {"document": document}, KEPT.text, update_mode="rewrite_from_suggestions")
     rewritten = do(update(desk.view, [Suggestion("clarify", "Say it.")]))
-    whole = replaced(KEPT, [Document(" "), Document(document, changes=("all",))])
+    whole = take_document(KEPT, [Document(" "), Document(document, changes=("all",))])
     for made in (rewritten, whole):
         assert made.candidate is not None
         assert made.candidate.text.startswith("New.\n")
-        assert (guidance(made.candidate), notes(made.candidate)) == ("guide", ("note",))
+        assert (read_guidance(made.candidate), read_notes(made.candidate)) == ("guide", ("note",))
     assert whole.changes == ("all",)
     assert [fate.status for fate in whole.fates] == ["not_selected", "used"]
 
@@ -368,8 +385,8 @@ def test_a_rewrite_that_stays_unusable_makes_no_candidate(world: SimpleNamespace
     desk = Desk(world, lambda m: {"document": " "}, update_mode="rewrite_from_suggestions")
     made = do(update(desk.view, [Suggestion("clarify", "Say it.")]))
     assert made.candidate is None
-    assert desk.journal.events()[0].problem == "its document is empty"
-    assert replaced(KEPT, [Document(" ")]).candidate is None
+    assert desk.journal.list_events()[0].problem == "its document is empty"
+    assert take_document(KEPT, [Document(" ")]).candidate is None
 
 
 # ---- the buffer ---------------------------------------------------------------------------------------------------
@@ -389,7 +406,7 @@ def test_a_failure_pattern_keeps_the_tasks_that_its_analyst_tied_to_it():
         rollout("e", None),
     ]
     reflections = [Reflection("failure", ("a", "b", "c"), patterns=(Pattern("slip", "a slip", ("b", "d")),))]
-    entry = buffer.digest(3, verdict(Decision.ACCEPT), rollouts, reflections, [], None)
+    entry = buffer.make_digest(3, verdict(Decision.ACCEPT), rollouts, reflections, [], None)
     assert [(p.name, p.tasks) for p in entry.patterns] == [("slip", ("b",)), ("timeout", ("a", "c"))]
     assert (entry.tasks, entry.failed, entry.tried, entry.before) == (4, 3, (), None)
 
@@ -399,21 +416,23 @@ def test_what_was_rejected_is_remembered_with_what_it_did():
         Fate(Edit("append", "Never do."), "applied_append"),
         Fate(Edit("delete", "", "gone"), "skipped_delete_target_not_found"),
     ]
-    entry = buffer.digest(3, verdict(Decision.REJECT), [rollout("a", False)], [], fates, None)
+    entry = buffer.make_digest(3, verdict(Decision.REJECT), [rollout("a", False)], [], fates, None)
     assert (entry.before, entry.after, entry.tried) == (0.5, 0.25, ("append: Never do.",))
-    words = buffer.in_words([entry])
+    words = buffer.describe_buffer([entry])
     assert "Step 3: reject; 1 of 1 tasks failed." in words
     assert "score 0.5000 → 0.2500" in words
     assert "1. append: Never do." in words
     assert "delete at 'gone' (skipped_delete_target_not_found)" in words
-    assert buffer.in_words([]) == ""
+    assert buffer.describe_buffer([]) == ""
 
 
 def test_items_in_words():
     items = [Edit("append", "x"), Suggestion("clarify", "Say it.", "t"), Document("text", "t", ("c",))]
-    assert [short(item) for item in items] == ["append: x", "clarify: t. Say it.", "rewrite: t. c"]
-    assert numbered([credited(items[0], "success", "ab")]) == "[1] from 2 success rollouts\nop: append\ncontent: x"
-    assert numbered([]) == "None."
+    assert [summarize_item(item) for item in items] == ["append: x", "clarify: t. Say it.", "rewrite: t. c"]
+    assert (
+        number_items([credit_item(items[0], "success", "ab")]) == "[1] from 2 success rollouts\nop: append\ncontent: x"
+    )
+    assert number_items([]) == "None."
 
 
 # ---- slow ---------------------------------------------------------------------------------------------------------
@@ -422,19 +441,19 @@ def test_items_in_words():
 def test_pairs_are_categorized_and_tasks_that_were_not_judged_are_left_out():
     before = [rollout("a", True), rollout("b", False), rollout("c", True), rollout("d", False), rollout("e", None)]
     after = [rollout("a", True), rollout("b", True), rollout("c", False), rollout("d", False), rollout("e", True)]
-    pairs = paired(before, after, None)
-    assert counted(pairs) == {"regressed": 1, "persistent_fail": 1, "improved": 1, "stable_success": 1}
-    assert [p.current.task.id for p in kept(pairs, "changed")] == ["b", "c"]
-    assert [p.current.task.id for p in kept(pairs, "unchanged")] == ["a", "d"]
-    assert kept(pairs, "mixed") == pairs
+    pairs = pair_rollouts(before, after, None)
+    assert count_categories(pairs) == {"regressed": 1, "persistent_fail": 1, "improved": 1, "stable_success": 1}
+    assert [p.current.task.id for p in filter_pairs(pairs, "changed")] == ["b", "c"]
+    assert [p.current.task.id for p in filter_pairs(pairs, "unchanged")] == ["a", "d"]
+    assert filter_pairs(pairs, "mixed") == pairs
     assert categorize(True, False) == "regressed"
 
 
 def test_partial_credit_is_a_failure_in_comparisons_too():
     """SkillOpt counts any score above 0 as a pass."""
-    (pair,) = paired([rollout("a", False, soft=0.9)], [rollout("a", False, soft=0.1)], None)
+    (pair,) = pair_rollouts([rollout("a", False, soft=0.9)], [rollout("a", False, soft=0.1)], None)
     assert pair.category == "persistent_fail"
-    (pair,) = paired([rollout("a", False, soft=0.9)], [rollout("a", False, soft=0.1)], 0.5)
+    (pair,) = pair_rollouts([rollout("a", False, soft=0.9)], [rollout("a", False, soft=0.1)], 0.5)
     assert pair.category == "regressed"
 
 
@@ -443,7 +462,7 @@ def test_the_comparison_shows_regressions_first_and_stays_within_the_budget(worl
         Pair("stable_success", rollout("s", True), rollout("s", True)),
         Pair("regressed", rollout("r", True), rollout("r", False, feedback="broke")),
     ]
-    text = comparison(Desk(world).view, pairs)
+    text = describe_pairs(Desk(world).view, pairs)
     assert text.startswith("2 tasks.")
     titles = [line for line in text.splitlines() if line.startswith("## ")]
     assert [title.split(":")[0] for title in titles] == [
@@ -457,7 +476,7 @@ def test_the_comparison_shows_regressions_first_and_stays_within_the_budget(worl
     assert "broke" in text
     asked = msgspec.structs.replace(rollout("l", False).task, prompt="p" * 500_000)
     long = msgspec.structs.replace(rollout("l", False, feedback="f" * 500_000), task=asked)
-    more = comparison(Desk(world, trajectory_tokens=1000).view, [*pairs, Pair("persistent_fail", long, long)])
+    more = describe_pairs(Desk(world, trajectory_tokens=1000).view, [*pairs, Pair("persistent_fail", long, long)])
     assert len(more) < 8_000
     assert "broke" in more and "characters left out" in more
 
@@ -467,7 +486,7 @@ def test_the_comparison_shows_regressions_first_and_stays_within_the_budget(worl
 
 def noted(world: SimpleNamespace, replies: Any, threshold: int, *step_notes: str) -> tuple[RunState, bool, Desk]:
     desk = Desk(world, replies, appendix=Appendix(enabled=True, consolidate_above=threshold))
-    start = Held(with_notes(Skill("body"), ["old"]), "initial_skill")
+    start = MeasuredSkill(add_notes(Skill("body"), ["old"]), "initial_skill")
     state = RunState(initial=start, current=start, best=start)
     reflections = [Reflection("failure", ("a",), notes=step_notes)]
     after, consolidated = do(note_lapses(desk.view, state, 3, reflections))
@@ -476,7 +495,7 @@ def noted(world: SimpleNamespace, replies: Any, threshold: int, *step_notes: str
 
 def test_notes_change_the_current_skill_which_is_then_unmeasured(world: SimpleNamespace):
     after, consolidated, desk = noted(world, None, 0, "new", "OLD.")
-    assert notes(after.current.skill) == ("old", "new")
+    assert read_notes(after.current.skill) == ("old", "new")
     assert (after.current.measure, after.current.origin, consolidated) == (None, "appendix_step_0003", False)
     assert after.best == after.initial
     assert desk.heard == []
@@ -489,8 +508,8 @@ def test_notes_that_are_there_already_change_nothing(world: SimpleNamespace):
 
 def test_too_many_notes_are_consolidated_and_only_into_fewer(world: SimpleNamespace):
     after, consolidated, _ = noted(world, lambda m: {"notes": ["both"]}, 1, "new")
-    assert (notes(after.current.skill), consolidated) == (("both",), True)
+    assert (read_notes(after.current.skill), consolidated) == (("both",), True)
     for bad in ([], ["a", "b"], ["a", "b", "c"]):
         after, consolidated, desk = noted(world, lambda m, bad=bad: {"notes": bad}, 1, "new")
-        assert (notes(after.current.skill), consolidated) == (("old", "new"), False)
-        assert desk.journal.events()[0].consequence == "the notes stayed as they were"
+        assert (read_notes(after.current.skill), consolidated) == (("old", "new"), False)
+        assert desk.journal.list_events()[0].consequence == "the notes stayed as they were"

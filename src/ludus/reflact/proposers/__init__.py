@@ -1,16 +1,25 @@
-"""The seam between the loop and whoever has the ideas.
+"""Proposers: where the changes to a skill come from.
 
-A `Proposer` reads the rollouts of a step and proposes changes. `Analysts`, the optimizer's language model in three
-roles, is one; a proposer without any model is another. What it may see is a `View`: the current skill, the train
-rollouts, what was tried before. The selection and test splits are not in it. Whatever it proposes is bounded by the
-same budget, applied by the same code and judged by the same gate.
+A `Proposer` reads the rollouts of a step and proposes changes. `Analysts` asks the optimizer's model; `Exemplars` uses
+no model. A proposer gets a `View`: the current skill, and what was tried before. It never sees the selection and test
+splits. All proposals are limited by the same budget, applied by the same code and judged by the same gate.
+
+To write your own, subclass `Proposer` and define `name` and `reflect`:
+
+    class Reminder(Proposer):
+        name = "reminder"
+
+        async def reflect(self, view, batch, rollouts):
+            failed = [rollout.task.id async for rollout in rollouts if rollout.score and not rollout.score.passed]
+            edit = credit_item(Edit("append", "Check your answer twice."), "failure", failed)
+            return (Reflection("failure", tuple(failed), (edit,)),) if failed else ()
 """
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ludus.reflact.items import Item, described, merged_credit
+from ludus.reflact.items import Item, credit_merged, describe_item
 from ludus.reflact.optimizer import Optimizer
 from ludus.reflact.records import Reflection
 from ludus.reflact.train_settings import TrainSettings, UpdateMode
@@ -24,62 +33,64 @@ class View:
 
     settings: TrainSettings
     skill: Skill
-    """The current one, which the rollouts were made with."""
+    """The current skill. The rollouts were made with it."""
     epoch: int
     step: int
     history: str
-    """What was tried in this epoch, in words."""
+    """What was tried in this epoch, as text."""
     memory: str
-    """What the optimizer wrote down for itself, in words."""
+    """The optimizer's memory, as text."""
     system: str
-    """What the agent is told besides the skill."""
+    """The agent's system text without the skill."""
     optimizer: Optimizer | None
-    """None in a run without an optimizer's model."""
+    """None if the run has no optimizer model."""
     place: int = 1
-    """Of the step within its epoch, from 1."""
+    """The number of the step within its epoch, from 1."""
 
-    def asked(self) -> Optimizer:
-        """The optimizer, where there has to be one."""
+    def require_optimizer(self) -> Optimizer:
+        """The optimizer. Raises `ValueError` if the run has none."""
         if self.optimizer is None:
-            raise ValueError("this proposer needs an optimizer's model, and the run has none")
+            raise ValueError("this proposer needs an optimizer model, and the run has none; set `optimizer`")
         return self.optimizer
 
 
 class Proposer:
-    """Base of proposers. `reflect` must be written; the others have an answer that needs no model."""
+    """Base class of proposers. A subclass defines `reflect`. The defaults of the other methods need no model."""
 
     name: ClassVar[str] = ""
+    """The name in settings, records and errors."""
     version: ClassVar[str] = "1"
-    """Raise it when the same rollouts lead to other proposals."""
+    """Increase it when the same rollouts lead to different proposals."""
     modes: ClassVar[tuple[UpdateMode, ...]] = ("patch",)
     """The update modes it can propose items for."""
     needs_optimizer: ClassVar[bool] = False
+    """Whether it asks the optimizer's model (`View.require_optimizer`)."""
 
     @property
     def identity(self) -> str:
-        """Equal for proposers that propose alike. One that has options adds them."""
+        """Equal for proposers that make equal proposals. It is part of the run's identity: add your options to it."""
         return f"{self.name}@{self.version}"
 
     async def reflect(self, view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> tuple[Reflection, ...]:
-        """What one batch teaches. The rollouts come in a fixed order, each as soon as it and those before it are done;
-        one without a score broke, and says nothing."""
+        """Propose changes from the rollouts of one batch. They come in a fixed order, each when it and all before it
+        have ended. Skip a rollout without a score: it failed for reasons outside the agent."""
         raise NotImplementedError(f"{type(self).__name__} does not define reflect")
 
     async def aggregate(self, view: View, reflections: Sequence[Reflection]) -> tuple[Item, ...]:
-        """One list of items out of those of all batches. By default: failures first, equal items once."""
+        """Make one list of the items of all batches. By default: those from failures first, equal items merged."""
         first = [r for r in reflections if r.source == "failure"] + [r for r in reflections if r.source != "failure"]
-        return together([item for reflection in first for item in reflection.items])
+        return merge_equal_items([item for reflection in first for item in reflection.items])
 
     async def select(self, view: View, items: Sequence[Item], budget: int) -> tuple[int, ...]:
-        """The places of at most `budget` items, in the order in which they are applied. Called when there are more
-        items than that. By default: those with most support."""
+        """The indices of at most `budget` items, in the order in which they are applied. Called if there are more items
+        than that. By default: the items with the most support."""
         ranked = sorted(range(len(items)), key=lambda place: -items[place].support)
         return tuple(ranked[:budget])
 
 
-def together(items: Sequence[Item]) -> tuple[Item, ...]:
-    """Items that say the same become one, with the evidence of all."""
+def merge_equal_items(items: Sequence[Item]) -> tuple[Item, ...]:
+    """Merge items with equal content into one, with the evidence of all of them."""
     kept: dict[str, list[Item]] = {}
     for item in items:
-        kept.setdefault(described(item), []).append(item)
-    return tuple(same[0] if len(same) == 1 else merged_credit(same[0], same, same[0].level) for same in kept.values())
+        kept.setdefault(describe_item(item), []).append(item)
+    return tuple(same[0] if len(same) == 1 else credit_merged(same[0], same, same[0].level) for same in kept.values())

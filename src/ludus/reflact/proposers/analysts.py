@@ -1,4 +1,4 @@
-"""The language model as proposer: it reads minibatches, merges what was proposed, and ranks it."""
+"""The default proposer: the optimizer's model reads minibatches of rollouts, merges the proposals and ranks them."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import ClassVar
@@ -8,12 +8,14 @@ from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import Reflection
 from ludus.reflact.stages.aggregate import aggregate
 from ludus.reflact.stages.reflect import reflect
-from ludus.reflact.stages.select import rank
+from ludus.reflact.stages.select import rank_items
 from ludus.reflact.train_settings import UpdateMode
 from ludus.types import Rollout
 
 
 class Analysts(Proposer):
+    """Proposes changes with the optimizer's model."""
+
     name: ClassVar[str] = "analysts"
     modes: ClassVar[tuple[UpdateMode, ...]] = ("patch", "rewrite_from_suggestions", "full_rewrite_minibatch")
     needs_optimizer: ClassVar[bool] = True
@@ -25,4 +27,4 @@ class Analysts(Proposer):
         return await aggregate(view, reflections)
 
     async def select(self, view: View, items: Sequence[Item], budget: int) -> tuple[int, ...]:
-        return await rank(view, items, budget)
+        return await rank_items(view, items, budget)

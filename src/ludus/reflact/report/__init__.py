@@ -1,1 +1,1 @@
-"""What a training run leaves behind for people: files, a page, a curve."""
+"""The files of a training run for people: skills, records, a page with the score curve."""

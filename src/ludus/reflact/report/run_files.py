@@ -1,15 +1,15 @@
-"""What a training run leaves behind for people and programs, beside its store.
+"""The files that a training run writes for people and programs, besides its store.
 
-    steps.jsonl      a line for the baseline, each step and each epoch's end, as they happen
-    summary.json     what the run came to
+    steps.jsonl      a line for the baseline, each step and each end of an epoch, as they happen
+    summary.json     the result of the run
     best/SKILL.md    the skill with the highest score on the selection split so far
-    final/SKILL.md   the skill as it is now; at the end, the final one
-    report.html      all of it to look at
+    final/SKILL.md   the current skill; at the end, the final one
+    report.html      everything as a page
 
-A skill that began without a head gets one in its file, so that agents find it; `ludus.skill.from_file` takes it off
-again. All of the files are made from the records that `train` yields, and a resumed run, which yields the earlier
-records again, leaves equal ones: lines that are there are not written twice. Equal runs have equal `steps.jsonl` and
-skills to the byte: how long things took is in `summary.json` and the report only.
+A skill without front matter gets some in its file, so that agents find it; `ludus.skill.parse_file` removes it again.
+All files are made from the records that `train` yields. A resumed run yields the earlier records again and writes equal
+files: a line that is there is not written twice. Equal runs have byte-equal `steps.jsonl` and skills; times are only in
+`summary.json` and the report.
 """
 
 import time
@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ludus.reflact.gate import Gate
-from ludus.reflact.records import Held, Record, Summary
-from ludus.reflact.report.training_page import render, times
-from ludus.reflact.stages.evaluate import score_of
+from ludus.reflact.records import MeasuredSkill, Record, Summary
+from ludus.reflact.report.training_page import render_page, sum_times
+from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import RECORDS
-from ludus.skill import as_file
+from ludus.skill import render_file
 from ludus.store import RunDir
 from ludus.types import to_json
 
@@ -35,45 +35,47 @@ FINAL = "final/SKILL.md"
 REPORT = "report.html"
 
 _EVERY = 10.0
-"""Seconds between two reports while the run goes on."""
+"""Seconds between two reports while the run is going on."""
 
 
-def line(record: Record, gate: Gate) -> bytes:
-    """A record as a line of `steps.jsonl`: the state after it in short, and no times."""
+def encode_line(record: Record, gate: Gate) -> bytes:
+    """A record as a line of `steps.jsonl`, with a short form of its state and without times."""
     plain = msgspec.json.decode(to_json(record), type=dict[str, Any])
     plain.pop("seconds", None)
     plain["state"] = {
         "epoch": record.state.epoch,
         "step": record.state.step,
-        "current": _held(record.state.current, gate),
-        "best": _held(record.state.best, gate),
+        "current": _describe_skill(record.state.current, gate),
+        "best": _describe_skill(record.state.best, gate),
     }
     return to_json(plain)
 
 
-def summary(record: Summary, records: Sequence[Record]) -> bytes:
-    """The content of `summary.json`; times are those of all records, in whatever process they were made."""
+def encode_summary(record: Summary, records: Sequence[Record]) -> bytes:
+    """The content of `summary.json`. Its times cover all records, including those of earlier processes."""
     plain = msgspec.json.decode(to_json(record), type=dict[str, Any])
     del plain["state"]
-    plain["seconds"] = times(records)
+    plain["seconds"] = sum_times(records)
     return msgspec.json.format(to_json(plain), indent=2) + b"\n"
 
 
-def _held(held: Held, gate: Gate) -> dict[str, Any]:
-    return {"skill": held.skill.hash, "origin": held.origin, "score": score_of(gate, held)}
+def _describe_skill(held: MeasuredSkill, gate: Gate) -> dict[str, Any]:
+    return {"skill": held.skill.hash, "origin": held.origin, "score": compute_score(gate, held)}
 
 
-class Head(NamedTuple):
-    """What the file of a skill says about it, if the skill does not."""
+class SkillHead(NamedTuple):
+    """The front matter for the file of a skill that has none."""
 
     name: str = "task-skill"
     description: str = "What to know and to do for tasks of this kind."
 
 
-class Recorder:
-    """Writes the files of a run as its records come in."""
+class RunRecorder:
+    """Writes the files of a run as its records arrive."""
 
-    def __init__(self, run: RunDir, settings: TrainSettings, facts: Mapping[str, str], head: Head = Head()) -> None:
+    def __init__(
+        self, run: RunDir, settings: TrainSettings, facts: Mapping[str, str], head: SkillHead = SkillHead()
+    ) -> None:
         self.records: list[Record] = []
         self._run = run
         self._settings = settings
@@ -81,40 +83,40 @@ class Recorder:
         self._head = head
         run.repair(STEPS)
         self._lines = list(run.read_lines(STEPS))
-        self.known = sum(1 for _ in run.records(RECORDS))
-        """How many of the records to come were made earlier."""
+        self.known = sum(1 for _ in run.read_records(RECORDS))
+        """The number of records in the store, which the run will yield first."""
         self._skills: dict[str, str] = {}
         self._reported = time.monotonic()
 
     def add(self, record: Record) -> None:
         self.records.append(record)
         if isinstance(record, Summary):
-            self._run.write(SUMMARY, summary(record, self.records))
+            self._run.write(SUMMARY, encode_summary(record, self.records))
         else:
-            self._log(line(record, self._settings.gate))
-        if isinstance(record, Summary) or len(self.records) >= self.known:  # else the files are ahead of it
-            self._skill(BEST, record.state.best)
-            self._skill(FINAL, record.state.current)
+            self._write_line(encode_line(record, self._settings.gate))
+        if isinstance(record, Summary) or len(self.records) >= self.known:  # else the files are newer than this record
+            self._write_skill(BEST, record.state.best)
+            self._write_skill(FINAL, record.state.current)
         if time.monotonic() - self._reported > _EVERY:
-            self.report()
+            self.write_report()
 
-    def report(self) -> None:
-        """Draw the report anew; also to be called when the run ends, however it does."""
+    def write_report(self) -> None:
+        """Write the report. Call it also when the run ends, with or without an error."""
         name = self._run.path.resolve().name
-        self._run.write(REPORT, render(name, self._facts, self._settings, self.records))
+        self._run.write(REPORT, render_page(name, self._facts, self._settings, self.records))
         self._reported = time.monotonic()
 
-    def _log(self, new: bytes) -> None:
+    def _write_line(self, new: bytes) -> None:
         place = len([record for record in self.records if not isinstance(record, Summary)]) - 1
         if place < len(self._lines) and self._lines[place] == new:
             return
-        if place < len(self._lines):  # somebody else's line: what follows from it cannot stand either
+        if place < len(self._lines):  # a line of another run: it and all lines after it are replaced
             self._lines = self._lines[:place]
             self._run.write(STEPS, (kept + b"\n" for kept in self._lines))
         self._lines.append(new)
         self._run.append(STEPS, new)
 
-    def _skill(self, name: str, held: Held) -> None:
+    def _write_skill(self, name: str, held: MeasuredSkill) -> None:
         if self._skills.get(name) != held.skill.text:
             self._skills[name] = held.skill.text
-            self._run.write(name, as_file(held.skill, *self._head).encode())
+            self._run.write(name, render_file(held.skill, *self._head).encode())

@@ -1,7 +1,7 @@
 """The score curve of a training run as an SVG drawing. Pure.
 
-What a step measured is a dot with its 95 % interval: filled if the candidate was accepted, hollow if not. The current
-skill's score is a line, the best one's another above it, and the share of train rollouts that passed a faint third.
+Each candidate is a dot with its 95 % interval: filled if it was accepted, hollow if not. There are three lines: the
+score of the current skill, the score of the best skill, and, fainter, the share of train rollouts that passed.
 """
 
 import math
@@ -12,15 +12,15 @@ from msgspec import Struct
 from ludus.reflact.gate import Gate, Measure, project
 from ludus.reflact.records import Baseline, EpochEnd, Record, Step
 from ludus.reflact.report.html_tags import Html, el
-from ludus.reflact.stages.evaluate import score_of
-from ludus.stats import Interval, interval
+from ludus.reflact.stages.evaluate import compute_score
+from ludus.stats import Interval, compute_interval
 
 WIDTH, HEIGHT = 1100.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 14.0, 14.0, 34.0
 
 
 class Dot(Struct, frozen=True):
-    """A candidate and what the selection split said of it."""
+    """A candidate and its score on the selection split."""
 
     step: int
     score: float
@@ -30,7 +30,7 @@ class Dot(Struct, frozen=True):
 
 
 class Curve(Struct, frozen=True):
-    """What is drawn, in numbers."""
+    """The numbers that are drawn."""
 
     current: tuple[tuple[int, float], ...]
     best: tuple[tuple[int, float], ...]
@@ -41,48 +41,50 @@ class Curve(Struct, frozen=True):
     steps: int
 
 
-def curve(records: Sequence[Record], gate: Gate) -> Curve:
-    """The numbers of the drawing."""
+def make_curve(records: Sequence[Record], gate: Gate) -> Curve:
+    """The numbers of the drawing, from the records."""
     told = [r for r in records if isinstance(r, Baseline | Step)]
-    current = [(r.state.step, score) for r in told if (score := score_of(gate, r.state.current)) is not None]
-    best = [(r.state.step, score) for r in told if (score := score_of(gate, r.state.best)) is not None]
+    current = [(r.state.step, score) for r in told if (score := compute_score(gate, r.state.current)) is not None]
+    best = [(r.state.step, score) for r in told if (score := compute_score(gate, r.state.best)) is not None]
     steps = [r for r in records if isinstance(r, Step)]
     return Curve(
         tuple(current),
         tuple(best),
         tuple((step.number, step.hard) for step in steps if step.hard is not None),
-        tuple(dot for step in steps if (dot := _dot(step, gate)) is not None),
+        tuple(dot for step in steps if (dot := _make_dot(step, gate)) is not None),
         tuple(r.state.step for r in records if isinstance(r, EpochEnd)),
         max([1, *(step.number for step in steps)]),
     )
 
 
-def _dot(step: Step, gate: Gate) -> Dot | None:
+def _make_dot(step: Step, gate: Gate) -> Dot | None:
     if step.measure is None or step.verdict is None or step.verdict.candidate is None:
         return None
     accepted = step.verdict.decision.accepted
-    return Dot(step.number, step.verdict.candidate, spread(step.measure, gate), step.action, accepted)
+    return Dot(step.number, step.verdict.candidate, compute_score_interval(step.measure, gate), step.action, accepted)
 
 
-def spread(measure: Measure | None, gate: Gate) -> Interval | None:
-    """The 95 % interval of what the gate compares, with the task as the unit; a bonus for density is not in it."""
+def compute_score_interval(measure: Measure | None, gate: Gate) -> Interval | None:
+    """The 95 % interval of the score that the gate compares, over tasks, without a bonus for density."""
     marks = measure.marks.values() if measure else ()
-    return interval([project(gate, mark.hard, mark.soft) for mark in marks])
+    return compute_interval([project(gate, mark.hard, mark.soft) for mark in marks])
 
 
-# ---- drawing ------------------------------------------------------------------------------------------------------
+# ---- drawing --------------------------------------------------------------------------------------------------------
 
 
-def draw(data: Curve) -> Html:
-    """The curve as an `svg` element without styles of its own."""
+def draw_curve(data: Curve) -> Html:
+    """The curve as an `svg` element. Its styles are in the page."""
     at = _Axes(data)
-    parts = [*at.grid(), *at.bounds(data.epochs[:-1])]
+    parts = [*at.draw_grid(), *at.draw_epoch_ends(data.epochs[:-1])]
     for name, points in (("train", data.train), ("best", data.best), ("current", data.current)):
         stairs = name != "train"
-        parts.append(el("polyline", f"curve {name}", points=" ".join(at.line(points, stairs=stairs)), fill="none"))
-    parts += [at.dot(dot) for dot in data.dots]
+        parts.append(
+            el("polyline", f"curve {name}", points=" ".join(at.trace_line(points, stairs=stairs)), fill="none")
+        )
+    parts += [at.draw_dot(dot) for dot in data.dots]
     if data.current:
-        parts.append(el("circle", "dot accepted", cx=at.x(0), cy=at.y(data.current[0][1]), r=4.0))
+        parts.append(el("circle", "dot accepted", cx=at.to_x(0), cy=at.to_y(data.current[0][1]), r=4.0))
     box = f"0 0 {WIDTH:g} {HEIGHT:g}"
     return el("svg", "plot", *parts, viewBox=box, role="img", aria_label="Score by step")
 
@@ -94,44 +96,44 @@ class _Axes:
         self.low, self.high = min([0.0, *values]), max([1.0, *values])
         self.steps = data.steps
 
-    def x(self, step: float) -> float:
+    def to_x(self, step: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * step / self.steps
 
-    def y(self, value: float) -> float:
+    def to_y(self, value: float) -> float:
         return TOP + (HEIGHT - TOP - BOTTOM) * (self.high - value) / (self.high - self.low)
 
-    def grid(self) -> Iterable[Html]:
-        """Lines across, and what they stand for."""
+    def draw_grid(self) -> Iterable[Html]:
+        """Horizontal lines, and the labels of both axes."""
         for n in range(5):
             value = self.low + (self.high - self.low) * n / 4
-            y = self.y(value)
+            y = self.to_y(value)
             yield el("line", "grid", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y)
             yield el("text", "label", f"{value:g}", x=LEFT - 8, y=y + 4, text_anchor="end")
         every = max(1, math.ceil(self.steps / 16))
         for step in range(0, self.steps + 1, every):
             name = str(step) if step else "start"
-            yield el("text", "label", name, x=self.x(step), y=HEIGHT - 14, text_anchor="middle")
+            yield el("text", "label", name, x=self.to_x(step), y=HEIGHT - 14, text_anchor="middle")
 
-    def bounds(self, epochs: Iterable[int]) -> Iterable[Html]:
-        """Where an epoch ended."""
+    def draw_epoch_ends(self, epochs: Iterable[int]) -> Iterable[Html]:
+        """A vertical line after each of these steps."""
         for step in epochs:
-            x = self.x(step + 0.5)
+            x = self.to_x(step + 0.5)
             yield el("line", "epoch", x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM)
 
-    def line(self, points: Sequence[tuple[int, float]], *, stairs: bool) -> Iterable[str]:
-        """A score holds until the next one is decided."""
+    def trace_line(self, points: Sequence[tuple[int, float]], *, stairs: bool) -> Iterable[str]:
+        """The points of a line. With `stairs`, a score holds until the next step."""
         before: float | None = None
         for step, value in points:
             if stairs and before is not None:
-                yield f"{self.x(step):.1f},{self.y(before):.1f}"
-            yield f"{self.x(step):.1f},{self.y(value):.1f}"
+                yield f"{self.to_x(step):.1f},{self.to_y(before):.1f}"
+            yield f"{self.to_x(step):.1f},{self.to_y(value):.1f}"
             before = value
 
-    def dot(self, dot: Dot) -> Html:
-        x, y = self.x(dot.step), self.y(dot.score)
+    def draw_dot(self, dot: Dot) -> Html:
+        x, y = self.to_x(dot.step), self.to_y(dot.score)
         parts = [el("title", "", f"step {dot.step}: {dot.action}, {dot.score:.3f}")]
         if dot.interval is not None:
-            low, high = self.y(dot.interval.low), self.y(dot.interval.high)
+            low, high = self.to_y(dot.interval.low), self.to_y(dot.interval.high)
             parts.append(el("line", "whisker", x1=x, x2=x, y1=low, y2=high))
         parts.append(el("circle", "dot accepted" if dot.accepted else "dot rejected", cx=x, cy=y, r=4.5))
         return el("g", "", *parts)

@@ -1,1 +1,1 @@
-"""The stages of a training step, and what happens at the end of an epoch."""
+"""The stages of a training step and of the end of an epoch."""

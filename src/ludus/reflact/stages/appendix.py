@@ -1,8 +1,8 @@
-"""Skill-aware reflection: where a right rule was not followed, a note in the appendix instead of an edit.
+"""Skill-aware reflection: a correct rule that was not followed leads to a note in the appendix instead of an edit.
 
-Notes are added to the current skill after the gate, whatever it decided. The text is then another one than was
-measured, so it counts as unmeasured until the next decision measures it. Past a threshold the optimizer merges and
-shortens the notes; a reply that does not make them fewer is refused.
+Notes are added to the current skill after the gate, whatever the decision was. The text then differs from the one that
+was measured, so it counts as unmeasured until the next decision measures it. Above a threshold the optimizer merges and
+shortens the notes. A reply that does not reduce their number is refused.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.reflact.proposers import View
-from ludus.reflact.records import Held, Reflection, RunState, Unusable
-from ludus.skill import distinct, notes, replace_notes, with_notes
+from ludus.reflact.records import MeasuredSkill, Reflection, RunState, UnusableReply
+from ludus.skill import add_notes, drop_duplicates, read_notes, set_notes
 
 
 class NotesReply(Struct, frozen=True):
@@ -22,22 +22,22 @@ class NotesReply(Struct, frozen=True):
 async def note_lapses(
     view: View, state: RunState, step: int, reflections: Sequence[Reflection]
 ) -> tuple[RunState, bool]:
-    """The state with the notes of a step in its current skill, and whether the notes were consolidated."""
+    """Add the notes of a step to the current skill. Returns the new state and whether the notes were consolidated."""
     if not view.settings.appendix.enabled:
         return state, False
-    skill = with_notes(state.current.skill, [note for reflection in reflections for note in reflection.notes])
+    skill = add_notes(state.current.skill, [note for reflection in reflections for note in reflection.notes])
     threshold = view.settings.appendix.consolidate_above
     shorter: tuple[str, ...] = ()
-    if threshold and len(notes(skill)) > threshold:
-        shorter = await _consolidated(view, notes(skill))
-        skill = replace_notes(skill, shorter) if shorter else skill
+    if threshold and len(read_notes(skill)) > threshold:
+        shorter = await _consolidate_notes(view, read_notes(skill))
+        skill = set_notes(skill, shorter) if shorter else skill
     if skill == state.current.skill:
         return state, bool(shorter)
-    return replace(state, current=Held(skill, f"appendix_step_{step:04d}", step)), bool(shorter)
+    return replace(state, current=MeasuredSkill(skill, f"appendix_step_{step:04d}", step)), bool(shorter)
 
 
-async def _consolidated(view: View, before: Sequence[str]) -> tuple[str, ...]:
-    reply = await view.asked().ask(
+async def _consolidate_notes(view: View, before: Sequence[str]) -> tuple[str, ...]:
+    reply = await view.require_optimizer().ask(
         "consolidate",
         {"notes": "\n".join(f"- {note}" for note in before), "count": str(len(before))},
         NotesReply,
@@ -45,7 +45,7 @@ async def _consolidated(view: View, before: Sequence[str]) -> tuple[str, ...]:
         place=f"{view.epoch}/{view.step}",
         otherwise="the notes stayed as they were",
         check=lambda reply: (
-            "" if 0 < len(distinct(reply.notes)) < len(before) else "the notes must become fewer, not none"
+            "" if 0 < len(drop_duplicates(reply.notes)) < len(before) else "the notes must become fewer, not none"
         ),
     )
-    return () if isinstance(reply, Unusable) else distinct(reply.notes)
+    return () if isinstance(reply, UnusableReply) else drop_duplicates(reply.notes)

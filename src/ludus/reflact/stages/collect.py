@@ -1,26 +1,26 @@
-"""Stages 1 and 2 side by side: the rollouts of a step, and the proposer reading them as they come.
+"""Stages 1 and 2 in parallel: run the rollouts of a step while the proposer reads those that have ended.
 
-The proposer gets the rollouts of a batch in the order of the plan, each as soon as it and those before it are there, so
-what it makes of them does not depend on which ended first.
+The proposer gets the rollouts of a batch in the order of the plan. Each one is delivered when it and all rollouts
+before it have ended, so the result does not depend on the order in which they end.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
-from ludus.reflact.journal import Clock, side_by_side
-from ludus.reflact.lab import Trial
+from ludus.reflact.journal import Clock, open_task_group
+from ludus.reflact.measure import Trial
 from ludus.reflact.proposers import View
 from ludus.reflact.records import Reflection
-from ludus.reflact.splits import Batch
+from ludus.reflact.splits import TrainBatch
 from ludus.reflact.training_run import Run
 from ludus.types import Rollout
 
 T = TypeVar("T")
 
 
-class _Arriving:
-    """Rollouts in the order of the plan, each as soon as it is there."""
+class _RolloutStream:
+    """Yields rollouts in the order of the plan, each when it has ended."""
 
     def __init__(self, slots: Sequence["asyncio.Future[Rollout]"]) -> None:
         self._slots = iter(slots)
@@ -35,25 +35,25 @@ class _Arriving:
 
 
 async def roll_and_reflect(
-    run: Run, view: View, batches: Sequence[Batch], clock: Clock
+    run: Run, view: View, batches: Sequence[TrainBatch], clock: Clock
 ) -> tuple[list[list[Rollout]], list[Reflection]]:
-    """The rollouts of each batch, and what they taught."""
+    """The rollouts of each batch, and the reflections on them."""
     trials = [Trial(view.skill, task, batch.seed) for batch in batches for task in batch.tasks]
     loop = asyncio.get_running_loop()
     slots: list[asyncio.Future[Rollout]] = [loop.create_future() for _ in trials]
-    async with side_by_side() as group:
-        rolling = group.create_task(run.lab.roll(trials, "rollout", lambda index, it: slots[index].set_result(it)))
+    async with open_task_group() as group:
+        rolling = group.create_task(run.runner.roll(trials, "rollout", lambda index, it: slots[index].set_result(it)))
         reading = [
-            group.create_task(run.proposer.reflect(view, number, _Arriving(part)))
-            for number, part in enumerate(_cut(slots, batches), 1)
+            group.create_task(run.proposer.reflect(view, number, _RolloutStream(part)))
+            for number, part in enumerate(_split_by_batch(slots, batches), 1)
         ]
         rollouts = await rolling
         clock.lap("rollout")
     clock.lap("reflect")
-    return _cut(rollouts, batches), [reflection for task in reading for reflection in task.result()]
+    return _split_by_batch(rollouts, batches), [reflection for task in reading for reflection in task.result()]
 
 
-def _cut(values: Sequence[T], batches: Sequence[Batch]) -> list[list[T]]:
-    """The values, batch by batch."""
+def _split_by_batch(values: Sequence[T], batches: Sequence[TrainBatch]) -> list[list[T]]:
+    """The values as one list per batch."""
     rest = iter(values)
     return [[next(rest) for _ in batch.tasks] for batch in batches]

@@ -1,8 +1,8 @@
-"""Stage 6, and the last stage: what a text is worth.
+"""Stage 6, and the test at the end: measure skills.
 
-A candidate is measured on the selection split and judged against the current skill. If the current text was not
-measured yet (guidance that was forced, notes that were added) it is measured beside the candidate, and takes the best
-skill's place if it is better. At the end the initial, the best and the final skill are run on the test split, together.
+A candidate is measured on the selection split and compared with the current skill. If the current text was not measured
+yet (after forced guidance or added notes), it is measured together with the candidate, and becomes the best skill if it
+is better. At the end the initial, the best and the final skill are run on the test split, together.
 """
 
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ludus.reflact.gate import Gate, Judged, Measure, Verdict, beats, judge, mean, score
-from ludus.reflact.lab import Trial, measured
-from ludus.reflact.records import Bucket, Held, Product, RunState, Tested
-from ludus.reflact.splits import Finished
+from ludus.reflact.gate import Contender, Gate, Measure, Verdict, beats, judge, mean, score
+from ludus.reflact.measure import Trial, make_measure
+from ludus.reflact.records import MeasuredSkill, Product, RunState, ScoreBucket, SplitScores
+from ludus.reflact.splits import FinishedSkills
 from ludus.reflact.training_run import Run
 from ludus.skill import Skill
-from ludus.stats import interval
+from ludus.stats import compute_interval
 from ludus.types import Rollout, Task
 
 
 class Judgement(Struct, frozen=True):
-    """The state after the gate; no verdict if there was no candidate."""
+    """The state after the gate. Without a candidate there is no verdict."""
 
     state: RunState
     verdict: Verdict | None = None
@@ -29,85 +29,86 @@ class Judgement(Struct, frozen=True):
 
 
 async def evaluate(run: Run, state: RunState, candidate: Skill | None, origin: str, step: int, gate: Gate) -> Judgement:
-    """Measure a candidate, and let the gate decide."""
+    """Measure a candidate and let the gate decide."""
     if candidate is None:
         return Judgement(state)
     beside = [state.current.skill] if state.current.measure is None and gate.enabled else []
     measure, *late = await measure_on_selection(run, [candidate, *beside], "evaluate")
     for its in late:
-        state = with_measure(state, its, gate)
-    held = Held(candidate, origin, step, measure)
-    verdict = judge(gate, _judged(held), _judged(state.current), _judged(state.best))
+        state = set_measure(state, its, gate)
+    held = MeasuredSkill(candidate, origin, step, measure)
+    rule = run.rule if gate.enabled else judge
+    verdict = rule(gate, _make_contender(held), _make_contender(state.current), _make_contender(state.best))
     if verdict.decision.accepted:
         state = replace(state, current=held, best=held if verdict.new_best else state.best)
     return Judgement(state, verdict, measure)
 
 
-async def measured_current(run: Run, state: RunState) -> RunState:
-    """The state with its current skill measured, and promoted if it is the best."""
+async def measure_current(run: Run, state: RunState) -> RunState:
+    """Measure the current skill, and make it the best one if it is."""
     if state.current.measure is not None:
         return state
     (measure,) = await measure_on_selection(run, [state.current.skill], "validate")
-    return with_measure(state, measure, run.settings.gate)
+    return set_measure(state, measure, run.settings.gate)
 
 
-def with_measure(state: RunState, measure: Measure, gate: Gate) -> RunState:
+def set_measure(state: RunState, measure: Measure, gate: Gate) -> RunState:
     current = replace(state.current, measure=measure)
-    better = beats(gate, _judged(current), _judged(state.best))
+    better = beats(gate, _make_contender(current), _make_contender(state.best))
     return replace(state, current=current, best=current if better else state.best)
 
 
 async def measure_on_selection(run: Run, skills: Sequence[Skill], stage: str) -> list[Measure]:
-    """What the selection split says of each of the skills."""
+    """Measure each skill on the selection split."""
     settings = run.settings
-    return await run.lab.measure(
+    return await run.runner.measure(
         skills, run.selection, stage, seed=settings.seed, replicates=settings.selection_replicates
     )
 
 
-def score_of(gate: Gate, held: Held) -> float | None:
-    """A skill's score as the gate has it; None if it was not measured."""
+def compute_score(gate: Gate, held: MeasuredSkill) -> float | None:
+    """The score of a skill by the gate's metric; None if it was not measured."""
     return None if held.measure is None else score(gate, held.skill, held.measure)
 
 
-def _judged(held: Held) -> Judged:
-    """A text that was not measured has no items in common with any."""
+def _make_contender(held: MeasuredSkill) -> Contender:
+    """A skill as the gate compares it. One that was not measured shares no items with any other."""
     return held.skill, held.measure or Measure(held.skill.hash)
 
 
-# ---- the sealed split ---------------------------------------------------------------------------------------------
+# ---- the sealed split -----------------------------------------------------------------------------------------------
 
 
-async def test(run: Run, finished: Finished) -> dict[Skill, Tested]:
-    """Each of the skills on the test split, which is opened here."""
+async def run_test(run: Run, finished: FinishedSkills) -> dict[Skill, SplitScores]:
+    """Run each skill on the test split. This is the only place that unseals it."""
     settings = run.settings
     tasks = run.splits.test.unseal(finished)[: settings.test_size or None]
     skills = list(dict.fromkeys([finished.initial, finished.best, finished.final]))
     replicates = range(settings.test_replicates)
     trials = [Trial(skill, task, settings.seed, r) for skill in skills for task in tasks for r in replicates]
-    rollouts = await run.lab.roll(trials, "test")
+    rollouts = await run.runner.roll(trials, "test")
     size = len(tasks) * settings.test_replicates
     return {
-        skill: tested(skill, tasks, rollouts[number * size : (number + 1) * size])
+        skill: summarize_test(skill, tasks, rollouts[number * size : (number + 1) * size])
         for number, skill in enumerate(skills)
     }
 
 
-def tested(skill: Skill, tasks: Sequence[Task], rollouts: Sequence[Rollout]) -> Tested:
-    """The test of one skill, overall and by task type."""
-    measure = measured(skill, rollouts)
+def summarize_test(skill: Skill, tasks: Sequence[Task], rollouts: Sequence[Rollout]) -> SplitScores:
+    """The test result of one skill, overall and by task type."""
+    measure = make_measure(skill, rollouts)
     kinds = sorted({task.kind for task in tasks})
-    by_kind = {kind: bucket(measure, [task for task in tasks if task.kind == kind]) for kind in kinds}
-    return Tested(bucket(measure, tasks), by_kind if len(kinds) > 1 else {}, measure.failed)
+    by_kind = {kind: make_bucket(measure, [task for task in tasks if task.kind == kind]) for kind in kinds}
+    return SplitScores(make_bucket(measure, tasks), by_kind if len(kinds) > 1 else {}, measure.failed)
 
 
-def product(gate: Gate, held: Held, tested: Tested | None) -> Product:
-    """A skill that the run ends with, and everything that was measured of it."""
+def make_product(gate: Gate, held: MeasuredSkill, tested: SplitScores | None) -> Product:
+    """One of the skills at the end of the run, with all its scores."""
     measure = held.measure or Measure(held.skill.hash)
-    return Product(held.skill, held.origin, held.step, score_of(gate, held), measure.hard, measure.soft, tested)
+    return Product(held.skill, held.origin, held.step, compute_score(gate, held), measure.hard, measure.soft, tested)
 
 
-def bucket(measure: Measure, tasks: Sequence[Task]) -> Bucket:
+def make_bucket(measure: Measure, tasks: Sequence[Task]) -> ScoreBucket:
     marks = [measure.marks[task.id] for task in tasks if task.id in measure.marks]
     hard = [mark.hard for mark in marks]
-    return Bucket(len(tasks), len(marks), mean(hard), mean([mark.soft for mark in marks]), interval(hard))
+    return ScoreBucket(len(tasks), len(marks), mean(hard), mean([mark.soft for mark in marks]), compute_interval(hard))

@@ -1,7 +1,7 @@
-"""Optimizer memory: what the optimizer writes down for its own next epoch.
+"""Optimizer memory: notes that the optimizer writes at the end of an epoch for its own use.
 
-It goes into the prompts of the analysts, the mergers, the ranking and the autonomous budget; the agent never sees it. A
-reply that cannot be used leaves the memory as it was.
+The memory goes into the prompts of the analysts, the merges, the ranking and the autonomous budget. The agent never
+sees it. An unusable reply leaves the memory unchanged.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from ludus.reflact.proposers import View
-from ludus.reflact.records import Unusable
-from ludus.reflact.stages.slow_update import Pair, comparison
+from ludus.reflact.records import UnusableReply
+from ludus.reflact.stages.slow_update import Pair, describe_pairs
 from ludus.skill import Skill
 
 
@@ -19,15 +19,15 @@ class MemoryReply(Struct, frozen=True):
     reasoning: str = ""
 
 
-async def write_memory(view: View, previous: Skill, pairs: Sequence[Pair]) -> str | Unusable:
-    """What the optimizer wants to remember after this epoch."""
-    reply = await view.asked().ask(
+async def write_memory(view: View, previous: Skill, pairs: Sequence[Pair]) -> str | UnusableReply:
+    """Ask the optimizer what to remember after this epoch."""
+    reply = await view.require_optimizer().ask(
         "meta",
         {
             "previous": previous.text.strip() or "(empty)",
             "skill": view.skill.text.strip() or "(empty)",
             "memory": view.memory.strip() or "Nothing yet.",
-            "comparison": comparison(view, pairs),
+            "comparison": describe_pairs(view, pairs),
             "count": str(len(pairs)),
         },
         MemoryReply,
@@ -36,4 +36,4 @@ async def write_memory(view: View, previous: Skill, pairs: Sequence[Pair]) -> st
         otherwise="the memory stayed as it was",
         check=lambda reply: "" if reply.memory.strip() else "its memory is empty",
     )
-    return reply if isinstance(reply, Unusable) else reply.memory.strip()
+    return reply if isinstance(reply, UnusableReply) else reply.memory.strip()

@@ -1,8 +1,8 @@
-"""Stage 4: how many changes, and which.
+"""Stage 4: decide how many changes are made, and which.
 
-The budget comes from the schedule, from the optimizer (which gives its reasons), or there is none. Within it the items
-with the most to give are chosen, in the order in which they are to be applied. A budget of 0 selects nothing. When the
-optimizer cannot be used, an autonomous budget is 0 and a ranking is the order of the items; both are recorded events.
+The budget comes from the schedule or from the optimizer (which gives its reasons), or there is none. Within it the best
+items are chosen, in the order in which they are applied. A budget of 0 selects nothing. When the optimizer's reply is
+unusable, an autonomous budget is 0 and a ranking is the order of the items. Both are recorded as events.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from ludus.reflact.items import FORMS, Item, numbered
+from ludus.reflact.items import FORMS, Item, number_items
 from ludus.reflact.proposers import Proposer, View
-from ludus.reflact.records import BatchReport, BudgetDecision, Fate, Unusable, pooled
-from ludus.reflact.schedule import budget as scheduled_budget
+from ludus.reflact.records import BatchReport, BudgetDecision, Fate, UnusableReply, pool_scores
+from ludus.reflact.schedule import compute_budget as scheduled_budget
 
 
 class BudgetReply(Struct, frozen=True):
@@ -31,12 +31,12 @@ class RankReply(Struct, frozen=True):
 async def decide_budget(
     view: View, items: Sequence[Item], batches: Sequence[BatchReport], selection: int, total: int
 ) -> BudgetDecision | None:
-    """How many of the items may be applied in selection number `selection` of `total`; None where no budget applies."""
+    """The number of items to apply in selection number `selection` of `total`; None if no budget applies."""
     settings = view.settings
     if not FORMS[settings.update_mode].limited:
         return None
     if settings.control == "autonomous":
-        return await _autonomous(view, items, batches)
+        return await _ask_budget(view, items, batches)
     value = None
     if settings.control == "scheduled":
         value = scheduled_budget(
@@ -45,16 +45,16 @@ async def decide_budget(
     return BudgetDecision(settings.control, value, len(items))
 
 
-async def _autonomous(view: View, items: Sequence[Item], batches: Sequence[BatchReport]) -> BudgetDecision:
-    scored, hard, soft = pooled(batches)
-    reply = await view.asked().ask(
+async def _ask_budget(view: View, items: Sequence[Item], batches: Sequence[BatchReport]) -> BudgetDecision:
+    scored, hard, soft = pool_scores(batches)
+    reply = await view.require_optimizer().ask(
         "budget",
         {
             "skill": view.skill.text.strip() or "(empty)",
             "memory": view.memory.strip() or "Nothing yet.",
             "history": view.history or "Nothing yet.",
-            "evidence": f"{scored} rollouts; passed {_share(hard)}; mean partial credit {_share(soft)}",
-            "items": numbered(items),
+            "evidence": f"{scored} rollouts; passed {_format_share(hard)}; mean partial credit {_format_share(soft)}",
+            "items": number_items(items),
             "count": str(len(items)),
         },
         BudgetReply,
@@ -62,7 +62,7 @@ async def _autonomous(view: View, items: Sequence[Item], batches: Sequence[Batch
         place=f"{view.epoch}/{view.step}",
         otherwise="nothing was applied",
     )
-    if isinstance(reply, Unusable):
+    if isinstance(reply, UnusableReply):
         return BudgetDecision("autonomous", 0, len(items))
     value = min(reply.budget, len(items))
     return BudgetDecision(
@@ -70,32 +70,32 @@ async def _autonomous(view: View, items: Sequence[Item], batches: Sequence[Batch
     )
 
 
-def _share(value: float | None) -> str:
+def _format_share(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.6f}"
 
 
-async def choose(
+async def choose_items(
     proposer: Proposer, view: View, items: Sequence[Item], budget: BudgetDecision | None
 ) -> tuple[int, ...]:
-    """The places of the items that are applied, in that order: all of them, where they fit the budget."""
+    """The indices of the items to apply, in order. All items are chosen if they fit the budget."""
     limit = None if budget is None else budget.value
     if limit is None or len(items) <= limit:
         return tuple(range(len(items)))
     return (await proposer.select(view, items, limit))[:limit] if limit else ()
 
 
-def not_selected(items: Sequence[Item], chosen: Sequence[int]) -> tuple[Fate, ...]:
+def list_not_selected(items: Sequence[Item], chosen: Sequence[int]) -> tuple[Fate, ...]:
     return tuple(Fate(item, "not_selected") for place, item in enumerate(items) if place not in chosen)
 
 
-async def rank(view: View, items: Sequence[Item], budget: int) -> tuple[int, ...]:
-    """The places of the items that the optimizer would apply, best first."""
-    reply = await view.asked().ask(
+async def rank_items(view: View, items: Sequence[Item], budget: int) -> tuple[int, ...]:
+    """Ask the optimizer which items to apply. Returns their indices, best first."""
+    reply = await view.require_optimizer().ask(
         "rank",
         {
             "skill": view.skill.text.strip() or "(empty)",
             "memory": view.memory.strip() or "Nothing yet.",
-            "items": numbered(items),
+            "items": number_items(items),
             "count": str(len(items)),
             "budget": str(budget),
         },
@@ -104,12 +104,12 @@ async def rank(view: View, items: Sequence[Item], budget: int) -> tuple[int, ...
         place=f"{view.epoch}/{view.step}",
         otherwise="the first items were taken",
         check=lambda reply: (
-            "" if _valid(reply, len(items)) else f"selected must name items by numbers 1 to {len(items)}"
+            "" if _parse_places(reply, len(items)) else f"selected must name items by numbers 1 to {len(items)}"
         ),
     )
-    places = range(len(items)) if isinstance(reply, Unusable) else _valid(reply, len(items))
+    places = range(len(items)) if isinstance(reply, UnusableReply) else _parse_places(reply, len(items))
     return tuple(places[:budget])
 
 
-def _valid(reply: RankReply, count: int) -> list[int]:
+def _parse_places(reply: RankReply, count: int) -> list[int]:
     return [number - 1 for number in dict.fromkeys(reply.selected) if 1 <= number <= count]

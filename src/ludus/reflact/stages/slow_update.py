@@ -1,9 +1,8 @@
-"""The long view: the skill of today beside the skill of an epoch ago, on the same tasks.
+"""The slow update: compare the current skill with the skill of an epoch ago, on the same tasks.
 
-Both are run on a sample of train tasks with the same seeds, side by side. Each task then improved, regressed, failed
-both times or succeeded both times; a task that could not be judged under both says nothing and is left out. From the
-comparison the optimizer writes lasting guidance for the agent (the slow update) and, apart from it, a memory for
-itself.
+Both skills are run on a sample of train tasks with the same seeds, in parallel. Each task then improved, regressed,
+failed both times or succeeded both times. A task without a score under both skills is left out. From the comparison the
+optimizer writes lasting guidance for the agent (the slow update) and, separately, a memory for itself.
 """
 
 from collections import Counter
@@ -14,15 +13,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.reflact.gate import mean
-from ludus.reflact.lab import Lab, Trial, succeeded
+from ludus.reflact.measure import Runner, Trial, is_success
 from ludus.reflact.proposers import View
-from ludus.reflact.records import Held, RunState, SlowReport, Unusable
-from ludus.reflact.splits import sample, slow_seed
+from ludus.reflact.records import MeasuredSkill, RunState, SlowReport, UnusableReply
+from ludus.reflact.splits import derive_slow_seed, draw_sample
 from ludus.reflact.stages.evaluate import evaluate
 from ludus.reflact.train_settings import PairPolicy
 from ludus.reflact.training_run import Run
-from ludus.reflact.transcript import fit, heading, turns_of, verdict
-from ludus.skill import Skill, guidance, with_guidance
+from ludus.reflact.transcript import describe_verdict, fit_texts, render_heading, render_turns
+from ludus.skill import Skill, read_guidance, set_guidance
 from ludus.types import Rollout, Task
 
 Category = Literal["regressed", "persistent_fail", "improved", "stable_success"]
@@ -48,10 +47,10 @@ class SlowReply(Struct, frozen=True):
     reasoning: str = ""
 
 
-def paired(previous: Sequence[Rollout], current: Sequence[Rollout], success_at: float | None) -> list[Pair]:
-    """The tasks that were judged under both skills, in order."""
+def pair_rollouts(previous: Sequence[Rollout], current: Sequence[Rollout], success_at: float | None) -> list[Pair]:
+    """The tasks with a score under both skills, in order."""
     return [
-        Pair(categorize(succeeded(before, success_at), succeeded(after, success_at)), before, after)
+        Pair(categorize(is_success(before, success_at), is_success(after, success_at)), before, after)
         for before, after in zip(previous, current, strict=True)
         if before.score is not None and after.score is not None
     ]
@@ -63,46 +62,48 @@ def categorize(before: bool, after: bool) -> Category:
     return "improved" if after else "persistent_fail"
 
 
-def kept(pairs: Sequence[Pair], policy: PairPolicy) -> list[Pair]:
-    """The pairs that a policy shows."""
+def filter_pairs(pairs: Sequence[Pair], policy: PairPolicy) -> list[Pair]:
+    """The pairs that the policy shows to the optimizer."""
     changed = ("improved", "regressed")
     if policy == "mixed":
         return list(pairs)
     return [pair for pair in pairs if (pair.category in changed) == (policy == "changed")]
 
 
-async def compare(lab: Lab, view: View, previous: Skill, tasks: Sequence[Task]) -> list[Pair]:
-    """The comparison of an epoch. Where only changes are wanted, more tasks are run until there are enough of them."""
+async def compare_skills(runner: Runner, view: View, previous: Skill, tasks: Sequence[Task]) -> list[Pair]:
+    """Run both skills and pair their rollouts. The policy `changed` runs more tasks until it has enough pairs."""
     slow, settings = view.settings.slow, view.settings
-    seed = slow_seed(settings.seed, view.epoch)
-    order = list(sample(tasks, len(tasks), seed))
+    seed = derive_slow_seed(settings.seed, view.epoch)
+    order = list(draw_sample(tasks, len(tasks), seed))
     pairs: list[Pair] = []
     wanted = slow.samples
     while order and wanted > 0:
         part, order = order[:wanted], order[wanted:]
-        rollouts = await lab.roll(
+        rollouts = await runner.roll(
             [Trial(skill, task, seed) for skill in (previous, view.skill) for task in part], "slow"
         )
-        pairs += kept(paired(rollouts[: len(part)], rollouts[len(part) :], settings.success_at), slow.pairs)
+        pairs += filter_pairs(
+            pair_rollouts(rollouts[: len(part)], rollouts[len(part) :], settings.success_at), slow.pairs
+        )
         wanted = slow.samples - len(pairs) if slow.pairs == "changed" else 0
     return pairs[: slow.samples]
 
 
-def counted(pairs: Sequence[Pair]) -> dict[str, int]:
+def count_categories(pairs: Sequence[Pair]) -> dict[str, int]:
     counts = Counter(pair.category for pair in pairs)
     return {category: counts[category] for category in _TITLES}
 
 
-def share_passed(rollouts: Sequence[Rollout]) -> float | None:
+def compute_pass_rate(rollouts: Sequence[Rollout]) -> float | None:
     return mean([float(rollout.score.passed) for rollout in rollouts if rollout.score is not None])
 
 
-def comparison(view: View, pairs: Sequence[Pair]) -> str:
-    """The pairs in words: counts, then category by category, with both transcripts where something can be learned."""
-    parts = [_parts(view, pair) for pair in pairs]
-    texts = iter(fit([text for part in parts for text in part], view.settings.trajectory_tokens))
+def describe_pairs(view: View, pairs: Sequence[Pair]) -> str:
+    """The pairs as text: counts, then each category, with both transcripts unless both succeeded."""
+    parts = [_describe_pair(view, pair) for pair in pairs]
+    texts = iter(fit_texts([text for part in parts for text in part], view.settings.trajectory_tokens))
     described = ["\n\n".join(next(texts) for _ in part) for part in parts]
-    counts = "\n".join(f"- {title}: {counted(pairs)[category]}" for category, title in _TITLES.items())
+    counts = "\n".join(f"- {title}: {count_categories(pairs)[category]}" for category, title in _TITLES.items())
     sections = [f"{len(pairs)} tasks.\n{counts}"]
     for category, title in _TITLES.items():
         members = [text for pair, text in zip(pairs, described, strict=True) if pair.category == category]
@@ -110,25 +111,25 @@ def comparison(view: View, pairs: Sequence[Pair]) -> str:
     return "\n\n".join(sections)
 
 
-def _parts(view: View, pair: Pair) -> list[str]:
-    """A pair in words: the task, and both transcripts where there is something to learn from them."""
+def _describe_pair(view: View, pair: Pair) -> list[str]:
+    """A pair as text: the task, and both transcripts unless both succeeded."""
     task = pair.current.task
     if pair.category == "stable_success":
         return [f"### {task.id}\nTask: {task.prompt.strip()}"]
     sides = (("With the skill of the last epoch", pair.previous), ("With the skill of today", pair.current))
-    told = [f"{title}: {verdict(rollout)}\n" + "\n".join(turns_of(rollout)) for title, rollout in sides]
-    return [heading(pair.current, reference=view.settings.show_reference), *told]
+    told = [f"{title}: {describe_verdict(rollout)}\n" + "\n".join(render_turns(rollout)) for title, rollout in sides]
+    return [render_heading(pair.current, reference=view.settings.show_reference), *told]
 
 
-async def write_guidance(view: View, previous: Skill, pairs: Sequence[Pair]) -> SlowReply | Unusable:
-    """Ask for guidance that lasts."""
-    return await view.asked().ask(
+async def write_guidance(view: View, previous: Skill, pairs: Sequence[Pair]) -> SlowReply | UnusableReply:
+    """Ask the optimizer for lasting guidance."""
+    return await view.require_optimizer().ask(
         "slow",
         {
             "previous": previous.text.strip() or "(empty)",
             "skill": view.skill.text.strip() or "(empty)",
-            "guidance": guidance(view.skill) or "None yet.",
-            "comparison": comparison(view, pairs),
+            "guidance": read_guidance(view.skill) or "None yet.",
+            "comparison": describe_pairs(view, pairs),
             "count": str(len(pairs)),
         },
         SlowReply,
@@ -139,16 +140,16 @@ async def write_guidance(view: View, previous: Skill, pairs: Sequence[Pair]) -> 
     )
 
 
-async def settle_guidance(run: Run, state: RunState, reply: SlowReply) -> tuple[RunState, SlowReport]:
-    """Put guidance into the current skill: through the gate, or by force and then unmeasured."""
-    candidate = with_guidance(state.current.skill, reply.guidance)
+async def apply_guidance(run: Run, state: RunState, reply: SlowReply) -> tuple[RunState, SlowReport]:
+    """Put guidance into the current skill: if it passes the gate, or always and then unmeasured (`slow.gated`)."""
+    candidate = set_guidance(state.current.skill, reply.guidance)
     origin = f"slow_update_epoch_{state.epoch:02d}"
     said = SlowReport(
         action="force_accept", reasoning=reply.reasoning, guidance=reply.guidance.strip(), candidate=candidate
     )
     if not run.settings.slow.gated:
         if candidate != state.current.skill:
-            state = replace(state, current=Held(candidate, origin, state.step))
+            state = replace(state, current=MeasuredSkill(candidate, origin, state.step))
         return state, said
     gate = replace(run.settings.gate, enabled=True)
     judged = await evaluate(run, state, candidate, origin, state.step, gate)

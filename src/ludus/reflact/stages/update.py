@@ -1,18 +1,18 @@
-"""Stage 5: the candidate document, out of the items that were selected.
+"""Stage 5: make the candidate document from the selected items.
 
-Edits are applied literally, one by one, each with its fate. Suggestions go to a rewriter, who returns a whole document;
-in the third mode the proposals are whole documents already. Whatever way the candidate came about, the protected parts
-of the current document are in it as they were.
+Edits are applied literally, one by one, and the result of each is recorded. Suggestions go to the optimizer, which
+rewrites the whole document. In the third mode the proposals are whole documents already. In all modes the protected
+parts of the current document stay unchanged.
 """
 
 from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ludus.reflact.items import Document, Item, numbered
+from ludus.reflact.items import Document, Item, number_items
 from ludus.reflact.proposers import View
-from ludus.reflact.records import Fate, Unusable
-from ludus.skill import Edit, Skill, apply, protect
+from ludus.reflact.records import Fate, UnusableReply
+from ludus.skill import Edit, Skill, apply_edits, protect
 
 
 class RewriteReply(Struct, frozen=True):
@@ -22,35 +22,35 @@ class RewriteReply(Struct, frozen=True):
 
 
 class Update(Struct, frozen=True):
-    """A candidate, or None if no document came about."""
+    """A candidate (None if there is none) and what happened to each item."""
 
     candidate: Skill | None
     fates: tuple[Fate, ...]
     changes: tuple[str, ...] = ()
 
 
-NOTHING = Update(None, ())
+NO_UPDATE = Update(None, ())
 
 
 async def update(view: View, items: Sequence[Item]) -> Update:
-    """The candidate in the run's update mode."""
+    """Make the candidate in the run's update mode."""
     match view.settings.update_mode:
         case "patch":
-            return patched(view.skill, items, lenient=view.settings.lenient_edits)
+            return make_patch(view.skill, items, lenient=view.settings.lenient_edits)
         case "rewrite_from_suggestions":
-            return await _rewritten(view, items)
+            return await _rewrite(view, items)
         case "full_rewrite_minibatch":
-            return replaced(view.skill, items)
+            return take_document(view.skill, items)
 
 
-def patched(skill: Skill, items: Sequence[Item], *, lenient: bool = False) -> Update:
+def make_patch(skill: Skill, items: Sequence[Item], *, lenient: bool = False) -> Update:
     edits = [item for item in items if isinstance(item, Edit)]
-    candidate, reports = apply(skill, edits, lenient=lenient)
+    candidate, reports = apply_edits(skill, edits, lenient=lenient)
     return Update(candidate, tuple(Fate(report.edit, report.status) for report in reports))
 
 
-def replaced(skill: Skill, items: Sequence[Item]) -> Update:
-    """The first document that is not blank."""
+def take_document(skill: Skill, items: Sequence[Item]) -> Update:
+    """Take the first document that is not blank as the candidate."""
     documents = [item for item in items if isinstance(item, Document)]
     chosen = next((d for d in documents if d.text.strip()), None)
     fates = tuple(Fate(d, "used" if d is chosen else "not_selected") for d in documents)
@@ -59,12 +59,12 @@ def replaced(skill: Skill, items: Sequence[Item]) -> Update:
     return Update(protect(skill, chosen.text), fates, chosen.changes)
 
 
-async def _rewritten(view: View, items: Sequence[Item]) -> Update:
-    reply = await view.asked().ask(
+async def _rewrite(view: View, items: Sequence[Item]) -> Update:
+    reply = await view.require_optimizer().ask(
         "rewrite",
         {
             "skill": view.skill.text.strip() or "(empty)",
-            "suggestions": numbered(items),
+            "suggestions": number_items(items),
             "history": view.history or "Nothing yet.",
         },
         RewriteReply,
@@ -74,7 +74,7 @@ async def _rewritten(view: View, items: Sequence[Item]) -> Update:
         check=lambda reply: "" if reply.document.strip() else "its document is empty",
         tokens=view.settings.rewrite_tokens,
     )
-    if isinstance(reply, Unusable):
+    if isinstance(reply, UnusableReply):
         return Update(None, tuple(Fate(item, "no_rewrite") for item in items))
     fates = tuple(Fate(item, "used") for item in items)
     return Update(protect(view.skill, reply.document), fates, tuple(reply.changes))

@@ -1,16 +1,16 @@
-"""What a fresh slot gets of an agent's files, for `verify`.
+"""Copies an agent's files to a fresh slot, for `verify`.
 
-`/workspace` alone is carried over: no process, nothing in home, /tmp or shared memory. Python's byte code caches stay
-behind, because a cached file can say something else than its source. Where the environment protects files, those of
-the agent under such names are dropped, whether changed, added or replaced by a link or folder, and those of a fresh
-set-up take their place. Where slots see their base through an overlay, only what differs from it is carried, so a base
-may be of any size.
+Only `/workspace` is copied: no processes, and nothing from home, /tmp or shared memory. Python's byte code caches are
+not copied, because a cached file can differ from its source. If the environment protects files, the agent's files with
+such names are dropped, whether they were changed, added, or replaced by a link or folder; the files of a fresh setup
+stay. If slots see their base through an overlay, only the changes to it are copied, so a base may have any size.
 
-What the agent left may be more than a slot can hold, when a file has holes or many names, or lie deeper than a path can
-be long. The first raises `TooLarge`, which is the agent's doing and no failure; the second is left behind.
+The agent's files may be larger than a slot can hold, if a file has holes or many hard links. That raises
+`ArchiveTooLarge`: the agent caused it, so it is not a failure of the slot. They may also be nested deeper than the
+longest path. Such files are not copied.
 
-A pattern is matched as in `fnmatch` (`*` matches `/` too) against the path below /workspace and against each folder
-above it: `tests` and `tests/*` both protect everything in `tests`.
+A pattern is matched as in `fnmatch` (`*` also matches `/`) against the path below /workspace and against each of its
+parent folders: `tests` and `tests/*` both protect everything in `tests`.
 """
 
 import asyncio
@@ -21,107 +21,114 @@ from typing import TypeVar
 
 from ludus.errors import SandboxError
 from ludus.sandbox import TRANSFER_BYTES, WORKSPACE, Sandbox
-from ludus.sandbox.archive import Entry, TooLarge, archive, entries
+from ludus.sandbox.archive import ArchiveEntry, ArchiveTooLarge, make_archive, read_entries
 from ludus.sandbox.shell_sandbox import ShellSandbox
 
 T = TypeVar("T")
 
 _MARGIN_BYTES = 64 * 2**20
-"""What the archive of a full disk may take beside the files' content: half a kilobyte for each of 130,000."""
+"""What the archive of a full disk may take on top of the files' content: half a kilobyte for each of 130,000 files."""
 _LISTING_BYTES = 48 * 2**20
 _LISTING_SECONDS = 120.0
 _PATH_BYTES = 4000
-"""Names longer than that, from /workspace on, cannot be given to the kernel in one piece."""
+"""The kernel does not accept longer paths in one call. Counted from /workspace."""
 _CACHE = "__pycache__"
-_LISTED = "/tmp/.ludus-listed"
+_LIST_FILE = "/tmp/.ludus-listed"
 _UNLOCK = f'chmod u+rwx {WORKSPACE} || chmod u+rwx "$HOME"'
-"""A `local` slot has no /workspace; its home is there."""
+"""A `local` slot has no /workspace, but its home is the same folder."""
 
 
-async def collect(box: Sandbox) -> tuple[Entry, ...]:
-    """The agent's files, out of a slot that was settled; of a slot with layers, what it changed.
+async def collect_files(box: Sandbox) -> tuple[ArchiveEntry, ...]:
+    """Read the agent's files from a settled slot. If the slot has layers, only its changes.
 
-    Raises `TooLarge` for more than the slot's disk can hold: that takes a file with holes, or a great many links.
+    Raises `ArchiveTooLarge` for more than the slot's disk can hold. A file with holes or very many hard links do that.
     """
     try:
-        return await _collected(box)
-    except PermissionError:  # the agent has locked /workspace itself; what it locked inside is left behind
+        return await _pack_files(box)
+    except PermissionError:  # the agent has locked /workspace itself; locked files and folders inside it are not copied
         await box.exec(_UNLOCK)
-        return await _collected(box)
+        return await _pack_files(box)
 
 
-async def _collected(box: Sandbox) -> tuple[Entry, ...]:
+async def _pack_files(box: Sandbox) -> tuple[ArchiveEntry, ...]:
     limit = box.spec.disk_mb * 2**20 + _MARGIN_BYTES
-    if layered := _layered(box):
-        limit += 2 * _MARGIN_BYTES  # it says more about each file
-        packed = await layered.changes(max_bytes=limit)
-    elif box.spec.base:  # copied into the slot, and not part of what its disk was meant for
+    if layered_box := _get_layered(box):
+        limit += 2 * _MARGIN_BYTES  # this format has more metadata per file
+        packed = await layered_box.pack_changes(max_bytes=limit)
+    elif box.spec.base:  # the base was copied into the slot, and does not count towards its disk
         limit += TRANSFER_BYTES
         try:
             packed = await box.pack(WORKSPACE, max_bytes=limit)
-        except TooLarge as error:
-            raise SandboxError(f"sandbox.base cannot be carried to a fresh slot: {error}", retryable=False) from error
+        except ArchiveTooLarge as error:
+            raise SandboxError(f"sandbox.base cannot be copied to a fresh slot: {error}", retryable=False) from error
     else:
         packed = await box.pack(WORKSPACE, max_bytes=limit)
-    return await _aside(len(packed), lambda: tuple(entries(packed, max_bytes=limit, layer=layered is not None)))
+    return await _run_by_size(
+        len(packed), lambda: tuple(read_entries(packed, max_bytes=limit, layer=layered_box is not None))
+    )
 
 
-async def hand_over(left: Iterable[Entry], box: Sandbox, protected: Sequence[str]) -> None:
-    """Put an agent's files in the place of what `setup` made in a fresh slot, except where they are protected."""
-    if layered := _layered(box):
-        files = await _make_room(kept(left, protected), layered, protected)
+async def copy_files(entries: Iterable[ArchiveEntry], box: Sandbox, protected: Sequence[str]) -> None:
+    """Replace what `setup` made in a fresh slot by the agent's files, except where they are protected."""
+    if layered_box := _get_layered(box):
+        files = await _clear_replaced(filter_files(entries, protected), layered_box, protected)
     else:
-        ours = list[Entry]()
+        setup_entries = list[ArchiveEntry]()
         if protected:
-            ours = [e for e in entries(await box.pack(WORKSPACE)) if is_protected(e.path, protected)]
-        files = merged(left, ours, protected)
+            setup_entries = [e for e in read_entries(await box.pack(WORKSPACE)) if is_protected(e.path, protected)]
+        files = merge_files(entries, setup_entries, protected)
     size = sum(len(e.data or b"") for e in files)
     try:
-        await box.unpack(await _aside(size, lambda: archive(files)), WORKSPACE, replace=not layered)
+        await box.unpack(await _run_by_size(size, lambda: make_archive(files)), WORKSPACE, replace=not layered_box)
     except OSError as error:
         if error.errno == errno.ENOSPC and size > box.spec.disk_mb * 2**20:
-            raise TooLarge(WORKSPACE, box.spec.disk_mb * 2**20) from error
+            raise ArchiveTooLarge(WORKSPACE, box.spec.disk_mb * 2**20) from error
         raise
 
 
-async def _aside(size: int, work: Callable[[], T]) -> T:
-    """Do it here if it is little, else in a thread: it would hold up every other rollout."""
+async def _run_by_size(size: int, work: Callable[[], T]) -> T:
+    """Do small work here and large work in a thread, since it would block every other rollout."""
     return work() if size < 2**20 else await asyncio.to_thread(work)
 
 
-def kept(left: Iterable[Entry], protected: Sequence[str]) -> dict[str, Entry]:
-    """The agent's files by path, without what is protected, byte code caches and what no path reaches."""
+def filter_files(entries: Iterable[ArchiveEntry], protected: Sequence[str]) -> dict[str, ArchiveEntry]:
+    """Return the agent's files by path, without protected files, byte code caches and paths that are too long."""
     return {
         e.path: e
-        for e in left
+        for e in entries
         if _CACHE not in e.path.split("/")
         and not is_protected(e.path, protected)
         and len(e.path.encode(errors="surrogateescape")) <= _PATH_BYTES
     }
 
 
-def merged(left: Iterable[Entry], ours: Iterable[Entry], protected: Sequence[str]) -> list[Entry]:
-    """The agent's files without what is protected, and ours; parents come before what they hold."""
-    found = kept(left, protected)
-    for item in ours:
-        for above in _above(item.path):
-            if above in found and not found[above].is_folder:
-                del found[above]
+def merge_files(
+    entries: Iterable[ArchiveEntry], setup_entries: Iterable[ArchiveEntry], protected: Sequence[str]
+) -> list[ArchiveEntry]:
+    """Combine the agent's unprotected files with those of `setup`. Folders come before their content."""
+    found = filter_files(entries, protected)
+    for item in setup_entries:
+        for parent in _list_parents(item.path):
+            if parent in found and not found[parent].is_folder:
+                del found[parent]
         found[item.path] = item
-    return _real(found)
+    return _drop_unreachable(found)
 
 
-def _real(found: Mapping[str, Entry]) -> list[Entry]:
-    """In order. A file below what is no folder cannot have been on a disk: it is an idea of writing through a link."""
-    real = [e for e in found.values() if all(found[a].is_folder for a in _above(e.path) if a in found)]
+def _drop_unreachable(found: Mapping[str, ArchiveEntry]) -> list[ArchiveEntry]:
+    """Sort by path, and drop entries below something that is not a folder.
+
+    Such an entry cannot come from a real disk: it is an attempt to write through a link.
+    """
+    real = [e for e in found.values() if all(found[a].is_folder for a in _list_parents(e.path) if a in found)]
     return sorted(real, key=lambda e: e.path)
 
 
 def is_protected(path: str, protected: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for name in (path, *_above(path)) for pattern in protected)
+    return any(fnmatchcase(name, pattern) for name in (path, *_list_parents(path)) for pattern in protected)
 
 
-def _above(path: str) -> Iterator[str]:
+def _list_parents(path: str) -> Iterator[str]:
     while "/" in path:
         path = path.rpartition("/")[0]
         yield path
@@ -130,38 +137,48 @@ def _above(path: str) -> Iterator[str]:
 # ---- slots with layers --------------------------------------------------------------------------------------------
 
 
-def _layered(box: Sandbox) -> ShellSandbox | None:
-    return box if isinstance(box, ShellSandbox) and box.layers_at else None
+def _get_layered(box: Sandbox) -> ShellSandbox | None:
+    return box if isinstance(box, ShellSandbox) and box.changes_path else None
 
 
-async def _make_room(left: Mapping[str, Entry], box: ShellSandbox, protected: Sequence[str]) -> list[Entry]:
-    """Remove from a fresh slot what the agent's has no more; what is left to be laid down."""
-    folders = await _listed(box, f"find {box.layers_at} -mindepth 1 -type d -print0", strip=f"{box.layers_at}/")
-    others = await _listed(box, f"find {box.layers_at} -mindepth 1 ! -type d -print0", strip=f"{box.layers_at}/")
-    roots = in_the_way(left, folders, others)
+async def _clear_replaced(
+    entries: Mapping[str, ArchiveEntry], box: ShellSandbox, protected: Sequence[str]
+) -> list[ArchiveEntry]:
+    """Remove from a fresh slot what the agent has removed or replaced. Returns the entries that are to be written."""
+    folders = await _list_paths(
+        box, f"find {box.changes_path} -mindepth 1 -type d -print0", strip=f"{box.changes_path}/"
+    )
+    others = await _list_paths(
+        box, f"find {box.changes_path} -mindepth 1 ! -type d -print0", strip=f"{box.changes_path}/"
+    )
+    roots = find_obstacles(entries, folders, others)
     search = "xargs -0 -r sh -c 'find \"$@\" -depth -print0 2>/dev/null; true' sh"
-    found = await _listed(box, search, stdin=_joined(roots), strip="./")
-    spared = {name for path in found if is_protected(path, protected) for name in (path, *_above(path))}
-    await _listed(box, "xargs -0 -r rm -fd --", stdin=_joined(path for path in found if path not in spared))
-    return _real({p: e for p, e in left.items() if not e.removed and (e.is_folder or p not in spared)})
+    found = await _list_paths(box, search, stdin=_join_paths(roots), strip="./")
+    spared = {name for path in found if is_protected(path, protected) for name in (path, *_list_parents(path))}
+    await _list_paths(box, "xargs -0 -r rm -fd --", stdin=_join_paths(path for path in found if path not in spared))
+    return _drop_unreachable({p: e for p, e in entries.items() if not e.removed and (e.is_folder or p not in spared)})
 
 
-def in_the_way(left: Mapping[str, Entry], folders: Sequence[str], others: Sequence[str]) -> list[str]:
-    """What must go from a fresh slot before an agent's changes are laid down, given what `setup` has changed there."""
-    agents = [e.path for e in left.values() if e.removed or e.opaque or not e.is_folder]
-    ours = [p for p in others if p not in left or left[p].is_folder] + [p for p in folders if p not in left]
-    return list(dict.fromkeys([*agents, *ours]))
+def find_obstacles(entries: Mapping[str, ArchiveEntry], folders: Sequence[str], others: Sequence[str]) -> list[str]:
+    """List what must be removed from a fresh slot before the agent's changes are written.
+
+    `folders` and `others` are what `setup` has changed in the fresh slot.
+    """
+    agents = [e.path for e in entries.values() if e.removed or e.opaque or not e.is_folder]
+    changed = [path for path in others if path not in entries or entries[path].is_folder]
+    changed += [path for path in folders if path not in entries]
+    return list(dict.fromkeys([*agents, *changed]))
 
 
-async def _listed(box: ShellSandbox, command: str, *, stdin: bytes = b"", strip: str = "") -> list[str]:
-    """The paths that a command prints, each ended by a NUL."""
-    done = await box.exec(f"{{ {command}; }} >{_LISTED}", stdin=stdin, cwd=WORKSPACE, timeout=_LISTING_SECONDS)
+async def _list_paths(box: ShellSandbox, command: str, *, stdin: bytes = b"", strip: str = "") -> list[str]:
+    """Return the paths that a command prints, each ended by a NUL."""
+    done = await box.exec(f"{{ {command}; }} >{_LIST_FILE}", stdin=stdin, cwd=WORKSPACE, timeout=_LISTING_SECONDS)
     if done.exit_code != 0:
         raise SandboxError(f"the fresh slot's files could not be cleared: {done.text.strip()[-300:]}")
-    data = await box.read(_LISTED, max_bytes=_LISTING_BYTES)
-    await box.exec(f"rm -f {_LISTED}")
+    data = await box.read(_LIST_FILE, max_bytes=_LISTING_BYTES)
+    await box.exec(f"rm -f {_LIST_FILE}")
     return [name.decode(errors="surrogateescape").removeprefix(strip) for name in data.split(b"\0") if name]
 
 
-def _joined(paths: Iterable[str]) -> bytes:
+def _join_paths(paths: Iterable[str]) -> bytes:
     return b"".join(b"./%b\0" % path.encode(errors="surrogateescape") for path in paths)

@@ -1,12 +1,12 @@
-"""Folders on their way into and out of slots, as tar archives that nobody has to trust.
+"""Copies folders into and out of slots, as tar archives that need not be trusted.
 
-An archive that comes out of a slot was made where an agent has worked, so it is read as hostile: `entries` keeps plain
-files, folders and symbolic links and drops everything else (devices, pipes, names that climb out); a hard link becomes
-a file of its own. Nothing is ever compressed, so an archive is never larger inside than outside, except by hard links:
-those count again towards the limit. `extract` never writes through a symbolic link: links are made last, and only those
-that stay inside the folder, whatever else is or will be in it.
+An archive from a slot was made where an agent has worked, so it is read as hostile. `read_entries` keeps plain files,
+folders and symbolic links, and drops everything else (devices, pipes, names that leave the root). A hard link becomes a
+file of its own. Archives are never compressed, so the content is never larger than the archive, except through hard
+links; each of those counts towards the limit. `extract_entries` never writes through a symbolic link: links are made
+last, and only those that stay inside the folder, whatever else is in it now or later.
 
-Modes are kept without set-user-id and the like; owners are not kept.
+Modes are kept, but without set-user-id and similar bits. Owners are not kept.
 """
 
 import errno
@@ -25,18 +25,18 @@ from msgspec import Struct
 from ludus.sandbox import TRANSFER_BYTES
 
 _LATEST = 2.0**40
-"""Times are cut off there: past it the calls that set them fail."""
+"""Times are clamped to this value: the calls that set a time fail for later ones."""
 _OPAQUE = "SCHILY.xattr.user.overlay.opaque"
 
 
-class TooLarge(OSError):
-    """A file or folder passes the size limit of its transfer."""
+class ArchiveTooLarge(OSError):
+    """A file or folder exceeds the size limit of its transfer."""
 
     def __init__(self, path: str, max_bytes: int) -> None:
         super().__init__(errno.EFBIG, f"larger than the limit of {max_bytes} bytes", path)
 
 
-class Entry(Struct, frozen=True):
+class ArchiveEntry(Struct, frozen=True):
     """One file, folder or link, by its path below the root: `a/b`, never `./a`, `/a` or `../a`."""
 
     path: str
@@ -47,73 +47,73 @@ class Entry(Struct, frozen=True):
     link: str | None = None
     """Where a symbolic link points."""
     removed: bool = False
-    """In a layer: nothing is here, whatever the layers below have."""
+    """In a layer: the path was removed, whatever the layers below have."""
     opaque: bool = False
-    """In a layer: this folder hides what the layers below have in it."""
+    """In a layer: this folder hides the content that it has in the layers below."""
 
     @property
     def is_folder(self) -> bool:
         return self.data is None and self.link is None and not self.removed
 
 
-def entries(archive: bytes, *, max_bytes: int = TRANSFER_BYTES, layer: bool = False) -> Iterator[Entry]:
-    """What an archive holds that may be kept; with `layer`, also what an overlay says about the layers below.
+def read_entries(archive: bytes, *, max_bytes: int = TRANSFER_BYTES, layer: bool = False) -> Iterator[ArchiveEntry]:
+    """Read the entries of an archive that may be kept. With `layer`, also those that mark removed and opaque paths.
 
-    Raises TooLarge, and ValueError if it is no archive.
+    Raises ArchiveTooLarge, and ValueError if `archive` is not an archive.
     """
     left, end = max_bytes, -1
     files: dict[str, tarfile.TarInfo] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
-                if member.size < 0 or member.offset <= end:  # a size below zero leads the reader round and round
-                    raise ValueError("not a whole archive: it leads back into itself")
+                if member.size < 0 or member.offset <= end:  # a negative size makes the reader loop
+                    raise ValueError("not a complete archive: it refers back to itself")
                 end = member.offset
-                path = _inside(member.name)
+                path = _normalize_name(member.name)
                 if layer and path and member.ischr() and member.devmajor == member.devminor == 0:
-                    yield Entry(path, 0, removed=True)
+                    yield ArchiveEntry(path, 0, removed=True)
                 if path is None or not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
                     continue
-                mode, mtime = member.mode & 0o777, _time(member.mtime)
+                mode, mtime = member.mode & 0o777, _clamp_time(member.mtime)
                 if member.isdir():
                     opaque = layer and _OPAQUE in member.pax_headers
-                    yield Entry(path, mode | 0o700, mtime, opaque=opaque)
+                    yield ArchiveEntry(path, mode | 0o700, mtime, opaque=opaque)
                 elif member.issym():
-                    yield Entry(path, mode, mtime, link=member.linkname)
+                    yield ArchiveEntry(path, mode, mtime, link=member.linkname)
                 elif member.islnk():
-                    # Found here and not by `tar`, which would read to the end: of the files before it only.
-                    if linked := files.get(_inside(member.linkname) or ""):
+                    # Looked up here, among the files before it: `tar` would read the archive to its end.
+                    if linked := files.get(_normalize_name(member.linkname) or ""):
                         left -= linked.size
-                        yield Entry(path, mode, mtime, _content(tar, linked, left, max_bytes))
+                        yield ArchiveEntry(path, mode, mtime, _read_content(tar, linked, left, max_bytes))
                 else:
                     files[path] = member
                     left -= member.size
-                    yield Entry(path, mode, mtime, _content(tar, member, left, max_bytes))
+                    yield ArchiveEntry(path, mode, mtime, _read_content(tar, member, left, max_bytes))
     except (tarfile.TarError, OverflowError) as error:
-        raise ValueError(f"not a whole archive: {error}") from error
+        raise ValueError(f"not a complete archive: {error}") from error
 
 
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, left: int, max_bytes: int) -> bytes:
+def _read_content(tar: tarfile.TarFile, member: tarfile.TarInfo, left: int, max_bytes: int) -> bytes:
     if left < 0:
-        raise TooLarge(member.name, max_bytes)
+        raise ArchiveTooLarge(member.name, max_bytes)
     file = tar.extractfile(member)
     return file.read() if file is not None else b""
 
 
-def _time(seconds: float) -> float:
-    """A time that can be set: anyone can give a file one that no call takes."""
+def _clamp_time(seconds: float) -> float:
+    """Limit a time to what can be set on a file: an archive may hold any value."""
     return min(_LATEST, max(-_LATEST, seconds)) if isfinite(seconds) else 0.0
 
 
-def _inside(name: str) -> str | None:
-    """A member's path below the root; None for the root itself and for what lies elsewhere."""
+def _normalize_name(name: str) -> str | None:
+    """Return a member's path below the root; None for the root itself and for paths outside it."""
     path = posixpath.normpath(name)
     outside = path.startswith(("/", "../")) or path in (".", "..")
     return None if outside or ".." in name.split("/") or "\0" in name else path
 
 
-def archive(items: Iterable[Entry]) -> bytes:
-    """Entries as an archive. Folders come with their content, so that none has to be made up."""
+def make_archive(items: Iterable[ArchiveEntry]) -> bytes:
+    """Make an archive of entries. It should contain every folder, since others get a default mode when unpacked."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:", format=tarfile.GNU_FORMAT) as tar:
         for item in items:
@@ -132,24 +132,24 @@ def archive(items: Iterable[Entry]) -> bytes:
 # ---- the host's own files -----------------------------------------------------------------------------------------
 
 
-def gather(source: Path, *, name: str | None = None, max_bytes: int = TRANSFER_BYTES) -> Iterator[Entry]:
-    """A file of the host under `name`, or what a folder holds. Links are taken as links and never followed."""
+def gather_entries(source: Path, *, name: str | None = None, max_bytes: int = TRANSFER_BYTES) -> Iterator[ArchiveEntry]:
+    """Read a file of the host as an entry called `name`, or the content of a folder. Links are kept, never followed."""
     left = max_bytes
-    for path, under in [(source, name or source.name)] if not source.is_dir() else _below(source):
+    for path, under in [(source, name or source.name)] if not source.is_dir() else _walk_folder(source):
         status = path.lstat()
         mode = status.st_mode & 0o777
         if path.is_symlink():
-            yield Entry(under, mode, status.st_mtime, link=os.readlink(path))  # noqa: PTH115 - bytes survive as they are
+            yield ArchiveEntry(under, mode, status.st_mtime, link=os.readlink(path))  # noqa: PTH115 - bytes survive as they are
         elif path.is_dir():
-            yield Entry(under, mode | 0o700, status.st_mtime)
+            yield ArchiveEntry(under, mode | 0o700, status.st_mtime)
         elif path.is_file():
             left -= status.st_size
             if left < 0:
-                raise TooLarge(str(path), max_bytes)
-            yield Entry(under, mode, status.st_mtime, path.read_bytes())
+                raise ArchiveTooLarge(str(path), max_bytes)
+            yield ArchiveEntry(under, mode, status.st_mtime, path.read_bytes())
 
 
-def _below(folder: Path) -> Iterator[tuple[Path, str]]:
+def _walk_folder(folder: Path) -> Iterator[tuple[Path, str]]:
     for root, folders, files in os.walk(folder):
         folders.sort()
         here = Path(root)
@@ -157,51 +157,51 @@ def _below(folder: Path) -> Iterator[tuple[Path, str]]:
             yield here / name, (here / name).relative_to(folder).as_posix()
 
 
-def extract(items: Iterable[Entry], folder: Path, *, all_links: bool = False) -> None:
-    """Lay entries down below `folder`, which is made. Raises OSError, also when something there is in the way.
+def extract_entries(items: Iterable[ArchiveEntry], folder: Path, *, all_links: bool = False) -> None:
+    """Write entries below `folder`, which is made. Raises OSError, also if an existing file is in the way.
 
-    `all_links` keeps links that point out of it, for a folder that only slots will look into.
+    `all_links` also makes links that point out of the folder. Use it only for folders that nobody but slots reads.
     """
     folder.mkdir(parents=True, exist_ok=True)
     links: list[tuple[Path, str]] = []
-    folders: list[tuple[Path, Entry]] = []
+    folders: list[tuple[Path, ArchiveEntry]] = []
     for item in items:
         path = folder / item.path
         if item.link is not None:
-            if all_links or _stays(item.path, item.link):
+            if all_links or _is_link_inside(item.path, item.link):
                 links.append((path, item.link))
             continue
-        _real_folders(folder, item.path if item.is_folder else posixpath.dirname(item.path))
+        _make_folders(folder, item.path if item.is_folder else posixpath.dirname(item.path))
         if item.opaque:
             os.setxattr(path, "user.overlay.opaque", b"y")
         if item.removed:
             os.mknod(path, stat.S_IFCHR, os.makedev(0, 0))
         if item.data is not None:
-            _lay(path, item)
+            _write_file(path, item)
         elif item.is_folder:
             folders.append((path, item))
     for path, target in links:
-        _real_folders(folder, posixpath.dirname(path.relative_to(folder).as_posix()))
+        _make_folders(folder, posixpath.dirname(path.relative_to(folder).as_posix()))
         if path.is_symlink():
             path.unlink()
         path.symlink_to(target)
-    for path, item in reversed(folders):  # last: laying down what a folder holds changes its time
+    for path, item in reversed(folders):  # last: writing the content of a folder changes its time
         path.chmod(item.mode)
         os.utime(path, (item.mtime, item.mtime))
 
 
-def _stays(path: str, target: str) -> bool:
-    """Whether a link at `path` can only lead to somewhere below the root, whatever other links are there.
+def _is_link_inside(path: str, target: str) -> bool:
+    """Whether a link at `path` can only lead to a path below the root, whatever other links exist.
 
-    So it may climb before it descends, and not after: read as text `a/b/..` stays inside, but `a/b` may be a link too.
+    `..` is allowed only at the start of the target: as text `a/b/..` stays inside, but `a/b` may be a link.
     """
     parts = [part for part in target.split("/") if part not in ("", ".")]
     climbs = len(parts) - len(list(dropwhile(lambda part: part == "..", parts)))
     return not target.startswith("/") and climbs <= path.count("/") and ".." not in parts[climbs:]
 
 
-def _real_folders(root: Path, path: str) -> None:
-    """Make a folder and those above it; a link in its place is refused, wherever it points."""
+def _make_folders(root: Path, path: str) -> None:
+    """Make a folder and its parents. A link in the place of one is refused, wherever it points."""
     here = root
     for part in path.split("/") if path else []:
         here /= part
@@ -210,7 +210,7 @@ def _real_folders(root: Path, path: str) -> None:
         here.mkdir(exist_ok=True)
 
 
-def _lay(path: Path, item: Entry) -> None:
+def _write_file(path: Path, item: ArchiveEntry) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         file.write(item.data or b"")

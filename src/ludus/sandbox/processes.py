@@ -1,7 +1,7 @@
-"""Processes as the kernel shows them: who descends from whom, and waiting for one to end.
+"""Processes on this host: finding children and descendants, killing trees, and waiting for a child to exit.
 
-Reads `/proc` only, so it works for slots in their own pid namespace too, whose processes the host sees under other
-numbers. A process may vanish between two reads: that is an empty answer here, never an error.
+Only `/proc` is read, so this also works for slots in a pid namespace of their own, whose processes have other pids on
+the host. A process may exit between two reads: the result is then empty, never an error.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def children(pid: int) -> list[int]:
-    """The processes that `pid` started or adopted, zombies included."""
+def find_children(pid: int) -> list[int]:
+    """Find the processes that `pid` has started or adopted, zombies included."""
     found: list[int] = []
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -29,45 +29,45 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def descendants(pids: Iterable[int]) -> set[int]:
-    """`pids`, their children, their children's children, and so on."""
+def find_descendants(pids: Iterable[int]) -> set[int]:
+    """Find `pids`, their children, the children of those, and so on."""
     found: set[int] = set()
     queue = list(pids)
     while queue:
         pid = queue.pop()
         if pid not in found:
             found.add(pid)
-            queue += children(pid)
+            queue += find_children(pid)
     return found
 
 
-def started_after(pid: int, moment: float) -> bool:
-    """Whether a process began at or after `moment` of the boot clock, to the tick (10 ms)."""
-    fields = _stat(pid)
+def is_started_after(pid: int, moment: float) -> bool:
+    """Whether a process started at or after `moment` of the boot clock, with a precision of one tick (10 ms)."""
+    fields = _read_stat(pid)
     return bool(fields) and int(fields[19]) >= int(moment * _TICKS)
 
 
 def is_dead(pid: int) -> bool:
-    """Gone, or dead and not yet reaped."""
-    fields = _stat(pid)
+    """Whether a process is gone, or dead and not yet reaped."""
+    fields = _read_stat(pid)
     return not fields or fields[0] in (b"Z", b"X")
 
 
-def _stat(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat from the state on; nothing if the process is gone."""
+def _read_stat(pid: int) -> list[bytes]:
+    """Read the fields of /proc/PID/stat, from the state on; empty if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except _GONE:
         return []
 
 
-def boot_clock() -> float:
-    """The clock that `started_after` compares with."""
+def read_boot_clock() -> float:
+    """Read the clock that `is_started_after` uses."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def number_within(pid: int) -> int:
-    """The number a process has in its own innermost pid namespace; 0 if it is gone."""
+def find_inner_pid(pid: int) -> int:
+    """Return the pid of a process in its own innermost pid namespace; 0 if the process is gone."""
     try:
         status = Path(f"/proc/{pid}/status").read_bytes()
     except _GONE:
@@ -79,7 +79,7 @@ def number_within(pid: int) -> int:
 
 
 def signal_each(pids: Iterable[int], number: signal.Signals) -> None:
-    """Signal processes that may have ended. 0 stands for one that was not found; the kernel takes it for a group."""
+    """Signal processes that may have exited. Pid 0 means "not found" and is skipped: to the kernel it is a group."""
     for pid in pids:
         if pid > 1:
             with suppress(ProcessLookupError, PermissionError):
@@ -87,13 +87,13 @@ def signal_each(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def kill_trees(find_roots: Callable[[], Iterable[int]]) -> None:
-    """Kill processes and all below them. They are stopped before any is killed, so that none forks and escapes.
+    """Kill processes and all their descendants. All are stopped before any is killed, so that none escapes by forking.
 
-    Bounded, and not waiting for their end: something may fork faster than it is stopped.
+    The number of rounds is bounded, since processes may fork faster than they are stopped. Does not wait for their end.
     """
     stopped: set[int] = set()
     for _ in range(50):
-        new = descendants(find_roots()) - stopped
+        new = find_descendants(find_roots()) - stopped
         signal_each(new, signal.SIGSTOP)
         stopped |= new
         if not new and not any(_is_running(pid) for pid in stopped):
@@ -102,40 +102,40 @@ def kill_trees(find_roots: Callable[[], Iterable[int]]) -> None:
 
 
 def _is_running(pid: int) -> bool:
-    return _stat(pid)[:1] in ([b"R"], [b"S"], [b"D"])  # the last is in the kernel, where it may just be forking
+    return _read_stat(pid)[:1] in ([b"R"], [b"S"], [b"D"])  # D: in the kernel, where it may be forking
 
 
 class Child:
-    """A child process whose end can be awaited without a thread."""
+    """A child process whose exit can be awaited without a thread."""
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
         self._popen = popen
         self._pidfd = os.pidfd_open(popen.pid)
         self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[int] = self._loop.create_future()
+        self._exit_code: asyncio.Future[int] = self._loop.create_future()
         self._loop.add_reader(self._pidfd, self._reap)
 
     @property
     def pid(self) -> int:
-        """Its number, or 0 once it has ended and the number may be another's."""
-        return 0 if self._ended.done() else self._popen.pid
+        """The pid; 0 once the process has exited, since the kernel may then reuse the number."""
+        return 0 if self._exit_code.done() else self._popen.pid
 
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._ended.set_result(self._popen.wait())  # not before: until now the number is its own
+        self._exit_code.set_result(self._popen.wait())  # not earlier: until it is reaped, the pid is not reused
 
     def stop(self) -> None:
-        """Stop it, and wait until it has stopped or ended: a thread's work."""
-        if not self._ended.done():
+        """Stop the process and wait until it has stopped or exited. This blocks: call it in a thread."""
+        if not self._exit_code.done():
             self._popen.send_signal(signal.SIGSTOP)
             with suppress(ChildProcessError):  # reaped meanwhile
                 os.waitid(os.P_PID, self._popen.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def kill(self) -> None:
-        if not self._ended.done():
+        if not self._exit_code.done():
             self._popen.kill()
 
     async def wait(self) -> int:
-        """Its exit code. May be awaited by several, and again after the end."""
-        return await asyncio.shield(self._ended)
+        """Wait for the exit code. Several tasks may wait, also after the exit."""
+        return await asyncio.shield(self._exit_code)

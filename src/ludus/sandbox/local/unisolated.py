@@ -1,14 +1,14 @@
 """Slots without isolation: **unsafe for code that you do not trust**.
 
-A `local` slot is a temporary folder and a bash in it, run as the driver's own user. A command can read every file that
-the user can, use the network, and see and signal the user's processes. What it gets is order, not safety: a clean
-environment without the host's variables, limits on time and output (not on memory, processes or disk), and an end at
-which its processes are killed and its folder is removed. Use it for tests and for code that you wrote.
+A `local` slot is a temporary folder with a bash that runs as the driver's own user. A command can read every file that
+the user can read, use the network, and see and signal the user's processes. The slot provides order, not safety: an
+environment without the host's variables, limits on time and output (not on memory, processes or disk), and a cleanup
+that kills its processes and removes its folder. Use it for tests and for code that you wrote.
 
-`/workspace` and `/tmp` are folders of the slot: `read`, `write` and `cwd` translate the path. A command's own text is
+`/workspace` and `/tmp` are folders of the slot: `read`, `write` and `cwd` translate the path. The text of a command is
 not translated, so commands should use relative paths and `$TMPDIR`. Background processes are found by a variable in
-their environment; a process that clears its environment *and* leaves the slot's process tree escapes `settle` and
-`close`. A `base` is copied for each slot, and a snapshot is a whole copy.
+their environment. A process that clears its environment *and* leaves the slot's process tree escapes `settle` and
+`close`. A `base` is copied for each slot, and a snapshot is a full copy.
 """
 
 import asyncio
@@ -22,18 +22,18 @@ import msgspec
 
 from ludus.errors import SandboxError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
-from ludus.sandbox.archive import entries, extract
+from ludus.sandbox.archive import extract_entries, read_entries
 from ludus.sandbox.local.host_dir import HostDir, find_bash, remove_tree
-from ludus.sandbox.processes import Child, descendants, is_dead, kill_trees
-from ludus.sandbox.shell import Pipes, Shell
-from ludus.sandbox.shell_sandbox import Layout, Place, ShellSandbox, open_sandbox
+from ludus.sandbox.processes import Child, find_descendants, is_dead, kill_trees
+from ludus.sandbox.shell import Pipes, SlotShell
+from ludus.sandbox.shell_sandbox import Layout, ShellSandbox, SlotParts, open_sandbox
 
 _START_SECONDS = 30.0
 _MARK = "LUDUS_SLOT"
 
 
 class Local:
-    """Makes local slots. Close it when they are all closed."""
+    """Makes local slots. Close it after all its slots are closed."""
 
     def __init__(self) -> None:
         self._host: HostDir | None = None
@@ -45,16 +45,16 @@ class Local:
         if spec.caches:
             raise SandboxError("sandbox.caches needs mounts, which 'local' slots do not have", retryable=False)
         host = self._host
-        return await open_sandbox(spec, lambda stack: _open(host, spec, stack))
+        return await open_sandbox(spec, lambda stack: _open_slot(host, spec, stack))
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
-        """The spec of slots that start with a copy of what the workspace is in `box` now."""
-        assert self._host is not None, "there is a slot"
+        """Save the workspace of `box`, and return the spec of slots that start with a copy of it."""
+        assert self._host is not None, "a slot was made"
         self._layers += 1
         layer = self._host.path / f"layer-{self._layers}"
         packed = await box.pack(WORKSPACE)
         try:
-            await asyncio.to_thread(lambda: extract(entries(packed), layer, all_links=True))
+            await asyncio.to_thread(lambda: extract_entries(read_entries(packed), layer, all_links=True))
         except (OSError, ValueError) as error:
             raise SandboxError(f"no snapshot could be made: {error}") from error
         return msgspec.structs.replace(box.spec, base=(str(layer),))
@@ -65,30 +65,30 @@ class Local:
             self._host = None
 
 
-async def _open(host: HostDir, spec: SandboxSpec, stack: AsyncExitStack) -> Place:
-    """Start a slot. Whatever it takes on the host is put on `stack`, to be given back in reverse."""
-    folder = host.slot()
+async def _open_slot(host: HostDir, spec: SandboxSpec, stack: AsyncExitStack) -> SlotParts:
+    """Start a slot. The cleanup of everything it takes on the host is pushed onto `stack`."""
+    folder = host.make_slot_folder()
     stack.push_async_callback(asyncio.to_thread, remove_tree, folder)
     io, workspace, tmp, jobs = (folder / name for name in ("io", "workspace", "tmp", "jobs"))
     for part in (io, workspace, tmp, jobs):
         part.mkdir()
     for layer in spec.base:
-        await asyncio.to_thread(_copy, layer, workspace)
+        await asyncio.to_thread(_copy_layer, layer, workspace)
     pipes = Pipes.open()
-    shell = Shell(pipes, io, str(workspace), sweep=lambda: _sweep(folder, child, spare=child.pid))
+    shell = SlotShell(pipes, io, str(workspace), sweep=lambda: _sweep(folder, child, spare=child.pid))
     stack.callback(shell.close)
     try:
-        supervisor = shell.supervisor_arguments(str(host.lib), str(io), (), ("-c", "0"))
+        supervisor = shell.make_arguments(str(host.lib), str(io), (), ("-c", "0"))
         child = _spawn([str(host.lib / "supervisor.sh"), *supervisor], spec, folder, pipes)
     finally:
         pipes.close_slot_ends()
-    stack.push_async_callback(_end, child, folder)
-    await shell.started(_START_SECONDS, lambda: child.pid)
+    stack.push_async_callback(_end_slot, child, folder)
+    await shell.wait_started(_START_SECONDS, lambda: child.pid)
     layout = Layout(str(workspace), str(tmp), str(io), str(host.lib), str(jobs), find_bash())
-    return Place(shell, io, layout)
+    return SlotParts(shell, io, layout)
 
 
-def _copy(layer: str, workspace: Path) -> None:
+def _copy_layer(layer: str, workspace: Path) -> None:
     try:
         shutil.copytree(layer, workspace, symlinks=True, dirs_exist_ok=True)
     except (OSError, shutil.Error) as error:
@@ -121,24 +121,24 @@ def _spawn(command: list[str], spec: SandboxSpec, folder: Path, pipes: Pipes) ->
     return Child(popen)
 
 
-async def _end(child: Child, folder: Path) -> None:
+async def _end_slot(child: Child, folder: Path) -> None:
     _sweep(folder, child, spare=0)
     await child.wait()
 
 
 def _sweep(folder: Path, child: Child, *, spare: int) -> None:
-    """Kill the slot's processes: those below its shell, and those that carry its mark, wherever they are."""
+    """Kill the slot's processes: the descendants of its shell, and all processes with its mark."""
 
-    def living() -> list[int]:
-        return [pid for pid in (descendants([child.pid]) | _marked(folder)) - {spare} if not is_dead(pid)]
+    def find_living() -> list[int]:
+        return [pid for pid in (find_descendants([child.pid]) | _find_marked(folder)) - {spare} if not is_dead(pid)]
 
-    for _ in range(100):  # bounded: something may fork faster than it is killed
-        if not living():
+    for _ in range(100):  # bounded: processes may fork faster than they are killed
+        if not find_living():
             return
-        kill_trees(living)
+        kill_trees(find_living)
 
 
-def _marked(folder: Path) -> set[int]:
+def _find_marked(folder: Path) -> set[int]:
     mark = f"{_MARK}={folder}".encode()
     found: set[int] = set()
     for process in Path("/proc").glob("[1-9]*"):

@@ -1,1 +1,1 @@
-"""A port in a slot: the one way out of a slot without a network, answered by the driver."""
+"""A port in a slot: the agent's only way out of a slot without a network. The driver answers it."""

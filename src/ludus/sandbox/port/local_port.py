@@ -1,15 +1,15 @@
-"""A door in a slot without a network: one port on its own loopback, behind which the driver answers.
+"""Opens a port in a slot: one port on the slot's own loopback, answered by the driver.
 
     agent in the slot ── 127.0.0.1:PORT ──> a socket made inside the slot's network ──> the driver
 
-A slot whose network is denied still has a loopback device of its own. With `bwrap` and `local`, a short-lived child of
-the driver (`doorstep.py`) enters that network, makes a socket that listens there, hands it over and ends: no program
-relays anything. It takes root, or a normal user whose slot it is. Slots of the other backends live in networks that
-this process cannot enter: there slotd has the socket, and the link carries its connections (`passage.py`).
+A slot without network access still has a loopback device of its own. With `bwrap` and `local`, a short-lived child of
+the driver (`port_child.py`) enters that network, makes a listening socket there, passes it to the driver and exits. No
+program relays anything. This needs root, or a normal user who owns the slot. The driver cannot enter the networks of
+the other backends' slots: there slotd has the socket, and the link relays its connections (`remote_port.py`).
 
-Either way no wall gets a hole: a process in the slot reaches whoever answers behind this port, and nothing else. In a
-slot that shares a network with others (`local`, a network that is allowed, several slots without namespaces), they can
-reach the port as well.
+The port does not weaken the isolation: a process in the slot reaches the protocol behind this port and nothing else. In
+a slot that shares a network with others (`local`, a slot with network access, several slots without namespaces), the
+others can reach the port too.
 """
 
 import asyncio
@@ -23,77 +23,78 @@ from typing import Protocol, runtime_checkable
 
 from ludus.errors import SandboxError
 from ludus.sandbox import Sandbox
-from ludus.sandbox.processes import descendants, number_within
+from ludus.sandbox.processes import find_descendants, find_inner_pid
 from ludus.sandbox.shell_sandbox import ShellSandbox
 
-Answer = Callable[[], asyncio.BaseProtocol]
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 """Makes the protocol that answers one connection."""
 _OPEN_SECONDS = 30.0
 _CHILD = Path(__file__).with_name("port_child.py")
-_GUIDE = "read -r pid < <(exec /bin/bash -c 'echo $$; exec >&- 2>&-; exec sleep 60') && echo $pid"
-"""Leaves a process that other users than root may look at. The slot's own shells are closed to them."""
+_START_VISIBLE = "read -r pid < <(exec /bin/bash -c 'echo $$; exec >&- 2>&-; exec sleep 60') && echo $pid"
+"""Starts a process whose /proc files the driver's user may read. Those of the slot's own shells it may not."""
 
 
 @runtime_checkable
-class Distant(Protocol):
-    """A slot that is not on this machine, and has a door of its own kind."""
+class RemoteSlot(Protocol):
+    """A slot on another machine. It opens its port itself."""
 
-    def door(self, answer: Answer) -> AbstractAsyncContextManager[int]: ...
+    def open_port(self, make_protocol: ProtocolFactory) -> AbstractAsyncContextManager[int]: ...
 
 
 @asynccontextmanager
-async def open_door(box: Sandbox, answer: Answer) -> AsyncGenerator[int, None]:
-    """A free port of the slot's own 127.0.0.1, whose connections are answered here until the block is left.
+async def open_port(box: Sandbox, make_protocol: ProtocolFactory) -> AsyncGenerator[int, None]:
+    """Open a free port on the slot's own 127.0.0.1, and answer its connections here until the block is left.
 
-    A slot has one door at a time. From the end of the block on nobody gets through, and connections that are still open
-    may be cut. After a `reset` of the slot it takes a new door.
+    A slot has one port at a time. When the block ends, no new connections are accepted, and open ones may be aborted.
+    After a `reset` of the slot, open a new port.
 
     Raises:
-        SandboxError: the slot is gone, or of a kind that has no doors.
+        SandboxError: the slot is gone, or this kind of slot cannot have a port.
     """
-    if isinstance(box, Distant):
-        async with box.door(answer) as port:
+    if isinstance(box, RemoteSlot):
+        async with box.open_port(make_protocol) as port:
             yield port
         return
-    listening = await _listening_in(box)
-    server = await asyncio.get_running_loop().create_server(answer, sock=listening)
+    listening = await _listen_in_slot(box)
+    server = await asyncio.get_running_loop().create_server(make_protocol, sock=listening)
     try:
         yield listening.getsockname()[1]
     finally:
         server.close()
 
 
-async def _listening_in(box: Sandbox) -> socket.socket:
-    """A socket that listens on a free port of the slot's own 127.0.0.1. The caller closes it."""
-    pid = await _process_in(box)
-    work = asyncio.create_task(asyncio.to_thread(_listen_inside, pid))
+async def _listen_in_slot(box: Sandbox) -> socket.socket:
+    """Make a socket that listens on a free port of the slot's own 127.0.0.1. The caller closes it."""
+    pid = await _find_process(box)
+    work = asyncio.create_task(asyncio.to_thread(_listen_by_child, pid))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        work.add_done_callback(_close_unwanted)  # bounded in time, and nobody waits for it
+        work.add_done_callback(_close_unused)  # the thread ends on its own, within its time limit
         raise
 
 
-def _close_unwanted(work: "asyncio.Task[socket.socket]") -> None:
+def _close_unused(work: "asyncio.Task[socket.socket]") -> None:
     if not work.cancelled() and work.exception() is None:
         work.result().close()
 
 
-async def _process_in(box: Sandbox) -> int:
-    """A process of the slot whose namespaces may be looked up, as the host numbers it."""
+async def _find_process(box: Sandbox) -> int:
+    """Find a process of the slot whose namespaces the driver may read. Returns its pid on the host."""
     if not isinstance(box, ShellSandbox) or not (first := box.first_process):
-        raise SandboxError("the slot is gone, or of a kind that has no door to the driver", retryable=False)
-    if _may_look(first):
+        raise SandboxError("the slot is gone, or this kind of slot cannot have a port", retryable=False)
+    if _is_visible(first):
         return first
-    guide = await box.exec(_GUIDE, timeout=_OPEN_SECONDS)
-    number = int(guide.stdout) if guide.stdout.strip().isdigit() else -1
-    for pid in descendants([first]):
-        if number_within(pid) == number:
+    started = await box.exec(_START_VISIBLE, timeout=_OPEN_SECONDS)
+    inner_pid = int(started.stdout) if started.stdout.strip().isdigit() else -1
+    for pid in find_descendants([first]):
+        if find_inner_pid(pid) == inner_pid:
             return pid
-    raise SandboxError(f"the slot's network was not found: {guide.text.strip() or 'its processes are gone'}")
+    raise SandboxError(f"the slot's network was not found: {started.text.strip() or 'its processes are gone'}")
 
 
-def _may_look(pid: int) -> bool:
+def _is_visible(pid: int) -> bool:
+    """Whether this process may read the namespaces of another."""
     try:
         Path(f"/proc/{pid}/ns/net").stat()
     except OSError:
@@ -101,8 +102,11 @@ def _may_look(pid: int) -> bool:
     return True
 
 
-def _listen_inside(pid: int) -> socket.socket:
-    """Have a child enter the network of a process and make the socket there: a thread cannot enter all it must."""
+def _listen_by_child(pid: int) -> socket.socket:
+    """Make a listening socket in the network of a process.
+
+    A child process does it: entering a user namespace is not possible from a process with several threads.
+    """
     ours, theirs = socket.socketpair()
     with ours, theirs:
         command = [sys.executable, "-I", "-S", str(_CHILD), str(pid), str(theirs.fileno())]
@@ -117,8 +121,9 @@ def _listen_inside(pid: int) -> socket.socket:
                 env={},
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise SandboxError(f"no door into the slot: {error}") from error
+            raise SandboxError(f"no port could be opened in the slot: {error}") from error
         if done.returncode != 0:
-            raise SandboxError(f"no door into the slot: {done.stderr.decode(errors='replace').strip()}")
+            message = done.stderr.decode(errors="replace").strip()
+            raise SandboxError(f"no port could be opened in the slot: {message}")
         _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     return socket.socket(fileno=fds[0])

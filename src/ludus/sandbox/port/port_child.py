@@ -1,11 +1,11 @@
-"""A program of its own: make a listening socket in the network of another process, and hand it over.
+"""A separate program: makes a listening socket in the network of another process and passes it to its parent.
 
-    python doorstep.py PID FD     # FD: a unix socket that is inherited, and takes the listening one
+    python port_child.py PID FD     # FD: an inherited unix socket, to which the listening socket is sent
 
-Whoever may enter a network is its owner's business. Root may enter any. A normal user may enter those that belong to a
-user namespace which that user made, after entering the user namespace. Root without its powers, as in most containers,
-may do neither until it has become the user that the slot runs as. The three are tried in this order. Nothing of the
-project is imported: this starts once for each slot with a door.
+Root may enter any network. A normal user may enter a network that belongs to a user namespace of that user, after
+entering the user namespace. Root without capabilities, as in most containers, can do neither before it has become the
+user that the slot runs as. The three ways are tried in this order. The program imports nothing of Ludus, so that it
+starts fast: it runs once for each port.
 """
 
 import ctypes
@@ -17,24 +17,24 @@ from pathlib import Path
 
 _NEW_USER, _NEW_NET = 0x1000_0000, 0x4000_0000
 _GET_OWNER = 0xB701
-"""The request that gives the user namespace which a namespace belongs to."""
+"""The ioctl that returns the user namespace to which a namespace belongs (NS_GET_USERNS)."""
 _BACKLOG = 128
 
 
-def main(pid: int, handover: int) -> None:
+def main(pid: int, reply_fd: int) -> None:
     try:
-        _enter(pid)
+        _enter_network(pid)
     except PermissionError:
-        _become(pid)
-        _enter(pid)
-    with socket.socket() as door, socket.socket(fileno=handover) as link:
-        door.bind(("127.0.0.1", 0))
-        door.listen(_BACKLOG)
-        socket.send_fds(link, [b"."], [door.fileno()])
+        _become_user(pid)
+        _enter_network(pid)
+    with socket.socket() as listening, socket.socket(fileno=reply_fd) as reply:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(_BACKLOG)
+        socket.send_fds(reply, [b"."], [listening.fileno()])
 
 
-def _enter(pid: int) -> None:
-    """Move this process into the network of `pid`, unless it is there."""
+def _enter_network(pid: int) -> None:
+    """Move this process into the network of `pid`, unless it is already there."""
     network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
     if os.fstat(network).st_ino == Path("/proc/self/ns/net").stat().st_ino:
         return
@@ -45,8 +45,8 @@ def _enter(pid: int) -> None:
         _set_namespace(network, _NEW_NET)
 
 
-def _become(pid: int) -> None:
-    """Turn from root into the user that `pid` runs as."""
+def _become_user(pid: int) -> None:
+    """Switch from root to the user of the process `pid`."""
     found = Path(f"/proc/{pid}").stat()
     os.setgroups([])
     os.setresgid(found.st_gid, found.st_gid, found.st_gid)
@@ -54,7 +54,7 @@ def _become(pid: int) -> None:
 
 
 def _set_namespace(fd: int, kind: int) -> None:
-    """`os.setns`, which Python has from 3.12 on only."""
+    """Call `setns`. Python has `os.setns` only since 3.12."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(fd, kind) != 0:
         number = ctypes.get_errno()

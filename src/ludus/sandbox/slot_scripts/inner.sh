@@ -1,6 +1,7 @@
-# The persistent shell that commands run in: inner.sh IO NAME. Records on descriptor 3, each ended by NUL: "SEQ:COMMAND",
-# or "@SEQ" when the command lies in the file IO/SEQ. Each is answered on 4 with "d SEQ CODE DIR". What a command does to
-# the descriptors, `exec >&-` included, ends with it. The host joins these lines into one, hence every semicolon.
+# The persistent shell that runs the commands: inner.sh IO NAME. It reads records on descriptor 3, each ended by NUL:
+# "SEQ:COMMAND", or "@SEQ" if the command is in the file IO/SEQ. It answers each on 4 with "d SEQ CODE DIR". Changes that a
+# command makes to the descriptors, such as `exec >&-`, end with it. The host joins these lines into one, so each needs
+# its semicolon.
 readonly LUDUS_IO=$1;
 builtin printf '\0r %s %d\0' "$2" "$BASHPID" >&4;
 shift 2;

@@ -1,5 +1,5 @@
-# Cleans up after a driver that died without doing so: janitor.sh FOLDER CGROUP...
-# Its stdin is a pipe that the driver alone keeps open, so `read` returns when the driver has closed it or is gone.
+# Cleans up after a driver that died without a cleanup: janitor.sh FOLDER CGROUP...
+# Its stdin is a pipe that only the driver holds open, so `read` returns when the driver has closed it or has died.
 
 trap '' HUP INT TERM
 folder=$1

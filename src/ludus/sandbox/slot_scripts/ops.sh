@@ -1,5 +1,6 @@
-# File and process operations inside a slot, apart from the state of the agent's shell: bash -p ops.sh OPERATION ARGUMENT...
-# Errors are told as the C library words them, at the end of stderr, where the host reads them.
+# File and process operations inside a slot, independent of the state of the agent's shell:
+# bash -p ops.sh JOBS OPERATION ARGUMENT...
+# Errors are written to the end of stderr in the wording of the C library. The host parses them there.
 
 jobs=$1 op=$2
 shift 2
@@ -20,7 +21,7 @@ fail() {
 
 case $op in
 read) # PATH BYTES
-    [[ -p $1 || -S $1 || -c $1 ]] && fail 'Operation not supported' # some of them are never read to an end
+    [[ -p $1 || -S $1 || -c $1 ]] && fail 'Operation not supported' # reading some of them never ends
     exec head -c "$2" -- "$1"
     ;;
 write) # PATH, content on stdin
@@ -37,10 +38,10 @@ write) # PATH, content on stdin
     rm -f -- "$fresh"
     exit 1
     ;;
-folder) # PATH -> whether it is one
+folder) # PATH -> whether it is a folder
     [[ -d $1 ]]
     ;;
-pack | layer) # PATH FROM BYTES -> that part of an archive of a file or folder; from 1
+pack | layer) # PATH FROM BYTES -> that part of an archive of a file or folder; FROM counts from 1
     [[ -e $1 ]] || fail 'No such file or directory'
     [[ -L $1 && ! -d $1 ]] && set -- "$(readlink -f -- "$1")" "${@:2}"
     [[ -r $1 ]] || fail 'Permission denied'
@@ -55,7 +56,7 @@ pack | layer) # PATH FROM BYTES -> that part of an archive of a file or folder; 
     [[ $op == layer ]] && options=(--format=pax --xattrs '--xattrs-include=user.*')
     tar "${options[@]}" -cf - -- "$2" 2>/dev/null | tail -c "+$3" | head -c "$4"
     case ${PIPESTATUS[0]} in
-    0 | 1 | 2 | 141) ;; # 1, 2: a file could not be read; 141: nobody wanted the rest
+    0 | 1 | 2 | 141) ;; # 1, 2: a file could not be read; 141: the rest was not needed
     *) fail 'Input/output error' ;;
     esac
     ;;
@@ -71,7 +72,7 @@ unpack | replace) # PATH, archive on stdin
 start) # ID COMMAND
     mkdir -p -m 700 -- "$jobs/$1" && mkfifo -m 600 -- "$jobs/$1/in" || exit
     setsid "$BASH" -c '
-        trap : TERM INT HUP # outlive the command, to tell its exit code
+        trap : TERM INT HUP # outlive the command, to record its exit code
         printf "%d" "$$" >"$1/pid"
         "$BASH" -c "$2" <>"$1/in" >"$1/log" 2>&1
         printf "%d" $? >"$1/exit.new" && mv -f -- "$1/exit.new" "$1/exit"
@@ -81,7 +82,7 @@ start) # ID COMMAND
         sleep 0.002
     done
     ;;
-code) # ID -> exit code of a process that cannot run any more
+code) # ID -> exit code of a process that can no longer run
     exec cat -- "$jobs/$1/exit"
     ;;
 poll) # ID -> exit code, or nothing while it runs

@@ -1,15 +1,15 @@
-"""`slotd`: the program that runs slots where the driver is not: in a container, on another host.
+"""`slotd`: the program that runs slots on another machine or in a container.
 
     driver ── frames over stdio, or HTTP ──> slotd ──> slot 1: supervisor ─> bash
                                                   └──> slot 2: supervisor ─> bash   …
 
-The driver sends it along as one zip file (`sandbox.bundle`), so that nothing has to be installed there: a container
-needs `bash`, the usual tools and Python 3.8 or later. It runs the same shells as the local backends do: `shell.py`,
-`processes.py` and the scripts in `slot_scripts/` are in the zip word for word. Nothing here may import anything else of Ludus,
-nor anything that is not in the standard library.
+The driver sends it as one zip file (`remote/bundle.py`), so that nothing has to be installed there. A container needs
+`bash`, the usual tools and Python 3.8 or later. slotd runs the same shells as the local backends: the zip contains
+`shell.py`, `processes.py`, `teardown.py`, `seccomp.py` and the scripts in `slot_scripts/` unchanged. Modules in this
+folder import nothing else of Ludus and nothing outside the standard library.
 
-Guarantees: a command is ended by slotd itself when its time is up, whether the driver is there or not; an execution
-that is asked for twice runs once; when the driver falls silent for `lapse` seconds, or its end of stdio closes, every
-slot is ended and slotd exits. A slot gets a door to the driver when the driver asks for one: see `door.py`. How well
-slots are kept apart depends on what slotd is allowed to do: see `enter.py`.
+Guarantees: slotd itself ends a command when its time is up, with or without the driver. An execution that is requested
+twice runs once. When the driver is silent for `lapse` seconds, or closes its end of stdio, slotd ends every slot and
+exits. On request, a slot gets a port that the driver answers (`slot_port.py`). How well slots are isolated depends on
+what slotd is allowed to do (`first_process.py`).
 """

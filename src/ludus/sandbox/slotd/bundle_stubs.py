@@ -1,6 +1,6 @@
-"""In the bundle, this file stands in for `ludus.errors` and `ludus.sandbox`: the names that the shared modules import.
+"""Stands in for `ludus.errors` and `ludus.sandbox` in the bundle, with the names that the shared modules import.
 
-The real ones build on packages that a container does not have.
+The real modules need packages that a container does not have.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class SandboxError(Exception):
+class _SandboxError(Exception):
     """The slot is gone or cannot run commands."""
 
     def __init__(self, message: str, *, retryable: bool = True) -> None:
@@ -16,8 +16,8 @@ class SandboxError(Exception):
         self.retryable = retryable
 
 
-class ExecResult(NamedTuple):
-    """What a command did."""
+class _ExecResult(NamedTuple):
+    """The result of a command."""
 
     stdout: bytes
     stderr: bytes
@@ -25,3 +25,7 @@ class ExecResult(NamedTuple):
     timed_out: bool = False
     truncated: bool = False
     seconds: float = 0.0
+
+
+SandboxError = _SandboxError
+ExecResult = _ExecResult

@@ -1,6 +1,6 @@
 """The start of slotd.
 
-stdio             the first message on stdin is the greeting, with the settings; messages follow
+stdio             the first frame on stdin is the hello, with the settings; requests follow
 http FILE PORT    FILE is JSON with `token`, `host` and the settings
 """
 
@@ -15,80 +15,81 @@ import sys
 from typing import Any
 
 from ludus.errors import SandboxError
-from ludus.sandbox.slotd import frames as wire
-from ludus.sandbox.slotd import requests as serve
-from ludus.sandbox.slotd.frames import Message
-from ludus.sandbox.slotd.slots import Settings, Slots
+from ludus.sandbox.slotd import frames, requests
+from ludus.sandbox.slotd.frames import Frame
+from ludus.sandbox.slotd.slots import SlotdSettings, Slots
 
 
 def main() -> int:
     if sys.argv[1:] == ["stdio"]:
-        return asyncio.run(_stdio())
+        return asyncio.run(_run_stdio())
     if len(sys.argv) == 4 and sys.argv[1] == "http":
         with open(sys.argv[2], encoding="utf-8") as file:
-            return asyncio.run(_http(json.load(file), int(sys.argv[3])))
-    serve.say(f"usage: {__doc__}")
+            return asyncio.run(_run_http(json.load(file), int(sys.argv[3])))
+    requests.log(f"usage: {__doc__}")
     return 2
 
 
-async def _stdio() -> int:
-    reader, writer = await serve.stdio_streams()
-    greeting = await _greeting(reader)
-    reply: dict[str, Any] = {"id": greeting.get("id")}
+async def _run_stdio() -> int:
+    reader, writer = await requests.open_stdio()
+    hello = await _read_hello(reader)
+    reply: dict[str, Any] = {"id": hello.get("id")}
     try:
-        if greeting.get("version") != wire.VERSION:
-            raise SandboxError(f"the driver speaks version {greeting.get('version')}, slotd {wire.VERSION}")
-        slots = Slots(_settings(greeting))
+        if hello.get("version") != frames.VERSION:
+            raise SandboxError(f"the driver speaks version {hello.get('version')}, slotd {frames.VERSION}")
+        slots = Slots(_parse_settings(hello))
     except SandboxError as error:
-        writer.write(wire.pack(Message({**reply, "error": str(error), "retryable": error.retryable})))
+        writer.write(frames.pack(Frame({**reply, "error": str(error), "retryable": error.retryable})))
         await writer.drain()
         return 1
-    desk = _desk(slots, greeting)
-    writer.write(wire.pack(Message({**reply, **desk.about()})))
-    listening = asyncio.ensure_future(serve.serve_stdio(reader, writer, desk.answer))
-    listening.add_done_callback(lambda task: (task.cancelled() or task.exception(), desk.leave()))
-    await _until_gone(desk, slots)
-    listening.cancel()
+    handler = _make_handler(slots, hello)
+    writer.write(frames.pack(Frame({**reply, **handler.describe()})))
+    serving = asyncio.ensure_future(requests.serve_stdio(reader, writer, handler.handle))
+    serving.add_done_callback(lambda task: (task.cancelled() or task.exception(), handler.stop()))
+    await _wait_and_close(handler, slots)
+    serving.cancel()
     return 0
 
 
-async def _greeting(reader: asyncio.StreamReader) -> dict[str, Any]:
-    unpacker = wire.Unpacker()
+async def _read_hello(reader: asyncio.StreamReader) -> dict[str, Any]:
+    unpacker = frames.Unpacker()
     while True:
         data = await reader.read(4096)
         if not data:
-            raise SystemExit("slotd: the driver left without a greeting")
-        for message in unpacker.feed(data):
-            return message.head
+            raise SystemExit("slotd: the driver closed the connection before its hello")
+        for frame in unpacker.feed(data):
+            return frame.head
 
 
-async def _http(config: dict[str, Any], port: int) -> int:
-    slots = Slots(_settings(config))
-    desk = _desk(slots, config)
-    server = await serve.serve_http(desk, config.get("host", "0.0.0.0"), port, config["token"])
-    serve.say(f"listens on port {port}; isolation: {slots.way.isolation} {slots.way.why}")
-    await _until_gone(desk, slots)
+async def _run_http(config: dict[str, Any], port: int) -> int:
+    slots = Slots(_parse_settings(config))
+    handler = _make_handler(slots, config)
+    server = await requests.serve_http(handler, config.get("host", "0.0.0.0"), port, config["token"])
+    requests.log(f"listens on port {port}; isolation: {slots.isolation.level} {slots.isolation.reason}")
+    await _wait_and_close(handler, slots)
     server.close()
     return 0
 
 
-def _settings(fields: dict[str, Any]) -> Settings:
-    return Settings(*(type(default)(fields.get(name, default)) for name, default in Settings()._asdict().items()))
+def _parse_settings(fields: dict[str, Any]) -> SlotdSettings:
+    defaults = SlotdSettings()._asdict()
+    return SlotdSettings(*(type(default)(fields.get(name, default)) for name, default in defaults.items()))
 
 
-def _desk(slots: Slots, fields: dict[str, Any]) -> serve.Desk:
-    desk = serve.Desk(slots, _settings(fields).lapse)
+def _make_handler(slots: Slots, fields: dict[str, Any]) -> requests.RequestHandler:
+    """Make the request handler, raise the limit of open files and install the signal handlers."""
+    handler = requests.RequestHandler(slots, _parse_settings(fields).lapse)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # connections of all slots' agents are open here
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # slotd holds the connections of all slots' ports
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGCHLD, slots.reap)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, desk.leave)
-    return desk
+        loop.add_signal_handler(number, handler.stop)
+    return handler
 
 
-async def _until_gone(desk: serve.Desk, slots: Slots) -> None:
-    await desk.gone()
-    serve.say("the driver is gone, or asked for the end: ending all slots")
+async def _wait_and_close(handler: requests.RequestHandler, slots: Slots) -> None:
+    await handler.wait_gone()
+    requests.log("the driver is gone or asked slotd to exit: closing all slots")
     await slots.close_all()

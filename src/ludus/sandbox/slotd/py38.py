@@ -1,4 +1,4 @@
-"""What the shared modules use and Python before 3.11 does not have. Imported first, in the bundle only."""
+"""Backports of what the shared modules use and Python before 3.11 lacks. Used in the bundle only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ludus.sandbox import shell
 
 
 class _Timeout:
-    """`asyncio.timeout`, as far as it is used here."""
+    """A backport of `asyncio.timeout`, without rescheduling."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -37,6 +37,7 @@ def _zip(*columns: Any, strict: bool = False) -> Any:
 
 
 def fill_gaps() -> None:
+    """Install the backports that this Python needs. Call it before the shared modules are used."""
     if sys.version_info < (3, 11):  # noqa: UP036
         setattr(asyncio, "timeout", _Timeout)  # noqa: B010
     if sys.version_info < (3, 10):  # noqa: UP036

@@ -1,4 +1,4 @@
-"""Requests to slotd, and the two ways they come in: frames over stdio, or HTTP with a token."""
+"""Requests to slotd, and its two transports: frames over stdio, or HTTP with a token."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 from ludus.errors import SandboxError
 from ludus.sandbox import ExecResult
-from ludus.sandbox.slotd import frames as wire
-from ludus.sandbox.slotd.frames import Message
-from ludus.sandbox.slotd.slots import Slot, Slots, Spec
+from ludus.sandbox.slotd import frames
+from ludus.sandbox.slotd.frames import Frame
+from ludus.sandbox.slotd.slots import Slot, Slots, SlotSpec
 
 _READ_BYTES = 1 << 18
 _HEAD_BYTES = 16_384
@@ -22,135 +22,137 @@ _IDLE_SECONDS = 120.0
 """How long an HTTP connection may be silent."""
 
 
-class Desk:
-    """Answers requests, and knows when the driver was last heard."""
+class RequestHandler:
+    """Handles requests, and notices when the driver has been silent for `lapse` seconds."""
 
     def __init__(self, slots: Slots, lapse: float) -> None:
         self._slots = slots
         self._lapse = lapse
         self._loop = asyncio.get_running_loop()
-        self._heard = self._loop.time()
+        self._last_request = self._loop.time()
         self._gone = asyncio.Event()
-        self._loop.call_later(lapse, self._watch)
+        self._loop.call_later(lapse, self._check_silence)
 
-    async def gone(self) -> None:
-        """Until the driver is gone, or says goodbye."""
+    async def wait_gone(self) -> None:
+        """Wait until the driver is gone or has asked slotd to exit."""
         await self._gone.wait()
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         self._gone.set()
 
-    def _watch(self) -> None:
-        silent = self._loop.time() - self._heard
+    def _check_silence(self) -> None:
+        silent = self._loop.time() - self._last_request
         if silent >= self._lapse:
-            self.leave()
+            self.stop()
         else:
-            self._loop.call_later(self._lapse - silent, self._watch)
+            self._loop.call_later(self._lapse - silent, self._check_silence)
 
-    async def answer(self, message: Message) -> Message:
-        self._heard = self._loop.time()
-        head: dict[str, Any] = {"id": message.head.get("id")}
+    async def handle(self, request: Frame) -> Frame:
+        """Carry out a request and return the reply. An error becomes a reply too."""
+        self._last_request = self._loop.time()
+        head: dict[str, Any] = {"id": request.head.get("id")}
         try:
-            answer = await self._act(message)
+            reply = await self._dispatch(request)
         except SandboxError as error:
-            return Message({**head, "error": str(error), "retryable": error.retryable})
+            return Frame({**head, "error": str(error), "retryable": error.retryable})
         except (KeyError, TypeError, ValueError, OSError) as error:
-            return Message({**head, "error": f"{type(error).__name__}: {error}", "retryable": False})
-        return Message({**head, **answer.head}, answer.body)
+            return Frame({**head, "error": f"{type(error).__name__}: {error}", "retryable": False})
+        return Frame({**head, **reply.head}, reply.body)
 
-    async def _act(self, message: Message) -> Message:
-        head, operation = message.head, message.head["op"]
+    async def _dispatch(self, request: Frame) -> Frame:
+        head, operation = request.head, request.head["op"]
         if operation == "run":
-            return await self._run(head, message.body)
+            return await self._run(head, request.body)
         if operation == "input":
-            self._slots.get(head["slot"]).take_input(str(head["execution"]), int(head["offset"]), message.body)
+            self._slots.get(head["slot"]).write_input(str(head["execution"]), int(head["offset"]), request.body)
         elif operation == "cancel":
             await self._cancel(head)
-        elif operation == "fresh":
-            await self._slots.get(head["slot"]).shell.fresh()
+        elif operation == "restart":
+            await self._slots.get(head["slot"]).shell.restart()
         elif operation == "open":
-            return Message(_paths(await self._slots.open(head["slot"], _spec(head["spec"]))))
+            return Frame(_encode_paths(await self._slots.open(head["slot"], _parse_spec(head["spec"]))))
         elif operation == "reset":
-            return Message(_paths(await self._slots.reset(head["slot"])))
+            return Frame(_encode_paths(await self._slots.reset(head["slot"])))
         elif operation == "close":
             await self._slots.close(head["slot"])
-        elif operation == "bye":
-            self._loop.call_later(0.05, self.leave)  # after the answer is out
+        elif operation == "exit":
+            self._loop.call_later(0.05, self.stop)  # after the reply is sent
         elif operation == "hello":
-            return Message(self.about())
-        elif operation in _AT_A_DOOR:
-            return await self._at_door(operation, head, message.body)
+            return Frame(self.describe())
+        elif operation in _PORT_OPERATIONS:
+            return await self._handle_port(operation, head, request.body)
         elif operation != "beat":
             raise ValueError(f"unknown operation {operation!r}")
-        return Message({})
+        return Frame({})
 
-    def about(self) -> dict[str, Any]:
-        way = self._slots.way
+    def describe(self) -> dict[str, Any]:
+        """Describe this slotd, as the reply to `hello`."""
+        isolation = self._slots.isolation
         return {
-            "version": wire.VERSION,
+            "version": frames.VERSION,
             "python": platform.python_version(),
-            "isolation": way.isolation,
-            "why": way.why,
+            "isolation": isolation.level,
+            "why": isolation.reason,
             "slots": len(self._slots),
             "user": os.geteuid(),
         }
 
-    async def _run(self, head: dict[str, Any], body: bytes) -> Message:
-        """Run a command, or wait for one that runs. With `wait`, "pending" is the answer if it takes longer."""
+    async def _run(self, head: dict[str, Any], body: bytes) -> Frame:
+        """Run a command, or wait for a running one. With `wait`, the reply is "pending" if that takes longer."""
         slot, execution = self._slots.get(head["slot"]), str(head["execution"])
         if head.get("again"):
-            task = slot.execution(execution)
+            task = slot.find_execution(execution)
             if task is None:
-                raise SandboxError("the execution is not known here any more")
+                raise SandboxError("slotd no longer knows this execution")
         else:
             length = int(head["command"])
             stdin = body[length:] if head.get("stdin") else None
             task = slot.execute(execution, body[:length], stdin, float(head["seconds"]), int(head["keep"]))
-        return _result(task.result()) if await _ended(task, head) else _PENDING
+        return _encode_result(task.result()) if await _wait_done(task, head) else _PENDING
 
     async def _cancel(self, head: dict[str, Any]) -> None:
-        """Have a command killed, and wait until its shell is ready again."""
-        task = self._slots.get(head["slot"]).execution(str(head["execution"]))
+        """Kill a command, and wait until its shell is ready again."""
+        task = self._slots.get(head["slot"]).find_execution(str(head["execution"]))
         if task is not None and not task.done():
             task.cancel()
             await asyncio.wait([task])
 
-    async def _at_door(self, operation: str, head: dict[str, Any], body: bytes) -> Message:
-        """A request about the door of a slot, or one about a connection through it: see `door.py`."""
-        slot, name = self._slots.get(head["slot"]), str(head["door"])
-        if operation == "door":
-            return Message({"port": (await slot.open_door(name)).port})
-        if operation == "shut":
-            await slot.shut_door(name)
-            return Message({})
-        door, number = slot.door(name), int(head["stream"])
-        if operation == "hear":
-            heard = door.stream(number).hear(int(head["turn"]))
-            return Message({}, heard.result()) if await _ended(heard, head) else _PENDING
+    async def _handle_port(self, operation: str, head: dict[str, Any], body: bytes) -> Frame:
+        """Handle a request about a slot's port or one of its connections. See `slot_port.py`."""
+        slot, name = self._slots.get(head["slot"]), str(head["port"])
+        if operation == "open_port":
+            return Frame({"number": (await slot.open_port(name)).number})
+        if operation == "close_port":
+            await slot.close_port(name)
+            return Frame({})
+        port, number = slot.get_port(name), int(head["stream"])
         if operation == "drop":
-            await door.drop(number, cut=bool(head["cut"]))
-            return Message({})
-        said = door.accept(number) if operation == "accept" else door.stream(number).say(int(head["turn"]), body)
-        if not await _ended(said, head):
+            await port.drop(number, abort=bool(head["abort"]))
+            return Frame({})
+        if operation == "receive":
+            received = port.get_stream(number).receive(int(head["turn"]))
+            return Frame({}, received.result()) if await _wait_done(received, head) else _PENDING
+        task = port.accept(number) if operation == "accept" else port.get_stream(number).send(int(head["turn"]), body)
+        if not await _wait_done(task, head):
             return _PENDING
-        said.result()
-        return Message({})
+        task.result()
+        return Frame({})
 
 
-_AT_A_DOOR = ("door", "accept", "hear", "say", "drop", "shut")
-_PENDING = Message({"pending": True})
+_PORT_OPERATIONS = ("open_port", "accept", "receive", "send", "drop", "close_port")
+_PENDING = Frame({"pending": True})
 
 
-async def _ended(task: asyncio.Future[Any], head: dict[str, Any]) -> bool:
-    """Whether it has ended. With `wait` in the request, there is an answer after that time in any case."""
+async def _wait_done(task: asyncio.Future[Any], head: dict[str, Any]) -> bool:
+    """Wait for a task, at most `wait` seconds if the request has that field. Returns whether the task is done."""
     done, _ = await asyncio.wait([task], timeout=head.get("wait"))
     if done and task.cancelled():
-        raise SandboxError("what was asked for was cancelled")
+        raise SandboxError("the request was cancelled")
     return bool(done)
 
 
-def _spec(fields: dict[str, Any]) -> Spec:
-    return Spec(
+def _parse_spec(fields: dict[str, Any]) -> SlotSpec:
+    return SlotSpec(
         bool(fields["network"]),
         int(fields["disk_mb"]),
         int(fields["processes"]),
@@ -160,11 +162,11 @@ def _spec(fields: dict[str, Any]) -> Spec:
     )
 
 
-def _paths(slot: Slot) -> dict[str, Any]:
+def _encode_paths(slot: Slot) -> dict[str, Any]:
     return {"paths": slot.paths._asdict()}
 
 
-def _result(result: ExecResult) -> Message:
+def _encode_result(result: ExecResult) -> Frame:
     head = {
         "code": result.exit_code,
         "timed_out": result.timed_out,
@@ -172,14 +174,14 @@ def _result(result: ExecResult) -> Message:
         "seconds": result.seconds,
         "out": len(result.stdout),
     }
-    return Message(head, result.stdout + result.stderr)
+    return Frame(head, result.stdout + result.stderr)
 
 
 # ---- stdio --------------------------------------------------------------------------------------------------------
 
 
-async def stdio_streams() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Stdin and stdout, which from now on carry messages only."""
+async def open_stdio() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Take over stdin and stdout for frames. From then on, prints go to stderr and stdin reads nothing."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_READ_BYTES)
     source, target = os.fdopen(os.dup(0), "rb", 0), os.fdopen(os.dup(1), "wb", 0)
@@ -191,25 +193,25 @@ async def stdio_streams() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
 
 
 async def serve_stdio(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Callable[[Message], Awaitable[Message]]
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handle: Callable[[Frame], Awaitable[Frame]]
 ) -> None:
-    """Answer messages, each in its own time, until the driver closes its end."""
+    """Handle requests concurrently until the driver closes its end. Each reply is sent as soon as it is ready."""
     tasks: set[asyncio.Future[None]] = set()
-    turn = asyncio.Lock()  # older Pythons let only one wait for room
+    write_lock = asyncio.Lock()  # before Python 3.10 only one task may wait in `drain`
 
-    async def respond(message: Message) -> None:
-        reply = await answer(message)
-        async with turn:
-            writer.write(wire.pack(reply))
+    async def respond(request: Frame) -> None:
+        reply = await handle(request)
+        async with write_lock:
+            writer.write(frames.pack(reply))
             await writer.drain()
 
-    unpacker = wire.Unpacker()
+    unpacker = frames.Unpacker()
     while True:
         data = await reader.read(_READ_BYTES)
         if not data:
             return
-        for message in unpacker.feed(data):
-            task = asyncio.ensure_future(respond(message))
+        for request in unpacker.feed(data):
+            task = asyncio.ensure_future(respond(request))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
@@ -217,71 +219,73 @@ async def serve_stdio(
 # ---- HTTP ---------------------------------------------------------------------------------------------------------
 
 
-class Web:
+class HttpServer:
     """A small HTTP/1.1 server: `POST /call` with a token, and `GET /health` without."""
 
-    def __init__(self, desk: Desk, token: str) -> None:
-        self._desk = desk
+    def __init__(self, handler: RequestHandler, token: str) -> None:
+        self._handler = handler
         self._token = token.encode()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
         try:
             while await self._exchange(reader, writer):
                 pass
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):  # noqa: UP041
-            pass  # the other end is gone, silent, or does not speak HTTP
+            pass  # the client is gone, silent, or does not speak HTTP
         finally:
             writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request and its answer; whether the connection can be used again."""
+        """Handle one request. Returns whether the connection can be used again."""
         raw = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _IDLE_SECONDS)
         try:
-            method, path, headers = _parse(raw)
+            method, path, headers = _parse_head(raw)
             length = int(headers.get(b"content-length", b"0"))
         except ValueError:
-            await _reply(writer, 400, b"")
+            await _send_response(writer, 400, b"")
             return False
         if (method, path) == (b"GET", b"/health"):
-            await _reply(writer, 200, b"ok")
+            await _send_response(writer, 200, b"ok")
             return True
         if (method, path) != (b"POST", b"/call"):
-            await _reply(writer, 404, b"")
+            await _send_response(writer, 404, b"")
             return False
         if not hmac.compare_digest(headers.get(b"authorization", b""), b"Bearer " + self._token):
-            await _reply(writer, 401, b"")
+            await _send_response(writer, 401, b"")
             return False
-        if length > wire.MAX_BYTES:
-            await _reply(writer, 413, b"")
+        if length > frames.MAX_BYTES:
+            await _send_response(writer, 413, b"")
             return False
         body = await asyncio.wait_for(reader.readexactly(length), _IDLE_SECONDS)
         try:
-            message = wire.unpack(body)
-        except wire.Garbled:
-            await _reply(writer, 400, b"")
+            request = frames.unpack(body)
+        except frames.FrameError:
+            await _send_response(writer, 400, b"")
             return False
-        await _reply(writer, 200, wire.pack(await self._desk.answer(message)))
+        await _send_response(writer, 200, frames.pack(await self._handler.handle(request)))
         return True
 
 
-def _parse(raw: bytes) -> tuple[bytes, bytes, dict[bytes, bytes]]:
+def _parse_head(raw: bytes) -> tuple[bytes, bytes, dict[bytes, bytes]]:
+    """Parse the head of an HTTP request into method, path and headers."""
     first, *lines = raw.split(b"\r\n")
     method, path, _ = first.split(b" ")
     pairs = (line.split(b":", 1) for line in lines if line)
     return method, path, {name.strip().lower(): value.strip() for name, value in pairs}
 
 
-async def _reply(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
+async def _send_response(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
     head = f"HTTP/1.1 {status} -\r\nContent-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
     await writer.drain()
 
 
-async def serve_http(desk: Desk, host: str, port: int, token: str) -> asyncio.AbstractServer:
-    web = Web(desk, token)
-    return await asyncio.start_server(web.serve, host, port, limit=_HEAD_BYTES)
+async def serve_http(handler: RequestHandler, host: str, port: int, token: str) -> asyncio.AbstractServer:
+    server = HttpServer(handler, token)
+    return await asyncio.start_server(server.serve, host, port, limit=_HEAD_BYTES)
 
 
-def say(words: str) -> None:
-    """For people who look into the container's log."""
-    print(f"slotd: {words}", file=sys.stderr, flush=True)
+def log(text: str) -> None:
+    """Print a line to the container's log."""
+    print(f"slotd: {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The system calls that Python has no names for, through ctypes."""
+"""System calls that Python's standard library lacks, through ctypes."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ class Libc:
         self._call("sethostname", name.encode(), ctypes.c_size_t(len(name)))
 
     def die_with_parent(self) -> None:
-        """SIGKILL when the parent is gone. Changing the user undoes it, so call it after that."""
+        """Have the kernel send SIGKILL when the parent dies. A change of user undoes this, so call it afterwards."""
         self._prctl(_PDEATHSIG, 9)
 
     def adopt_orphans(self) -> None:
-        """Become the parent of descendants whose own parent is gone."""
+        """Become the parent of descendants whose own parent has died."""
         self._prctl(_SUBREAPER, 1)
 
-    def own_proc_files(self) -> None:
-        """After a change of user, let this process write to its own files in /proc again."""
+    def allow_proc_writes(self) -> None:
+        """Let this process write to its own files in /proc again, after a change of user."""
         self._prctl(_DUMPABLE, 1)
 
-    def no_new_privileges(self) -> None:
+    def forbid_new_privileges(self) -> None:
         self._prctl(_NO_NEW_PRIVS, 1)
 
     def drop_bounding_set(self) -> None:
-        """No program can bring back a capability. Needs CAP_SETPCAP; the other barriers hold without it."""
+        """Keep any program from regaining a capability. Needs CAP_SETPCAP; without it only the other barriers hold."""
         for capability in range(_LAST_CAP + 1):
             try:
                 self._prctl(_CAPBSET_DROP, capability)
@@ -90,7 +90,7 @@ class Libc:
             raise OSError(number, f"{name}: {os.strerror(number)}", what or None)
 
 
-def loopback_up() -> None:
+def start_loopback() -> None:
     """Start the loopback device of a new network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh14x", b"lo", 0)
@@ -98,7 +98,7 @@ def loopback_up() -> None:
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))
 
 
-def mounts_below(folder: str) -> list[tuple[str, int]]:
+def list_mounts_below(folder: str) -> list[tuple[str, int]]:
     """Mount points in `folder` (itself not included) with the flags that they have, outermost first."""
     known = {"ro": RDONLY, "nosuid": NOSUID, "nodev": NODEV, "noexec": NOEXEC}
     known.update(noatime=NOATIME, nodiratime=NODIRATIME, relatime=RELATIME)

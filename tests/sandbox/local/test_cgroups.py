@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.local import limits as limits_module
-from ludus.sandbox.local.limits import Cgroups, describe, find_cgroups, ulimits
+from ludus.sandbox.local import cgroups as cgroups_module
+from ludus.sandbox.local.cgroups import Cgroups, describe_limits, find_cgroups, make_ulimits
 
 SPEC = SandboxSpec(memory_mb=100, disk_mb=10, processes=50)
-TOTAL = (100 + 3 * 10 + limits_module.SHM_MB) * 2**20
+TOTAL = (100 + 3 * 10 + cgroups_module.SHM_MB) * 2**20
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_version_1_uses_the_own_group_of_each_controller(tmp_path, control_group
     slot = groups.make("slot", SPEC)
     assert (tmp_path / "memory/a/b/pool/slot/memory.limit_in_bytes").read_text() == str(TOTAL)
     assert (tmp_path / "pids/c/pool/slot/pids.max").read_text() == "50"
-    with slot.doors() as doors:
+    with slot.open_procs_files() as doors:
         for door in doors:
             os.write(door, b"0")
     assert (tmp_path / "pids/c/pool/slot/tasks").read_text() == "0"
@@ -78,13 +78,13 @@ def test_version_2_uses_the_nearest_group_that_may_have_children(tmp_path, contr
 def test_where_no_group_may_be_made_resource_limits_take_over(tmp_path):
     groups = find_cgroups("pool", proc=fake_proc(tmp_path, "", "0::/\n"))
     assert groups.parents == {}
-    assert ulimits(SPEC, groups.parents)[-4:] == ("-u", "50", "-v", str(100 * 1024))
-    assert [held.strong for held in describe(groups)] == [False, False, True, True]
+    assert make_ulimits(SPEC, groups.parents)[-4:] == ("-u", "50", "-v", str(100 * 1024))
+    assert [held.strong for held in describe_limits(groups)] == [False, False, True, True]
     assert find_cgroups("pool", proc=tmp_path / "missing").parents == {}
 
 
 def test_groups_spare_the_weaker_limits():
     groups = Cgroups({"memory": Path("/m"), "pids": Path("/p")}, 1)
-    assert "-u" not in ulimits(SPEC, groups.parents)
-    assert "-v" not in ulimits(SPEC, groups.parents)
-    assert all(held.strong for held in describe(groups))
+    assert "-u" not in make_ulimits(SPEC, groups.parents)
+    assert "-v" not in make_ulimits(SPEC, groups.parents)
+    assert all(held.strong for held in describe_limits(groups))

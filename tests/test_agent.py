@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.agent import Limits, Policy, Spill, ToolHandler, _ends, turns
+from ludus.agent import Limits, Policy, Spill, ToolHandler, _cut_ends, take_turns
 from ludus.errors import BudgetExhausted, ModelError, SandboxError, ToolBroken
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.skill import Skill
@@ -44,7 +44,7 @@ def run(
     policy = Policy(ScriptedModel(script), limits=limits, sampling=sampling)
 
     async def collect() -> list[Turn]:
-        return [t async for t in turns(policy, opening, tools, handler=handler, spill=spill, seed=seed)]
+        return [t async for t in take_turns(policy, opening, tools, handler=handler, spill=spill, seed=seed)]
 
     return asyncio.run(collect())
 
@@ -321,7 +321,7 @@ def test_a_long_result_is_spilled_and_previewed():
 
 @given(st.text(alphabet="ab\n", max_size=80), st.integers(5, 40))
 def test_the_ends_shown_of_a_long_result_are_its_own(text: str, limit: int):
-    head, tail = _ends(text, limit)
+    head, tail = _cut_ends(text, limit)
     if len(text) > limit:
         assert text.startswith(head)
         assert text.endswith(tail)
@@ -388,7 +388,7 @@ def test_turns_before_a_failure_are_with_the_caller():
     got: list[Turn] = []
 
     async def collect() -> None:
-        async for turn in turns(Policy(ScriptedModel(script)), USER, [add]):
+        async for turn in take_turns(Policy(ScriptedModel(script)), USER, [add]):
             got.append(turn)
 
     with pytest.raises(SandboxError):
@@ -424,8 +424,8 @@ def test_the_fingerprint_tells_policies_apart():
 
 def test_system_text_is_environment_then_policy_then_skill():
     policy = Policy(ScriptedModel([]), skill=Skill("the skill"), system="the policy")
-    assert policy.system_text("the env") == "the env\n\nthe policy\n\nthe skill"
-    assert Policy(ScriptedModel([])).system_text("") == ""
+    assert policy.build_system_text("the env") == "the env\n\nthe policy\n\nthe skill"
+    assert Policy(ScriptedModel([])).build_system_text("") == ""
 
 
 def test_limits_refuse_unknown_keys():

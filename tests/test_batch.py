@@ -22,21 +22,21 @@ from ludus.batch import (
     SAMPLES,
     SUMMARY,
     Batch,
-    Progress,
-    chat_message,
+    BatchProgress,
+    to_chat_message,
     evaluate,
-    groups,
+    read_groups,
     load_tasks,
-    plan,
+    plan_jobs,
     process,
     run_batch,
-    stored_groups,
+    group_outcomes,
 )
 from ludus.env import Env
 from ludus.errors import BudgetExhausted, ConfigError, ModelError, StoreError
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import RunOptions
-from ludus.stats import Summary
+from ludus.stats import RunSummary
 from ludus.store import RunDir
 from ludus.tools import tool
 from ludus.tools.distributions import Distribution
@@ -95,7 +95,7 @@ def rows(run: RunDir, name: str) -> list[dict]:
 
 
 def test_a_plan_is_the_same_every_time_and_goes_group_after_group():
-    jobs = plan(batch())
+    jobs = plan_jobs(batch())
     assert [(job.task.id, job.replicate) for job in jobs] == [
         ("t0", 0),
         ("t0", 1),
@@ -104,25 +104,25 @@ def test_a_plan_is_the_same_every_time_and_goes_group_after_group():
         ("t2", 0),
         ("t2", 1),
     ]
-    assert [job.seed for job in jobs] == [job.seed for job in plan(batch())]
+    assert [job.seed for job in jobs] == [job.seed for job in plan_jobs(batch())]
     assert len({job.seed for job in jobs}) == 6
-    assert [job.seed for job in jobs] != [job.seed for job in plan(batch(seed=1))]
+    assert [job.seed for job in jobs] != [job.seed for job in plan_jobs(batch(seed=1))]
 
 
 def test_toolsets_are_drawn_once_per_group():
     chances = Distribution("mine", (("todo", 50.0), ("terminal", 50.0), ("file", 50.0)))
-    jobs = plan(batch(env=Toy(many=40), size=3, distribution=chances))
+    jobs = plan_jobs(batch(env=Toy(many=40), size=3, distribution=chances))
     draws = [job.policy.toolsets for job in jobs]
     assert all(draws[i] == draws[i + 1] == draws[i + 2] for i in range(0, 120, 3))
     assert len(set(draws)) > 2
     assert () not in draws
-    without = plan(batch(env=Toy(many=40), size=3, distribution=chances, disabled=("terminal",)))
+    without = plan_jobs(batch(env=Toy(many=40), size=3, distribution=chances, disabled=("terminal",)))
     assert not [job for job in without if "terminal" in (job.policy.toolsets or ())]
 
 
 def test_a_group_has_at_least_one_rollout():
     with pytest.raises(ConfigError, match="group_size is 0"):
-        plan(batch(size=0))
+        plan_jobs(batch(size=0))
 
 
 class Listed(Toy, frozen=True):
@@ -162,16 +162,16 @@ def test_tasks_are_chosen_by_number_or_by_id():
 
 
 def test_each_rollout_is_in_the_store_before_anyone_hears_of_it(tmp_path: Path):
-    heard: list[Progress] = []
+    heard: list[BatchProgress] = []
     with RunDir.open(tmp_path, {}) as run:
 
-        def hear(rollout: Rollout, progress: Progress) -> None:
-            assert rollout in [r for _, r in run.outcomes()]
+        def hear(rollout: Rollout, progress: BatchProgress) -> None:
+            assert rollout in [r for _, r in run.read_outcomes()]
             heard.append(progress)
 
         asyncio.run(run_batch(batch(), None, run, on_rollout=hear))
     assert [p.done for p in heard] == [1, 2, 3, 4, 5, 6]
-    assert heard[-1] == Progress(6, 6, 6, 1.0, heard[-1].usage)
+    assert heard[-1] == BatchProgress(6, 6, 6, 1.0, heard[-1].usage)
     assert heard[-1].usage.tokens > heard[0].usage.tokens > 0
 
 
@@ -181,8 +181,8 @@ def test_what_is_in_the_store_is_not_run_again(tmp_path: Path):
     for resume in (False, True):
         with RunDir.open(tmp_path / "run", {}, resume=resume) as run:
             asyncio.run(run_batch(asked, None, run))
-            assert run.count() == 6
-            assert [len(g.rollouts) for g in groups(asked, run)] == [2, 2, 2]
+            assert run.count_outcomes() == 6
+            assert [len(g.rollouts) for g in read_groups(asked, run)] == [2, 2, 2]
     assert set(Counter(Path(log).read_text().splitlines()).values()) == {1}
 
 
@@ -193,7 +193,7 @@ def test_a_failed_rollout_is_kept_and_run_again_by_the_next_resume(tmp_path: Pat
     def half(messages, tools, sampling):
         return dead(messages, tools, sampling) if "t1" in messages[-1].content else echo(messages, tools, sampling)
 
-    heard: list[Progress] = []
+    heard: list[BatchProgress] = []
     with RunDir.open(tmp_path, {}) as run:
         report = asyncio.run(process(batch(half), None, run))
         assert (report.groups, report.partial) == (3, 1)
@@ -210,8 +210,8 @@ def test_a_failed_rollout_is_kept_and_run_again_by_the_next_resume(tmp_path: Pat
     assert [p.done for p in heard] == [5, 6]
 
 
-def stop_after(number: int, stop: asyncio.Event) -> Callable[[Rollout, Progress], None]:
-    def hear(rollout: Rollout, progress: Progress) -> None:
+def stop_after(number: int, stop: asyncio.Event) -> Callable[[Rollout, BatchProgress], None]:
+    def hear(rollout: Rollout, progress: BatchProgress) -> None:
         if progress.done == number:
             stop.set()
 
@@ -227,7 +227,7 @@ def test_stopping_drains_and_a_resume_does_the_rest(tmp_path: Path):
 
     with RunDir.open(tmp_path, {}) as run:
         report = asyncio.run(stopped(run))
-        assert (run.count(), report.groups, report.partial) == (5, 3, 1)
+        assert (run.count_outcomes(), report.groups, report.partial) == (5, 3, 1)
         assert [(row["task"]["id"], row["partial"]) for row in rows(run, GROUPS)] == [
             ("t0", False),
             ("t1", False),
@@ -262,7 +262,7 @@ def test_finished_work_is_kept_and_written_when_something_stops_the_run(tmp_path
     with RunDir.open(tmp_path, {}) as run:
         with pytest.raises(type(error), match=str(error)):
             asyncio.run(command(asked, None, run, RunOptions(2)))
-        assert run.count() == 14
+        assert run.count_outcomes() == 14
         if command is process:
             assert [row["task"]["id"] for row in rows(run, GROUPS)] == [f"t{n}" for n in range(7)]
         else:
@@ -271,7 +271,7 @@ def test_finished_work_is_kept_and_written_when_something_stops_the_run(tmp_path
         assert (tmp_path / PAGE).exists()
     with RunDir.open(tmp_path, {}, resume=True) as run:
         asyncio.run(command(batch(env=Toy(many=9)), None, run))
-        assert run.count() == 18
+        assert run.count_outcomes() == 18
 
 
 # ---- what comes out -----------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def test_a_row_has_the_conversation_and_not_the_answer(tmp_path: Path):
     with RunDir.open(tmp_path, {}) as run:
         asyncio.run(process(batch(script, Toy(many=1), 1), None, run))
         (row,) = rows(run, GROUPS)
-        assert run.count() == 1
+        assert run.count_outcomes() == 1
     assert {key: row[key] for key in ("schema", "index", "size", "partial")} == {
         "schema": 1,
         "index": 0,
@@ -314,7 +314,7 @@ def test_an_evaluation_has_numbers_and_samples(tmp_path: Path):
         summary = asyncio.run(evaluate(batch(odd), None, run))
         samples = rows(run, SAMPLES)
     assert summary.overall.mean == pytest.approx(2 / 3)
-    assert msgspec.json.decode((tmp_path / SUMMARY).read_bytes(), type=Summary) == summary
+    assert msgspec.json.decode((tmp_path / SUMMARY).read_bytes(), type=RunSummary) == summary
     assert [(s["index"], s["replicate"], s["answer"]) for s in samples[:3]] == [
         (0, 0, "say t0"),
         (0, 1, "say t0"),
@@ -329,7 +329,7 @@ def test_groups_can_be_read_without_the_batch(tmp_path: Path):
     with RunDir.open(tmp_path, {}) as run:
         asyncio.run(run_batch(batch(), None, run))
     with RunDir.read(tmp_path) as run:
-        found = stored_groups(run, size=3)
+        found = group_outcomes(run, size=3)
     assert [(g.task.id, len(g.rollouts), g.partial) for g in found] == [(f"t{n}", 2, True) for n in range(3)]
 
 
@@ -355,13 +355,13 @@ def test_groups_are_written_anew_from_the_store(tmp_path: Path):
 
 def test_messages_in_chat_format():
     message = Message("assistant", "hm", (Call("c", "look", "{}"),), reasoning=Reasoning("why", "think"))
-    assert chat_message(message) == {
+    assert to_chat_message(message) == {
         "role": "assistant",
         "content": "hm",
         "reasoning_content": "why",
         "tool_calls": [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
     }
-    assert chat_message(Message("user", "hi")) == {"role": "user", "content": "hi"}
+    assert to_chat_message(Message("user", "hi")) == {"role": "user", "content": "hi"}
 
 
 # ---- killed -------------------------------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ def test_kills_at_any_moment_lose_nothing_and_repeat_nothing(tmp_path: Path):
     asked = batch(slow, Toy(many=60, log=log), 4)
 
     def work() -> None:
-        def hear(rollout: Rollout, progress: Progress) -> None:
+        def hear(rollout: Rollout, progress: BatchProgress) -> None:
             note(log, f"kept {rollout.task.id}/{rollout.provenance.replicate}")
 
         with RunDir.open(home, {}, resume=True) as run:
@@ -410,7 +410,7 @@ def test_kills_at_any_moment_lose_nothing_and_repeat_nothing(tmp_path: Path):
         kept = Path(log).read_text().count("kept")
         if kept:
             with RunDir.read(home) as run:
-                assert run.count() >= kept
+                assert run.count_outcomes() >= kept
                 assert all(row["size"] == 4 for row in rows(run, GROUPS))
     assert killed >= 5
     _, status = os.waitpid(forked(work), 0)
@@ -423,7 +423,7 @@ def test_kills_at_any_moment_lose_nothing_and_repeat_nothing(tmp_path: Path):
         if event == "kept":
             seen.add(which)
     with RunDir.open(home, {}, resume=True) as run:
-        assert run.count() == 240 == len(list(run.outcomes()))
+        assert run.count_outcomes() == 240 == len(list(run.read_outcomes()))
         found = rows(run, GROUPS)
         assert sorted(row["index"] for row in found) == list(range(60))
         assert all(len(row["rollouts"]) == 4 and not row["partial"] for row in found)
@@ -441,10 +441,10 @@ def test_a_disk_that_fills_up_stops_the_run_as_a_store_error(tmp_path: Path):
     _, status = os.waitpid(forked(work), 0)
     assert os.waitstatus_to_exitcode(status) == 7
     with RunDir.open(tmp_path, {}, resume=True) as run:
-        before = run.count()
+        before = run.count_outcomes()
         assert 0 < before < 400
         asyncio.run(process(asked, None, run))
-        assert run.count() == 400
+        assert run.count_outcomes() == 400
         assert len(rows(run, GROUPS)) == 100
 
 
@@ -453,4 +453,4 @@ def test_a_policy_that_acts_otherwise_has_other_outcomes(tmp_path: Path):
     other = replace(one, policy=replace(one.policy, system="Be brief."))
     with RunDir.open(tmp_path, {}) as run:
         asyncio.run(run_batch(one, None, run))
-        assert list(groups(other, run)) == []
+        assert list(read_groups(other, run)) == []

@@ -100,7 +100,7 @@ def test_a_skill_without_a_head_gets_one_in_its_file():
     path, skill = policy(skill=Skill("Answer yes."), skill_as="file").skill_file or ("", Skill(""))
     assert path == "/tmp/skills/task-skill/SKILL.md"
     assert skill.front is not None and skill.body == "Answer yes."
-    assert policy(skill=Skill(""), skill_as="file").system_text("") == ""
+    assert policy(skill=Skill(""), skill_as="file").build_system_text("") == ""
 
 
 def test_a_skill_s_file_needs_a_slot():

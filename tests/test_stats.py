@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.stats import Interval, PassAt, Spread, ToolUse, interval, pass_at, spread, summarize, t_975
+from ludus.stats import (
+    Interval,
+    PassAt,
+    Spread,
+    ToolUse,
+    compute_interval,
+    estimate_pass_at,
+    compute_spread,
+    summarize,
+    compute_t_quantile,
+)
 from ludus.types import (
     Call,
     Completion,
@@ -60,7 +70,7 @@ def group(*scores: float | None, kind: str = "", size: int | None = None) -> Gro
     ],
 )
 def test_pass_at_k(k: int, scored: int, passed: int, value: float):
-    assert pass_at(k, scored, passed) == pytest.approx(value, abs=1e-6)
+    assert estimate_pass_at(k, scored, passed) == pytest.approx(value, abs=1e-6)
 
 
 @settings(deadline=None)
@@ -68,7 +78,7 @@ def test_pass_at_k(k: int, scored: int, passed: int, value: float):
 def test_pass_at_k_is_the_product_form(scored: int, data: st.DataObject):
     passed, k = data.draw(st.integers(0, scored)), data.draw(st.integers(1, scored))
     product = math.prod(1 - k / i for i in range(scored - passed + 1, scored + 1)) if scored - passed >= k else 0.0
-    assert pass_at(k, scored, passed) == pytest.approx(1 - product)
+    assert estimate_pass_at(k, scored, passed) == pytest.approx(1 - product)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +86,7 @@ def test_pass_at_k_is_the_product_form(scored: int, data: st.DataObject):
     [(1, 12.7062), (9, 2.2622), (10, 2.2281), (15, 2.1314), (30, 2.0423), (60, 2.0003), (120, 1.9799), (10**6, 1.96)],
 )
 def test_quantiles_of_students_t(freedom: int, value: float):
-    assert t_975(freedom) == pytest.approx(value, abs=2e-4)
+    assert compute_t_quantile(freedom) == pytest.approx(value, abs=2e-4)
 
 
 def test_the_mean_is_over_tasks_and_so_is_its_interval():
@@ -85,7 +95,7 @@ def test_the_mean_is_over_tasks_and_so_is_its_interval():
     assert (marks.tasks, marks.rollouts, marks.scored) == (3, 7, 7)
     assert marks.mean == 0.5
     assert marks.interval == Interval(0.0, 1.0)
-    assert interval([1, 0.5, 0], -9, 9) == Interval(
+    assert compute_interval([1, 0.5, 0], -9, 9) == Interval(
         pytest.approx(0.5 - 1.24210, abs=1e-4), pytest.approx(1.7421, abs=1e-4)
     )
 
@@ -97,9 +107,9 @@ def test_the_interval_of_many_tasks():
 
 
 def test_tasks_that_all_agree_prove_only_so_much():
-    assert interval([0.0] * 64) == Interval(0.0, pytest.approx(0.05663, abs=1e-4))
-    assert interval([1.0] * 4) == Interval(pytest.approx(0.51011, abs=1e-4), 1.0)
-    assert interval([0.5] * 4) == Interval(0.5, 0.5)
+    assert compute_interval([0.0] * 64) == Interval(0.0, pytest.approx(0.05663, abs=1e-4))
+    assert compute_interval([1.0] * 4) == Interval(pytest.approx(0.51011, abs=1e-4), 1.0)
+    assert compute_interval([0.5] * 4) == Interval(0.5, 0.5)
 
 
 def test_a_failure_is_counted_and_is_not_a_zero():
@@ -153,8 +163,8 @@ def test_tools_tokens_money_turns_and_time_add_up():
 
 
 def test_spread_of_nothing():
-    assert spread([]) is None
-    assert spread([3.0]) == Spread(3, 3, 3, 3, 3)
+    assert compute_spread([]) is None
+    assert compute_spread([3.0]) == Spread(3, 3, 3, 3, 3)
 
 
 scores = st.one_of(st.none(), st.floats(-2, 2), st.sampled_from([0.0, 1.0]))
@@ -200,7 +210,7 @@ def test_numbers_stay_within_their_bounds(groups: list[Group]):
 @given(st.integers(0, 16), st.integers(1, 16))
 def test_pass_at_k_grows_with_k(passed: int, scored: int):
     passed = min(passed, scored)
-    values = [pass_at(k, scored, passed) for k in range(1, scored + 1)]
+    values = [estimate_pass_at(k, scored, passed) for k in range(1, scored + 1)]
     assert values == sorted(values)
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from ludus.errors import ConfigError, StoreError
 from ludus.runner import outcome_key
-from ludus.store import CONFIG, LOCK, STORE, RunDir, safe_name
+from ludus.store import CONFIG, LOCK, STORE, RunDir, make_safe_name
 from ludus.types import (
     Call,
     Completion,
@@ -81,9 +81,9 @@ def test_an_outcome_comes_back_as_it_was_put(tmp_path: Path):
         assert run.get("k1") == one
         assert run.get("k3") is None
     with RunDir.read(tmp_path / "run") as run:
-        assert list(run.outcomes()) == [("k1", one), ("k2", two)]
-        assert run.count() == 2
-        assert run.scores() == {"k1": 0.5, "k2": None}
+        assert list(run.read_outcomes()) == [("k1", one), ("k2", two)]
+        assert run.count_outcomes() == 2
+        assert run.read_scores() == {"k1": 0.5, "k2": None}
         assert run.config == SETTINGS
 
 
@@ -96,8 +96,8 @@ def test_a_failed_outcome_is_replaced_and_a_scored_one_is_not(tmp_path: Path):
         found = run.get("k")
         assert found is not None
         assert found.answer == "first"
-        assert run.scores() == {"k": 1.0}
-        assert run.count() == 1
+        assert run.read_scores() == {"k": 1.0}
+        assert run.count_outcomes() == 1
 
 
 def test_keeping_gives_back_what_every_later_look_finds(tmp_path: Path):
@@ -126,18 +126,18 @@ def test_a_kill_right_after_put_loses_nothing(tmp_path: Path):
     _, status = os.waitpid(forked(work), 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
     with RunDir.read(tmp_path) as run:
-        assert run.scores() == {f"k{number}": float(number) for number in range(50)}
+        assert run.read_scores() == {f"k{number}": float(number) for number in range(50)}
     with RunDir.open(tmp_path, {}, resume=True) as run:
-        assert run.count() == 50
+        assert run.count_outcomes() == 50
 
 
 def test_a_reader_sees_what_a_writer_has_committed(tmp_path: Path):
     with RunDir.open(tmp_path, {}) as writer:
         writer.put("k1", rollout())
         with RunDir.read(tmp_path) as reader:
-            assert reader.count() == 1
+            assert reader.count_outcomes() == 1
             writer.put("k2", rollout())
-            assert reader.count() == 2
+            assert reader.count_outcomes() == 2
     with RunDir.read(tmp_path) as reader, pytest.raises(StoreError, match="reading only"):
         reader.put("k3", rollout())
 
@@ -156,7 +156,7 @@ def test_a_reader_copes_with_a_change_that_was_cut_off(tmp_path: Path):
     os.waitpid(forked(work), 0)
     assert (tmp_path / f"{STORE}-journal").exists()
     with RunDir.read(tmp_path) as run:
-        assert run.scores() == {"k": 1.0}
+        assert run.read_scores() == {"k": 1.0}
 
 
 def test_a_finished_run_is_one_plain_file(tmp_path: Path):
@@ -176,7 +176,7 @@ def test_a_second_run_needs_resume_or_another_place(tmp_path: Path):
 
 def test_resume_starts_a_run_where_there_is_none(tmp_path: Path):
     with RunDir.open(tmp_path / "a" / "b", SETTINGS, resume=True) as run:
-        assert run.count() == 0
+        assert run.count_outcomes() == 0
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
@@ -216,7 +216,7 @@ def test_an_opening_that_was_killed_half_way_is_taken_up(tmp_path: Path):
     RunDir.open(tmp_path, SETTINGS).close()
     (tmp_path / STORE).write_bytes(b"")
     with RunDir.open(tmp_path, SETTINGS, resume=True) as run:
-        assert run.count() == 0
+        assert run.count_outcomes() == 0
 
 
 def test_the_lock_names_its_owner_and_dies_with_it(tmp_path: Path):
@@ -338,7 +338,7 @@ def test_a_full_disk_stops_with_advice_and_keeps_what_was_put(small_disk: Path):
         run.repair("rows.jsonl")
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
     with RunDir.open(small_disk / "run", {}, resume=True) as run:
-        assert run.count() == kept
+        assert run.count_outcomes() == kept
         run.put("more", big)
         run.append("rows.jsonl", b"z")
         assert set(run.read_lines("rows.jsonl")) <= {b"y" * 20_000, b"z"}
@@ -355,7 +355,7 @@ def test_a_limit_on_file_size_is_a_store_error(tmp_path: Path):
     _, status = os.waitpid(forked(work), 0)
     assert os.waitstatus_to_exitcode(status) == 0
     with RunDir.open(tmp_path, {}, resume=True) as run:
-        assert len(list(run.outcomes())) == run.count() > 0
+        assert len(list(run.read_outcomes())) == run.count_outcomes() > 0
 
 
 # ---- files --------------------------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ ids = st.one_of(st.text(max_size=80), st.sampled_from(HOSTILE), st.text(alphabet
 @settings(deadline=None)
 @given(ids)
 def test_a_safe_name_is_a_plain_file_name(id: str):
-    name = safe_name(id)
+    name = make_safe_name(id)
     assert re.fullmatch(r"[a-z0-9_-]+(~[0-9a-f]{32})?", name)
     assert len(name) <= 80
     assert name.lower() not in {"con", "nul", "prn", "aux", "com1", "lpt1"}
@@ -437,21 +437,21 @@ def test_a_safe_name_is_a_plain_file_name(id: str):
 @given(ids, ids)
 def test_different_ids_have_different_names(a: str, b: str):
     def folded(id: str) -> str:
-        return unicodedata.normalize("NFC", safe_name(id)).casefold()
+        return unicodedata.normalize("NFC", make_safe_name(id)).casefold()
 
     assert (folded(a) == folded(b)) == (a == b)
     if not re.fullmatch(r"[a-z0-9_-]+~[0-9a-f]{32}", a):
-        assert safe_name(b) != a or a == b
+        assert make_safe_name(b) != a or a == b
 
 
 def test_hostile_ids_become_files_side_by_side(tmp_path: Path):
     for number, id in enumerate(HOSTILE):
-        (tmp_path / safe_name(id)).write_text(str(number))
+        (tmp_path / make_safe_name(id)).write_text(str(number))
     assert len(list(tmp_path.iterdir())) == len(HOSTILE)
 
 
 def test_an_ordinary_id_is_its_own_name():
-    assert safe_name("squares-001_b") == "squares-001_b"
+    assert make_safe_name("squares-001_b") == "squares-001_b"
 
 
 # ---- secrets ------------------------------------------------------------------------------------------------------

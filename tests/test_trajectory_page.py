@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.batch import group_row
+from ludus.batch import make_group_row
 from ludus.stats import summarize
-from ludus.trajectory_page import inert, render
+from ludus.trajectory_page import escape_markup, render_page
 from ludus.types import (
     Call,
     Completion,
@@ -82,8 +82,8 @@ def group(text: str, number: int = 0) -> Group:
 
 
 def page(groups: list[Group], title: str = "run", **options: int) -> str:
-    rows = [to_json(group_row(group, index)) for index, group in enumerate(groups)]
-    return b"".join(render(title, {"model": title}, summarize(groups), rows, **options)).decode()
+    rows = [to_json(make_group_row(group, index)) for index, group in enumerate(groups)]
+    return b"".join(render_page(title, {"model": title}, summarize(groups), rows, **options)).decode()
 
 
 def read(text: str) -> Reader:
@@ -106,7 +106,7 @@ def test_hostile_text_stays_text(text: str):
     reader = read(page(groups, title=text))
     assert [tag for tag, _ in reader.tags] == [tag for tag, _ in PLAIN.tags]
     assert reader.texts["script"] == PLAIN.texts["script"]
-    assert rows(reader) == [json.loads(to_json(group_row(groups[0])))]
+    assert rows(reader) == [json.loads(to_json(make_group_row(groups[0])))]
     assert json.loads(reader.texts["about"])["facts"] == {"model": text}
     assert reader.texts["title"].replace("\ufffd", "\0") == text
 
@@ -114,7 +114,7 @@ def test_hostile_text_stays_text(text: str):
 @settings(deadline=None)
 @given(st.text())
 def test_any_text_survives_being_made_inert(text: str):
-    data = inert(to_json([text]))
+    data = escape_markup(to_json([text]))
     assert b"<" not in data
     assert json.loads(data) == [text]
 
@@ -144,7 +144,7 @@ def test_the_answer_is_not_on_the_page():
 
 def test_what_does_not_fit_is_left_out_and_counted():
     groups = [group("x" * 1000, number) for number in range(20)]
-    size = len(to_json(group_row(groups[0])))
+    size = len(to_json(make_group_row(groups[0])))
     reader = read(page(groups, largest=size * 5 + 100))
     assert len(rows(reader)) == 5
     assert json.loads(reader.texts["end"]) == {"left_out": 15}

@@ -15,7 +15,7 @@ from meter import PROMPT, Work, measure
 from ludus.agent import Policy
 from ludus.batch import Batch, load_tasks, process
 from ludus.env import Env
-from ludus.models.ledger import Budget, Ledger, Metered
+from ludus.models.ledger import Budget, Ledger, MeteredModel
 from ludus.models.openai import ChatModel, OpenAISettings
 from ludus.rollout import RunOptions
 from ludus.sandbox import Sandbox
@@ -51,14 +51,14 @@ async def generate(work: Work) -> int:
     group_size = math.gcd(work.rollouts, 8)
     env = Adding(count=work.rollouts // group_size)
     server = OpenAISettings(base_url=work.base_url, name="mock", concurrency=work.concurrency)
-    model = Metered(ChatModel(server), Ledger(Budget(tokens=1_000_000_000)), "agent")
+    model = MeteredModel(ChatModel(server), Ledger(Budget(tokens=1_000_000_000)), "agent")
     batch = Batch(env, load_tasks(env, "train"), Policy(model), group_size)
     with tempfile.TemporaryDirectory() as folder, RunDir.open(Path(folder) / "run", {}) as run:
         try:
             await process(batch, None, run, RunOptions(concurrency=work.concurrency))
         finally:
             await model.close()
-        return sum(score == 1.0 for score in run.scores().values())
+        return sum(score == 1.0 for score in run.read_scores().values())
 
 
 if __name__ == "__main__":

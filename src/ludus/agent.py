@@ -26,7 +26,7 @@ from msgspec import Struct, field
 from ludus.errors import LudusError, ModelError, ToolBroken, raise_first
 from ludus.harness import Acted, Harness, HarnessSettings
 from ludus.models import Model
-from ludus.models.token_estimate import prompt_tokens, text_tokens
+from ludus.models.token_estimate import estimate_prompt, estimate_text
 from ludus.settings import Settings
 from ludus.skill import Skill, add_front_matter
 from ludus.skill_examples import parse_examples, remove_examples
@@ -179,7 +179,7 @@ class Policy:
         folder = self.harness.skills if self.harness and self.harness.skills else SKILLS
         return f"{folder}/{named.front.name if named.front else ''}/SKILL.md", named
 
-    def system_text(self, env_system: str) -> str:
+    def build_system_text(self, env_system: str) -> str:
         """The environment's system text, the policy's own, and the skill, in this order."""
         text = self.skill.text if self.skill and self.skill_as != "file" else ""
         if self.examples_as == "turns":
@@ -189,7 +189,7 @@ class Policy:
         return "\n\n".join(part for part in parts if part)
 
     @cached_property
-    def earlier(self) -> tuple[Message, ...]:
+    def example_messages(self) -> tuple[Message, ...]:
         """The skill's worked examples as turns that come before the task's own."""
         if self.skill is None or self.examples_as == "text":
             return ()
@@ -199,7 +199,7 @@ class Policy:
         return tuple(message for pair in pairs for message in pair)
 
 
-async def turns(
+async def take_turns(
     policy: Policy,
     opening: Sequence[Message],
     tools: Sequence[Tool],
@@ -218,7 +218,7 @@ async def turns(
     specs = tuple(tool.spec for tool in tools)
     messages = list(opening)
     limits = policy.limits
-    if not _fits(limits, messages, specs):
+    if not _fits_context(limits, messages, specs):
         return
     for number in range(1, limits.turns + 1):
         started = time.monotonic()
@@ -232,11 +232,11 @@ async def turns(
         results: Sequence[ToolResult] = ()
         if calls:
             results = await _run_calls(calls, by_name, handler, limits.tool_seconds)
-            results = await _within_budget(results, by_name, limits, spill, number)
+            results = await _apply_size_budget(results, by_name, limits, spill, number)
         turn = Turn(completion, tuple(results), seconds=time.monotonic() - started)
         messages.extend(turn.messages)
-        stop = _why_stop(turn, number, limits.turns, by_name)
-        if stop is None and not _fits(limits, messages, specs, turn):
+        stop = _decide_stop(turn, number, limits.turns, by_name)
+        if stop is None and not _fits_context(limits, messages, specs, turn):
             stop = StopReason.CONTEXT
         yield turn if stop is None else msgspec.structs.replace(turn, stop=stop)
         if stop is not None:
@@ -253,7 +253,7 @@ def seed_sampling(sampling: Sampling, seed: int | None, turn: int = 1) -> Sampli
 # ---- stopping -----------------------------------------------------------------------------------------------------
 
 
-def _why_stop(turn: Turn, number: int, most: int, tools: Mapping[str, Tool]) -> StopReason | None:
+def _decide_stop(turn: Turn, number: int, most: int, tools: Mapping[str, Tool]) -> StopReason | None:
     completion = turn.completion
     if not completion.message.calls:
         if completion.finish is Finish.LENGTH:
@@ -264,15 +264,17 @@ def _why_stop(turn: Turn, number: int, most: int, tools: Mapping[str, Tool]) -> 
     return StopReason.MAX_TURNS if number >= most else None
 
 
-def _fits(limits: Limits, messages: Sequence[Message], specs: Sequence[ToolSpec], last: Turn | None = None) -> bool:
+def _fits_context(
+    limits: Limits, messages: Sequence[Message], specs: Sequence[ToolSpec], last: Turn | None = None
+) -> bool:
     """Whether the next prompt fits the context: by what the server counted for the last turn and an estimate of what
     its results add, or, where nothing was counted, by an estimate of everything."""
     if limits.context_tokens is None:
         return True
     size = last.completion.usage.tokens if last else 0
     if last and size:
-        size += sum(text_tokens(result.content) + 8 for result in last.results)
-    return (size or prompt_tokens(messages, specs)) < limits.context_tokens
+        size += sum(estimate_text(result.content) + 8 for result in last.results)
+    return (size or estimate_prompt(messages, specs)) < limits.context_tokens
 
 
 # ---- tools --------------------------------------------------------------------------------------------------------
@@ -283,15 +285,15 @@ async def _run_calls(
 ) -> list[ToolResult]:
     """Run the calls in order; neighbours that may run side by side do."""
     results: list[ToolResult] = []
-    for batch in _batches(calls, tools):
+    for batch in _split_calls(calls, tools):
         if len(batch) == 1:
             results.append(await _run_call(batch[0], tools, handler, seconds))
         else:
-            results.extend(await _together(batch, tools, handler, seconds))
+            results.extend(await _run_parallel(batch, tools, handler, seconds))
     return results
 
 
-def _batches(calls: Sequence[Call], tools: Mapping[str, Tool]) -> list[list[Call]]:
+def _split_calls(calls: Sequence[Call], tools: Mapping[str, Tool]) -> list[list[Call]]:
     """Split calls into runs of neighbours that may run in parallel; every other call is alone."""
     batches: list[list[Call]] = []
     was_parallel = False
@@ -305,7 +307,7 @@ def _batches(calls: Sequence[Call], tools: Mapping[str, Tool]) -> list[list[Call
     return batches
 
 
-async def _together(
+async def _run_parallel(
     calls: Sequence[Call], tools: Mapping[str, Tool], handler: ToolHandler | None, seconds: float
 ) -> list[ToolResult]:
     with raise_first():  # one failure is enough for the record
@@ -319,22 +321,22 @@ async def _run_call(call: Call, tools: Mapping[str, Tool], handler: ToolHandler 
     tool = tools.get(call.name)
     if tool is None:
         known = ", ".join(sorted(tools)) or "none"
-        return _mistake(call, f"Unknown tool '{call.name}'. Available tools: {known}.")
+        return _make_mistake(call, f"Unknown tool '{call.name}'. Available tools: {known}.")
     arguments = _decode(call.arguments)
     if isinstance(arguments, str):
-        return _mistake(call, arguments)
+        return _make_mistake(call, arguments)
     limit = tool.seconds or seconds
     clock = asyncio.timeout(limit)
     try:
         async with clock:
             content = await (tool.run(arguments) if handler is None else handler(call, arguments))
     except BadArguments as error:
-        return _mistake(call, f"{error}. Call {call.name} again with arguments that fit its schema.")
+        return _make_mistake(call, f"{error}. Call {call.name} again with arguments that fit its schema.")
     except LudusError:
         raise
     except Exception as error:  # a tool is foreign code: whatever it raises is its answer to the model
         late = f"{call.name} took longer than {limit:g} s and was stopped." if clock.expired() else ""
-        return _mistake(call, late or f"{type(error).__name__}: {error}", started)
+        return _make_mistake(call, late or f"{type(error).__name__}: {error}", started)
     if not isinstance(content, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # tools are foreign code
         raise ToolBroken(f"the tool '{call.name}' gave back {type(content).__name__}, not text", retryable=False)
     return ToolResult(call, content, seconds=time.monotonic() - started)
@@ -352,7 +354,7 @@ def _decode(text: str) -> JsonObject | str:
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
-def _mistake(call: Call, error: str, started: float | None = None) -> ToolResult:
+def _make_mistake(call: Call, error: str, started: float | None = None) -> ToolResult:
     seconds = time.monotonic() - started if started is not None else 0.0
     return ToolResult(call, json.dumps({"error": error}, ensure_ascii=False), error, seconds)
 
@@ -360,22 +362,24 @@ def _mistake(call: Call, error: str, started: float | None = None) -> ToolResult
 # ---- the size budget ----------------------------------------------------------------------------------------------
 
 
-async def _within_budget(
+async def _apply_size_budget(
     results: Sequence[ToolResult], tools: Mapping[str, Tool], limits: Limits, spill: Spill | None, turn: int
 ) -> list[ToolResult]:
     """Replace results that are too long, one by one and then together, by a preview."""
     kept = list(results)
-    for index in _too_long([r.content for r in kept], [_allowance(r, tools, limits) for r in kept], limits.turn_chars):
+    for index in _choose_long(
+        [r.content for r in kept], [_get_allowance(r, tools, limits) for r in kept], limits.turn_chars
+    ):
         kept[index] = await _shorten(kept[index], limits.preview_chars, spill, f"turn{turn}-{index + 1}.txt")
     return kept
 
 
-def _allowance(result: ToolResult, tools: Mapping[str, Tool], limits: Limits) -> int:
+def _get_allowance(result: ToolResult, tools: Mapping[str, Tool], limits: Limits) -> int:
     own = tools[result.call.name].result_chars if result.call.name in tools else None
     return limits.result_chars if own is None else own
 
 
-def _too_long(contents: Sequence[str], allowances: Sequence[int], total: int) -> list[int]:
+def _choose_long(contents: Sequence[str], allowances: Sequence[int], total: int) -> list[int]:
     """Which results to shorten: those over their own allowance, then the largest until the rest fits `total`."""
     chosen = [i for i, text in enumerate(contents) if len(text) > allowances[i]]
     rest = sorted((i for i in range(len(contents)) if i not in chosen), key=lambda i: -len(contents[i]))
@@ -392,13 +396,13 @@ async def _shorten(result: ToolResult, preview_chars: int, spill: Spill | None, 
     text = result.content
     path = await spill(name, text.encode(errors="replace")) if spill else ""
     where = f"the whole result is in {path}; read it in parts" if path else "they were dropped"
-    head, tail = _ends(text, preview_chars)
+    head, tail = _cut_ends(text, preview_chars)
     left_out = len(text) - len(head) - len(tail)
     content = f"{head}\n[{left_out} of {len(text)} characters are not shown: {where}]\n{tail}"
     return msgspec.structs.replace(result, content=content, spilled=path, error=result.error[:preview_chars])
 
 
-def _ends(text: str, limit: int) -> tuple[str, str]:
+def _cut_ends(text: str, limit: int) -> tuple[str, str]:
     """The first 40 % and the last 60 % of `limit`: errors tend to come last. Whole lines, where lines are short."""
     head, tail = text[: limit * 2 // 5], text[len(text) - (limit - limit * 2 // 5) :]
     end, start = head.rfind("\n") + 1, tail.find("\n") + 1

@@ -27,15 +27,15 @@ from ludus import trajectory_page as page
 from ludus.agent import Policy
 from ludus.env import Env
 from ludus.errors import ConfigError, LudusError, StoreError, describe_error
-from ludus.rollout import Job, RunOptions, as_group, derive_seed, group_jobs
+from ludus.rollout import Job, RunOptions, make_group, derive_seed, make_group_jobs
 from ludus.runner import address_jobs, find_missing, run_stored
 from ludus.sandbox.pool import Pool
 from ludus.settings import Settings
-from ludus.stats import Summary, summarize
+from ludus.stats import RunSummary, summarize
 from ludus.store import RunDir
 from ludus.tokens.sequences import find_mode
-from ludus.tools.distributions import Distribution, draw
-from ludus.tools.toolsets import choose
+from ludus.tools.distributions import Distribution, draw_toolsets
+from ludus.tools.toolsets import choose_toolsets
 from ludus.types import Count, Failure, Group, JsonObject, Message, Rollout, Task, ToolError, Usage, to_json
 
 GROUPS = "groups.jsonl"
@@ -78,7 +78,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Progress:
+class BatchProgress:
     """How far a batch is: what an earlier run had done is counted, what it cost is not."""
 
     total: int
@@ -93,8 +93,8 @@ class Progress:
         return self.done - self.scored
 
 
-OnRollout = Callable[[Rollout, Progress], None]
-More = Callable[[Group], Mapping[str, object]]
+OnRollout = Callable[[Rollout, BatchProgress], None]
+MoreFields = Callable[[Group], Mapping[str, object]]
 
 
 class ProcessReport(Struct, frozen=True):
@@ -102,7 +102,7 @@ class ProcessReport(Struct, frozen=True):
 
     groups: int
     partial: int
-    summary: Summary
+    summary: RunSummary
 
 
 # ---- what to run --------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class ProcessReport(Struct, frozen=True):
 
 def load_tasks(env: Env, split: str, limit: int | None = None, ids: Sequence[str] | None = None) -> tuple[Task, ...]:
     """The tasks of a split, checked: the first `limit` of them, or those named by `ids` in that order."""
-    tasks = tuple(itertools.islice(each_task(env, split), None if ids else limit))
+    tasks = tuple(itertools.islice(read_tasks(env, split), None if ids else limit))
     if not tasks:
         raise ConfigError(
             f"env {env.name} has no tasks in split '{split}': choose another split, or check the environment's data "
@@ -126,7 +126,7 @@ def load_tasks(env: Env, split: str, limit: int | None = None, ids: Sequence[str
     return tuple(by_id[id] for id in dict.fromkeys(ids))[:limit]
 
 
-def each_task(env: Env, split: str) -> Iterator[Task]:
+def read_tasks(env: Env, split: str) -> Iterator[Task]:
     """The tasks of a split as the environment makes them, ids unchecked. Whatever goes wrong there is a ConfigError."""
     try:
         for task in env.tasks(split):
@@ -154,20 +154,26 @@ def _check_ids(env: Env, tasks: Iterable[Task]) -> None:
         )
 
 
-def plan(batch: Batch) -> list[Job]:
+def plan_jobs(batch: Batch) -> list[Job]:
     """Every job of the batch, group after group."""
     if batch.group_size < 1:
         raise ConfigError(f"group_size is {batch.group_size}; a group has at least one rollout")
-    return [job for task in batch.tasks for job in group_jobs(task, _policy(batch, task), batch.group_size, batch.seed)]
+    return [
+        job
+        for task in batch.tasks
+        for job in make_group_jobs(task, _draw_policy(batch, task), batch.group_size, batch.seed)
+    ]
 
 
-def _policy(batch: Batch, task: Task) -> Policy:
+def _draw_policy(batch: Batch, task: Task) -> Policy:
     """The policy with the group's own draw of toolsets."""
     if batch.distribution is None:
         return batch.policy
     registry = batch.policy.registry
-    drawn = draw(batch.distribution, derive_seed(batch.seed, task.id, -1), registry, batch.disabled)
-    return dataclasses.replace(batch.policy, toolsets=choose(drawn.toolsets, batch.disabled, registry=registry))
+    drawn = draw_toolsets(batch.distribution, derive_seed(batch.seed, task.id, -1), registry, batch.disabled)
+    return dataclasses.replace(
+        batch.policy, toolsets=choose_toolsets(drawn.toolsets, batch.disabled, registry=registry)
+    )
 
 
 @dataclass(frozen=True)
@@ -184,7 +190,7 @@ class _Plan:
         """The group of a task as the store has it. It may have no rollouts."""
         task, size = self.batch.tasks[index], self.batch.group_size
         found = (run.get(self.keys[task.id, replicate]) for replicate in range(size))
-        return as_group(task, (rollout for rollout in found if rollout is not None), size)
+        return make_group(task, (rollout for rollout in found if rollout is not None), size)
 
     def read_groups(self, run: RunDir) -> Iterator[tuple[int, Group]]:
         """The groups with at least one rollout, each with the index of its task."""
@@ -193,7 +199,7 @@ class _Plan:
 
 
 def _make_plan(batch: Batch) -> _Plan:
-    jobs = address_jobs(plan(batch), batch.env)
+    jobs = address_jobs(plan_jobs(batch), batch.env)
     return _Plan(batch, jobs, {(job.task.id, job.replicate): key for key, job in jobs.items()})
 
 
@@ -216,7 +222,7 @@ async def run_batch(
 
 
 async def _run(plan: _Plan, pool: Pool | None, run: RunDir, options: RunOptions, on_rollout: OnRollout | None) -> None:
-    count = _Count(plan, run.scores())
+    count = _Count(plan, run.read_scores())
 
     def on_outcome(_: str, rollout: Rollout) -> None:
         progress = count.add(rollout)
@@ -236,27 +242,27 @@ class _Count:
         self._score = sum(scores)
         self._usage = Usage()
 
-    def add(self, rollout: Rollout) -> Progress:
+    def add(self, rollout: Rollout) -> BatchProgress:
         self._done += 1
         self._usage += rollout.usage
         if rollout.score is not None:
             self._scored += 1
             self._score += rollout.score.value
         mean = self._score / self._scored if self._scored else None
-        return Progress(self._total, self._done, self._scored, mean, self._usage)
+        return BatchProgress(self._total, self._done, self._scored, mean, self._usage)
 
 
-def groups(batch: Batch, run: RunDir) -> Iterator[Group]:
+def read_groups(batch: Batch, run: RunDir) -> Iterator[Group]:
     """The groups that have outcomes, in task order, from the store. A group that lacks some is partial."""
     return (group for _, group in _make_plan(batch).read_groups(run))
 
 
-def stored_groups(run: RunDir, size: int = 1) -> list[Group]:
+def group_outcomes(run: RunDir, size: int = 1) -> list[Group]:
     """The groups of a run directory, for readers that have no batch: in the order in which they were begun."""
     members: dict[tuple[str, str], list[Rollout]] = {}
-    for _, rollout in run.outcomes():
+    for _, rollout in run.read_outcomes():
         members.setdefault((rollout.task.id, rollout.provenance.policy), []).append(rollout)
-    return [as_group(rollouts[0].task, rollouts, max(size, len(rollouts))) for rollouts in members.values()]
+    return [make_group(rollouts[0].task, rollouts, max(size, len(rollouts))) for rollouts in members.values()]
 
 
 # ---- what comes out -----------------------------------------------------------------------------------------------
@@ -269,7 +275,7 @@ async def process(
     options: RunOptions = RunOptions(),
     *,
     on_rollout: OnRollout | None = None,
-    more: More = lambda group: {},
+    more: MoreFields = lambda group: {},
 ) -> ProcessReport:
     """Run the batch; write scored groups as they complete, and at the end a page to look at them.
 
@@ -285,9 +291,9 @@ async def process(
         return line(plan.read_group(run, index), index)
 
     def line(group: Group, index: int) -> bytes:
-        return to_json({**msgspec.structs.asdict(group_row(group, index)), **more(group)})
+        return to_json({**msgspec.structs.asdict(make_group_row(group, index)), **more(group)})
 
-    def landed(rollout: Rollout, progress: Progress) -> None:
+    def landed(rollout: Rollout, progress: BatchProgress) -> None:
         id = rollout.task.id
         missing[id] -= 1
         if not missing[id]:
@@ -305,7 +311,7 @@ async def process(
 
     run.write(GROUPS, (row(index) + b"\n" for id, index in places.items() if not missing[id]))
     running = _run(plan, pool, run, options, landed)
-    return await _finished(running, finish)
+    return await _run_to_end(running, finish)
 
 
 async def evaluate(
@@ -315,26 +321,26 @@ async def evaluate(
     options: RunOptions = RunOptions(),
     *,
     on_rollout: OnRollout | None = None,
-) -> Summary:
+) -> RunSummary:
     """Run the batch; write its numbers, every sample, and a page to look at them."""
     plan = _make_plan(batch)
 
-    def finish() -> Summary:
+    def finish() -> RunSummary:
         summary = summarize(group for _, group in plan.read_groups(run))
         run.write(SUMMARY, msgspec.json.format(to_json(summary), indent=2) + b"\n")
-        rows = (row for index, group in plan.read_groups(run) for row in sample_rows(group, index))
+        rows = (row for index, group in plan.read_groups(run) for row in make_sample_rows(group, index))
         run.write(SAMPLES, (to_json(row) + b"\n" for row in rows))
         _write_page(plan, run, summary)
         return summary
 
     running = _run(plan, pool, run, options, on_rollout)
-    return await _finished(running, finish)
+    return await _run_to_end(running, finish)
 
 
 T = TypeVar("T")
 
 
-async def _finished(running: Awaitable[None], finish: Callable[[], T]) -> T:
+async def _run_to_end(running: Awaitable[None], finish: Callable[[], T]) -> T:
     """Run to the end, whatever it is: a spent budget or a bug must not keep finished work from its files."""
     try:
         await running
@@ -346,7 +352,7 @@ async def _finished(running: Awaitable[None], finish: Callable[[], T]) -> T:
     return finish()
 
 
-def _write_page(plan: _Plan, run: RunDir, summary: Summary) -> None:
+def _write_page(plan: _Plan, run: RunDir, summary: RunSummary) -> None:
     env, policy = plan.batch.env, plan.batch.policy
     facts = {
         "environment": f"{env.name} {env.version}",
@@ -354,8 +360,8 @@ def _write_page(plan: _Plan, run: RunDir, summary: Summary) -> None:
         "policy": policy.fingerprint,
         "skill": policy.skill.hash if policy.skill else "",
     }
-    rows = (to_json(group_row(group, index)) for index, group in plan.read_groups(run))
-    run.write(PAGE, page.render(run.path.resolve().name, facts, summary, rows))
+    rows = (to_json(make_group_row(group, index)) for index, group in plan.read_groups(run))
+    run.write(PAGE, page.render_page(run.path.resolve().name, facts, summary, rows))
 
 
 # ---- rows ---------------------------------------------------------------------------------------------------------
@@ -410,17 +416,19 @@ class SampleRow(RolloutRow, frozen=True, kw_only=True):
     """What the model said last."""
 
 
-def group_row(group: Group, index: int = 0) -> GroupRow:
-    rollouts = [RolloutRow(**_fields(rollout)) for rollout in group.rollouts]
-    return GroupRow(index=index, task=_task_row(group.task), size=group.size, partial=group.partial, rollouts=rollouts)
+def make_group_row(group: Group, index: int = 0) -> GroupRow:
+    rollouts = [RolloutRow(**_make_fields(rollout)) for rollout in group.rollouts]
+    return GroupRow(
+        index=index, task=_make_task_row(group.task), size=group.size, partial=group.partial, rollouts=rollouts
+    )
 
 
-def sample_rows(group: Group, index: int = 0) -> list[SampleRow]:
-    task = _task_row(group.task)
-    return [SampleRow(index=index, task=task, answer=r.answer, **_fields(r)) for r in group.rollouts]
+def make_sample_rows(group: Group, index: int = 0) -> list[SampleRow]:
+    task = _make_task_row(group.task)
+    return [SampleRow(index=index, task=task, answer=r.answer, **_make_fields(r)) for r in group.rollouts]
 
 
-def chat_message(message: Message) -> JsonObject:
+def to_chat_message(message: Message) -> JsonObject:
     """A message as OpenAI's chat format has it."""
     chat: JsonObject = {"role": message.role, "content": message.content}
     if message.reasoning is not None:
@@ -435,18 +443,18 @@ def chat_message(message: Message) -> JsonObject:
     return chat
 
 
-def _task_row(task: Task) -> TaskRow:
+def _make_task_row(task: Task) -> TaskRow:
     return TaskRow(task.id, task.kind, task.split, task.prompt)
 
 
-def _fields(rollout: Rollout) -> dict[str, Any]:
+def _make_fields(rollout: Rollout) -> dict[str, Any]:
     return {
         "replicate": rollout.provenance.replicate,
         "score": msgspec.structs.asdict(rollout.score) if rollout.score else None,
         "failure": rollout.failure,
         "stop": rollout.stop.value,
         "mode": find_mode(rollout),
-        "messages": [chat_message(message) for message in rollout.messages],
+        "messages": [to_chat_message(message) for message in rollout.messages],
         "tool_errors": rollout.tool_errors,
         "turns": len(rollout.turns),
         "usage": msgspec.structs.asdict(rollout.usage),

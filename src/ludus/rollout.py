@@ -19,10 +19,10 @@ from functools import cache
 import msgspec
 
 from ludus import __version__
-from ludus.agent import Actor, Limits, Policy, Spill, ToolHandler, seed_sampling, turns
+from ludus.agent import Actor, Limits, Policy, Spill, ToolHandler, seed_sampling, take_turns
 from ludus.env import Env
 from ludus.errors import BudgetExhausted, RolloutError, SandboxError, SetupError, VerifierError, boundary
-from ludus.harness import Acted, Harness, act, in_slot
+from ludus.harness import Acted, Harness, act, resolve_path
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.agent_files import collect_files, copy_files
 from ludus.sandbox.archive import ArchiveTooLarge
@@ -67,7 +67,7 @@ async def run(
     def record(stop: StopReason, failure: Failure | None = None) -> Rollout:
         return Rollout(
             task=job.task,
-            provenance=_provenance(job, env, trace.tools, attempt),
+            provenance=_make_provenance(job, env, trace.tools, attempt),
             opening=trace.opening,
             turns=tuple(trace.turns),
             stop=stop,
@@ -78,23 +78,23 @@ async def run(
         )
 
     try:
-        async with _slot(job, env, pool) as box:
+        async with _lease_slot(job, env, pool) as box:
             if box is not None and env.sandbox is not None:
                 await _set_up(env, job.task, box, limits)
             await _place_skill(job.policy, box)
-            tools, trace.opening = _offer(job, env, box)
+            tools, trace.opening = _prepare_opening(job, env, box)
             trace.tools = tuple(tool.name for tool in tools)
             if job.policy.actor is not None:
-                stop = await _act_by(job, job.policy.actor, trace)
+                stop = await _run_actor(job, job.policy.actor, trace)
             elif box is not None and job.policy.harness is not None:
-                stop = await _act_outside(job, job.policy.harness, trace, box)
+                stop = await _run_harness(job, job.policy.harness, trace, box)
             else:
-                stop = await _act(job, tools, trace, handler, _spill_to(box) if box else None)
+                stop = await _take_turns(job, tools, trace, handler, _make_spill(box) if box else None)
             acted = record(stop)
             if box is None or env.sandbox is None:
                 return await _judge(env, acted, None, limits)
             try:
-                async with judging_slot(env, job.task, box, pool, limits) as place:
+                async with open_judging_slot(env, job.task, box, pool, limits) as place:
                     return await _judge(env, acted, place, limits)
             except ArchiveTooLarge as error:  # the agent's doing, and so a score
                 return msgspec.structs.replace(acted, score=Score.of(0.0, f"The files left behind: {error.strerror}"))
@@ -103,7 +103,7 @@ async def run(
 
 
 @asynccontextmanager
-async def _slot(job: Job, env: Env, pool: Pool | None) -> AsyncGenerator[Sandbox | None, None]:
+async def _lease_slot(job: Job, env: Env, pool: Pool | None) -> AsyncGenerator[Sandbox | None, None]:
     """A leased slot, or None if neither the environment nor the agent needs one."""
     harness = job.policy.harness
     if env.sandbox is None and harness is None:
@@ -132,11 +132,11 @@ async def _place_skill(policy: Policy, box: Sandbox | None) -> None:
         raise SetupError("agent.skill_as: the environment has no slot for the skill's file", retryable=False)
     path, skill = policy.skill_file
     with boundary(SetupError, f"{path} could not be written"):
-        await box.write(await in_slot(path, box), skill.text.encode())
+        await box.write(await resolve_path(path, box), skill.text.encode())
 
 
 @asynccontextmanager
-async def judging_slot(
+async def open_judging_slot(
     env: Env, task: Task, box: Sandbox, pool: Pool | None, limits: Limits
 ) -> AsyncGenerator[Sandbox, None]:
     """Where `verify` runs after an agent has acted in `box`: with its processes dead, and in a new slot with its files,
@@ -162,13 +162,13 @@ async def judging_slot(
         yield fresh
 
 
-def _offer(job: Job, env: Env, box: Sandbox | None) -> tuple[list[Tool], tuple[Message, ...]]:
+def _prepare_opening(job: Job, env: Env, box: Sandbox | None) -> tuple[list[Tool], tuple[Message, ...]]:
     """The tools and the conversation that the agent starts with."""
     toolsets = env.toolsets if job.policy.toolsets is None else job.policy.toolsets
     with boundary(SetupError, f"{env.name}: tools and opening of task '{job.task.id}'"):
-        own = own_tools(env, job.task, box)
+        own = make_own_tools(env, job.task, box)
         tools = [] if job.policy.agent_name else [*make_tools(toolsets, box, job.policy.registry), *own]
-        opening = (*job.policy.earlier, *opening_of(env, job.task))
+        opening = (*job.policy.example_messages, *make_opening(env, job.task))
     if job.policy.agent_name and own:
         raise SetupError(
             f"{env.name} brings tools of its own ({', '.join(tool.name for tool in own)}), which "
@@ -178,11 +178,11 @@ def _offer(job: Job, env: Env, box: Sandbox | None) -> tuple[list[Tool], tuple[M
     twice = [name for name, count in Counter(tool.name for tool in tools).items() if count > 1]
     if twice:
         raise SetupError(f"{env.name}: two tools are called '{twice[0]}': rename the environment's", retryable=False)
-    system = job.policy.system_text(env.system)
+    system = job.policy.build_system_text(env.system)
     return tools, ((Message("system", system), *opening) if system else opening)
 
 
-def own_tools(env: Env, task: Task, box: Sandbox | None) -> tuple[Tool, ...]:
+def make_own_tools(env: Env, task: Task, box: Sandbox | None) -> tuple[Tool, ...]:
     """The environment's own tools. Raises TypeError if what it gives is something else: it is foreign code."""
     own = tuple(env.tools(task, box))
     for each in own:
@@ -191,7 +191,7 @@ def own_tools(env: Env, task: Task, box: Sandbox | None) -> tuple[Tool, ...]:
     return own
 
 
-def opening_of(env: Env, task: Task) -> tuple[Message, ...]:
+def make_opening(env: Env, task: Task) -> tuple[Message, ...]:
     """What the environment opens the conversation with. Raises TypeError if what it gives is something else."""
     opening = tuple(env.opening(task))
     for message in opening:
@@ -202,14 +202,14 @@ def opening_of(env: Env, task: Task) -> tuple[Message, ...]:
     return opening
 
 
-async def _act(
+async def _take_turns(
     job: Job, tools: list[Tool], trace: _Trace, handler: ToolHandler | None, spill: Spill | None
 ) -> StopReason:
     """Take turns until the agent or its time limit stops."""
     clock = asyncio.timeout(job.policy.limits.rollout_seconds)
     try:
         async with clock:
-            loop = turns(job.policy, trace.opening, tools, seed=job.seed, handler=handler, spill=spill)
+            loop = take_turns(job.policy, trace.opening, tools, seed=job.seed, handler=handler, spill=spill)
             async with aclosing(loop):
                 async for turn in loop:
                     trace.turns.append(turn)
@@ -221,7 +221,7 @@ async def _act(
     return (trace.turns[-1].stop if trace.turns else None) or StopReason.CONTEXT
 
 
-async def _act_by(job: Job, actor: Actor, trace: _Trace) -> StopReason:
+async def _run_actor(job: Job, actor: Actor, trace: _Trace) -> StopReason:
     """Let another agent act in place of the loop, within the same time limit."""
     clock = asyncio.timeout(job.policy.limits.rollout_seconds)
     try:
@@ -231,10 +231,10 @@ async def _act_by(job: Job, actor: Actor, trace: _Trace) -> StopReason:
         if not clock.expired():
             raise
         return StopReason.TIMEOUT
-    return _keep(acted, trace)
+    return _keep_acted(acted, trace)
 
 
-async def _act_outside(job: Job, harness: Harness, trace: _Trace, box: Sandbox) -> StopReason:
+async def _run_harness(job: Job, harness: Harness, trace: _Trace, box: Sandbox) -> StopReason:
     """Let a command-line agent act in the slot."""
     policy = job.policy
     acted = await act(
@@ -247,10 +247,10 @@ async def _act_outside(job: Job, harness: Harness, trace: _Trace, box: Sandbox) 
         seconds=policy.limits.rollout_seconds,
         name=job.task.id,
     )
-    return _keep(acted, trace)
+    return _keep_acted(acted, trace)
 
 
-def _keep(acted: Acted, trace: _Trace) -> StopReason:
+def _keep_acted(acted: Acted, trace: _Trace) -> StopReason:
     """Put what an agent did on the trace, then raise its error if it has one."""
     trace.opening = acted.opening or trace.opening
     trace.tools, trace.turns, trace.exit, trace.details = acted.tools, list(acted.turns), acted.exit, acted.details
@@ -268,7 +268,7 @@ async def _judge(env: Env, rollout: Rollout, box: Sandbox | None, limits: Limits
     return msgspec.structs.replace(rollout, score=score)
 
 
-def _spill_to(box: Sandbox) -> Spill:
+def _make_spill(box: Sandbox) -> Spill:
     async def spill(name: str, data: bytes) -> str:
         path = f"{RESULTS}/{name}"
         try:
@@ -280,7 +280,7 @@ def _spill_to(box: Sandbox) -> Spill:
     return spill
 
 
-def _provenance(job: Job, env: Env, tools: tuple[str, ...], attempt: int) -> Provenance:
+def _make_provenance(job: Job, env: Env, tools: tuple[str, ...], attempt: int) -> Provenance:
     policy = job.policy
     return Provenance(
         policy=policy.fingerprint,
@@ -292,7 +292,7 @@ def _provenance(job: Job, env: Env, tools: tuple[str, ...], attempt: int) -> Pro
         attempt=attempt,
         toolsets=() if policy.agent_name else env.toolsets if policy.toolsets is None else policy.toolsets,
         tools=tools,
-        versions={**_versions(), "env": f"{env.name}@{env.version}", **_agent(policy)},
+        versions={**_read_versions(), "env": f"{env.name}@{env.version}", **_agent(policy)},
     )
 
 
@@ -301,7 +301,7 @@ def _agent(policy: Policy) -> dict[str, str]:
 
 
 @cache
-def _versions() -> dict[str, str]:
+def _read_versions() -> dict[str, str]:
     return {"ludus": __version__, "python": platform.python_version()}
 
 
@@ -374,16 +374,16 @@ async def run_group(
 ) -> Group:
     """All rollouts of one task, side by side."""
     rollouts: list[Rollout] = []
-    jobs, options = group_jobs(task, policy, size, seed), RunOptions(concurrency=size, retries=retries)
+    jobs, options = make_group_jobs(task, policy, size, seed), RunOptions(concurrency=size, retries=retries)
     await run_many(jobs, env, pool, options, record=lambda _, rollout: rollouts.append(rollout))
-    return as_group(task, rollouts, size)
+    return make_group(task, rollouts, size)
 
 
-def group_jobs(task: Task, policy: Policy, size: int, seed: int) -> list[Job]:
+def make_group_jobs(task: Task, policy: Policy, size: int, seed: int) -> list[Job]:
     return [Job(task, policy, r, derive_seed(seed, task.id, r)) for r in range(size)]
 
 
-def as_group(task: Task, rollouts: Iterable[Rollout], size: int) -> Group:
+def make_group(task: Task, rollouts: Iterable[Rollout], size: int) -> Group:
     ordered = sorted(rollouts, key=lambda r: r.provenance.replicate)
     return Group(task=task, rollouts=tuple(ordered), size=size)
 

@@ -63,7 +63,7 @@ def address_jobs(jobs: Iterable[Job], env: Env) -> dict[str, Job]:
 
 def find_missing(jobs: Mapping[str, Job], store: Store) -> dict[str, Job]:
     """The jobs that have no score in the store. Reads no rollout."""
-    scores = store.scores()
+    scores = store.read_scores()
     return {key: job for key, job in jobs.items() if scores.get(key) is None}
 
 

@@ -37,7 +37,7 @@ class PassAt(Struct, frozen=True):
     """How many tasks had the k scored rollouts that it takes."""
 
 
-class Marks(Struct, frozen=True):
+class ScoreStats(Struct, frozen=True):
     """How a set of tasks was scored."""
 
     tasks: int
@@ -64,12 +64,12 @@ class Spread(Struct, frozen=True):
     most: float
 
 
-class Summary(Struct, frozen=True, kw_only=True):
+class RunSummary(Struct, frozen=True, kw_only=True):
     """The numbers of a run. Written as `summary.json`; `schema` changes when a field changes its meaning."""
 
     schema: int = 1
-    overall: Marks
-    kinds: Mapping[str, Marks]
+    overall: ScoreStats
+    kinds: Mapping[str, ScoreStats]
     """The same per task type; empty when there is one type only."""
     partial: int
     """Groups with fewer scored rollouts than were asked for."""
@@ -86,34 +86,34 @@ class Summary(Struct, frozen=True, kw_only=True):
     turns: Spread | None
 
 
-def summarize(groups: Iterable[Group]) -> Summary:
+def summarize(groups: Iterable[Group]) -> RunSummary:
     """The numbers of a run; groups and their rollouts may come in any order."""
-    tallies = [_tally(group) for group in groups]
+    tallies = [_tally_group(group) for group in groups]
     by_kind: dict[str, list[_Tally]] = {}
     for tally in tallies:
         by_kind.setdefault(tally.kind, []).append(tally)
-    calls, errors = _merged(t.calls for t in tallies), _merged(t.errors for t in tallies)
-    return Summary(
-        overall=_marks(tallies),
-        kinds={kind: _marks(by_kind[kind]) for kind in sorted(by_kind)} if len(by_kind) > 1 else {},
+    calls, errors = _add_counts(t.calls for t in tallies), _add_counts(t.errors for t in tallies)
+    return RunSummary(
+        overall=_compute_stats(tallies),
+        kinds={kind: _compute_stats(by_kind[kind]) for kind in sorted(by_kind)} if len(by_kind) > 1 else {},
         partial=sum(len(t.values) < t.size for t in tallies),
-        failed=_merged(t.failures for t in tallies),
-        reasons=_commonest(_merged(t.reasons for t in tallies), 3),
-        stops=_merged(t.stops for t in tallies),
+        failed=_add_counts(t.failures for t in tallies),
+        reasons=_pick_commonest(_add_counts(t.reasons for t in tallies), 3),
+        stops=_add_counts(t.stops for t in tallies),
         tools=tuple(ToolUse(tool, count, errors.get(tool, 0)) for tool, count in calls.items()),
         tool_errors=sum(errors.values()),
-        usage=_total([t.usage for t in tallies]),
-        seconds=spread([s for t in tallies for s in t.seconds]),
-        turns=spread([n for t in tallies for n in t.turns]),
+        usage=_add_usages([t.usage for t in tallies]),
+        seconds=compute_spread([s for t in tallies for s in t.seconds]),
+        turns=compute_spread([n for t in tallies for n in t.turns]),
     )
 
 
-def pass_at(k: int, scored: int, passed: int) -> float:
+def estimate_pass_at(k: int, scored: int, passed: int) -> float:
     """Of `scored` rollouts `passed` passed: how likely is a pass among k of them, drawn without putting back?"""
     return 1.0 - math.comb(scored - passed, k) / math.comb(scored, k)
 
 
-def interval(task_means: Sequence[float], lowest: float = 0.0, highest: float = 1.0) -> Interval | None:
+def compute_interval(task_means: Sequence[float], lowest: float = 0.0, highest: float = 1.0) -> Interval | None:
     """The 95 % confidence interval of the mean of task means, within the range of scores.
 
     Where every task has the lowest or the highest score there is no spread to judge by; Wilson's interval of a share
@@ -127,14 +127,14 @@ def interval(task_means: Sequence[float], lowest: float = 0.0, highest: float = 
         z = statistics.NormalDist().inv_cdf(0.975)
         reach = (highest - lowest) * z * z / (tasks + z * z)
         return Interval(lowest, lowest + reach) if mean == lowest else Interval(highest - reach, highest)
-    half = t_975(tasks - 1) * statistics.stdev(task_means) / math.sqrt(tasks)
+    half = compute_t_quantile(tasks - 1) * statistics.stdev(task_means) / math.sqrt(tasks)
     return Interval(max(lowest, mean - half), min(highest, mean + half))
 
 
 _T_975 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
 
 
-def t_975(freedom: int) -> float:
+def compute_t_quantile(freedom: int) -> float:
     """The 97.5 % quantile of Student's t: a table below ten degrees of freedom, a series in 1/freedom from there."""
     if freedom <= len(_T_975):
         return _T_975[freedom - 1]
@@ -145,7 +145,7 @@ def t_975(freedom: int) -> float:
     return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
-def spread(values: Sequence[float]) -> Spread | None:
+def compute_spread(values: Sequence[float]) -> Spread | None:
     if not values:
         return None
     ordered = sorted(values)
@@ -175,7 +175,7 @@ class _Tally:
     turns: tuple[int, ...]
 
 
-def _tally(group: Group) -> _Tally:
+def _tally_group(group: Group) -> _Tally:
     results = [r for rollout in group.rollouts for turn in rollout.turns for r in turn.results]
     scores = [r.score for r in group.rollouts if r.score is not None]
     return _Tally(
@@ -188,38 +188,40 @@ def _tally(group: Group) -> _Tally:
         stops=Counter(r.stop.value for r in group.rollouts),
         calls=Counter(r.call.name for r in results),
         errors=Counter(r.call.name for r in results if r.error),
-        usage=_total([r.usage for r in group.rollouts]),
+        usage=_add_usages([r.usage for r in group.rollouts]),
         seconds=tuple(r.seconds for r in group.rollouts),
         turns=tuple(len(r.turns) for r in group.rollouts),
     )
 
 
-def _marks(tallies: Sequence[_Tally]) -> Marks:
+def _compute_stats(tallies: Sequence[_Tally]) -> ScoreStats:
     means = [math.fsum(t.values) / len(t.values) for t in tallies if t.values]
     every = [value for t in tallies for value in t.values]
     rollouts = sum(t.stops.total() for t in tallies)
-    return Marks(
+    return ScoreStats(
         tasks=len(tallies),
         rollouts=rollouts,
         scored=len(every),
         mean=math.fsum(means) / len(means) if means else None,
-        interval=interval(means, min([0.0, *every]), max([1.0, *every])),
-        pass_at=tuple(_pass_at(k, tallies) for k in _powers(max((len(t.values) for t in tallies), default=0))),
+        interval=compute_interval(means, min([0.0, *every]), max([1.0, *every])),
+        pass_at=tuple(
+            _average_pass_at(k, tallies) for k in _list_powers(max((len(t.values) for t in tallies), default=0))
+        ),
     )
 
 
-def _pass_at(k: int, tallies: Sequence[_Tally]) -> PassAt:
+def _average_pass_at(k: int, tallies: Sequence[_Tally]) -> PassAt:
     """Asked only for a k that some task has the rollouts for."""
-    values = [pass_at(k, len(t.values), t.passed) for t in tallies if len(t.values) >= k]
+    values = [estimate_pass_at(k, len(t.values), t.passed) for t in tallies if len(t.values) >= k]
     return PassAt(k, math.fsum(values) / len(values), len(values))
 
 
-def _powers(most: int) -> list[int]:
+def _list_powers(most: int) -> list[int]:
     """1, 2, 4, … up to `most`."""
     return [1 << i for i in range(most.bit_length())]
 
 
-def _total(usages: Sequence[Usage]) -> Usage:
+def _add_usages(usages: Sequence[Usage]) -> Usage:
     """Like `sum`, but the same to the last bit in any order."""
     return Usage(
         sum(u.prompt_tokens for u in usages),
@@ -229,7 +231,7 @@ def _total(usages: Sequence[Usage]) -> Usage:
     )
 
 
-def _merged(counters: Iterable[Counter[str]]) -> dict[str, int]:
+def _add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:
     """The counts added up, by name."""
     merged = Counter[str]()
     for counter in counters:
@@ -237,6 +239,6 @@ def _merged(counters: Iterable[Counter[str]]) -> dict[str, int]:
     return dict(sorted(merged.items()))
 
 
-def _commonest(counts: dict[str, int], most: int) -> tuple[str, ...]:
+def _pick_commonest(counts: dict[str, int], most: int) -> tuple[str, ...]:
     """Names by falling count; those of equal count by name, so that the order is the same in every run."""
     return tuple(sorted(counts, key=lambda name: (-counts[name], name))[:most])

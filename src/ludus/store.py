@@ -58,7 +58,7 @@ COMMIT;
 _ROLLOUT = msgspec.json.Decoder(Rollout)
 
 
-def _as_dict(value: object) -> object:
+def _convert_mapping(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     raise TypeError(f"{type(value).__name__} is not JSON")
@@ -77,7 +77,7 @@ class Store(Protocol):
         """Put an outcome, and return it as every later `get` will."""
         ...
 
-    def scores(self) -> Mapping[str, float | None]:
+    def read_scores(self) -> Mapping[str, float | None]:
         """The score of every outcome by key, None where it failed."""
         ...
 
@@ -107,7 +107,7 @@ class MemoryStore:
             stored = self.outcomes[key] = rollout
         return stored
 
-    def scores(self) -> dict[str, float | None]:
+    def read_scores(self) -> dict[str, float | None]:
         return {key: rollout.score.value if rollout.score else None for key, rollout in self.outcomes.items()}
 
     def get_record(self, key: str) -> bytes | None:
@@ -117,7 +117,7 @@ class MemoryStore:
     def put_record(self, key: str, kind: str, body: bytes) -> bytes:
         return self.bodies.setdefault(key, (kind, body))[1]
 
-    def records(self, kind: str) -> Iterable[tuple[str, bytes]]:
+    def read_records(self, kind: str) -> Iterable[tuple[str, bytes]]:
         return ((key, body) for key, (its, body) in self.bodies.items() if its == kind)
 
 
@@ -152,16 +152,16 @@ class RunDir:
                 disk is full. The message says what to do.
         """
         mask = _Mask(secrets)
-        with _explained(path):
+        with _explain_errors(path):
             _refuse_foreign(path)
             path.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as undo:
-                lock = _acquire(path)
+                lock = _acquire_lock(path)
                 undo.callback(os.close, lock)
                 new = msgspec.json.decode(mask(to_json(config)), type=dict[str, Any])
                 if (path / CONFIG).exists():
                     _check_resume(path, new, resume, ignore)
-                _replace(path / CONFIG, [msgspec.json.format(to_json(new), indent=2), b"\n"])
+                _replace_file(path / CONFIG, [msgspec.json.format(to_json(new), indent=2), b"\n"])
                 db = _connect(path)
                 undo.pop_all()
         return cls(path, new, db, lock, mask)
@@ -171,7 +171,7 @@ class RunDir:
         """Open a run for reading only: without the lock, also while another process writes."""
         if not (path / CONFIG).is_file():
             raise StoreError(f"{path} is not a run directory: it has no {CONFIG}")
-        with _explained(path):
+        with _explain_errors(path):
             config = _read_config(path)
             db = _connect_to_read(path)
         return cls(path, config, db, None, _Mask(()))
@@ -201,7 +201,7 @@ class RunDir:
     # ---- outcomes -------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> Rollout | None:
-        with _explained(self.path):
+        with _explain_errors(self.path):
             row = self._db.execute(
                 "SELECT body FROM outcomes JOIN rollouts ON id = rollout WHERE key = ?", (key,)
             ).fetchone()
@@ -216,10 +216,10 @@ class RunDir:
         return self._decode(key, self._put(key, rollout))
 
     def _put(self, key: str, rollout: Rollout) -> bytes:
-        self._writable()
+        self._check_writable()
         body = self._mask(_encode(rollout))
         score = rollout.score.value if rollout.score else None
-        with _explained(self.path):
+        with _explain_errors(self.path):
             with self._db as db:
                 row = db.execute("INSERT INTO rollouts (body) VALUES (?)", (body,)).lastrowid
                 added = db.execute("INSERT INTO outcomes VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (key, score, row))
@@ -238,20 +238,20 @@ class RunDir:
             db.execute("UPDATE outcomes SET score = ? WHERE key = ?", (score, key))
         return body
 
-    def scores(self) -> dict[str, float | None]:
+    def read_scores(self) -> dict[str, float | None]:
         """The score of every outcome by key, None where it failed. Reads no rollout."""
-        with _explained(self.path):
+        with _explain_errors(self.path):
             return dict(self._db.execute("SELECT key, score FROM outcomes"))
 
-    def outcomes(self) -> Iterator[tuple[str, Rollout]]:
+    def read_outcomes(self) -> Iterator[tuple[str, Rollout]]:
         """Every outcome, in the order in which the jobs first ended."""
-        with _explained(self.path):
+        with _explain_errors(self.path):
             rows = self._db.execute("SELECT key, body FROM rollouts JOIN outcomes ON id = rollout ORDER BY id")
             for key, body in rows:
                 yield key, self._decode(key, body)
 
-    def count(self) -> int:
-        with _explained(self.path):
+    def count_outcomes(self) -> int:
+        with _explain_errors(self.path):
             return self._db.execute("SELECT count(*) FROM outcomes").fetchone()[0]
 
     def _decode(self, key: str, body: bytes) -> Rollout:
@@ -266,78 +266,78 @@ class RunDir:
     # ---- records --------------------------------------------------------------------------------------------------
 
     def get_record(self, key: str) -> bytes | None:
-        with _explained(self.path):
+        with _explain_errors(self.path):
             row = self._db.execute("SELECT body FROM records WHERE key = ?", (key,)).fetchone()
         return None if row is None else row[0]
 
     def put_record(self, key: str, kind: str, body: bytes) -> bytes:
         """Keep whatever else a loop must find again; committed on return. Returns what is kept: the first under a key
         stays, and secrets are masked in it."""
-        self._writable()
-        with _explained(self.path), self._db as db:
+        self._check_writable()
+        with _explain_errors(self.path), self._db as db:
             row = (key, kind, self._mask(body))
             db.execute("INSERT INTO records (key, kind, body) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", row)
             return db.execute("SELECT body FROM records WHERE key = ?", (key,)).fetchone()[0]
 
-    def records(self, kind: str) -> Iterator[tuple[str, bytes]]:
+    def read_records(self, kind: str) -> Iterator[tuple[str, bytes]]:
         """Every record of a kind with its key, in the order in which they were kept."""
-        with _explained(self.path):
+        with _explain_errors(self.path):
             yield from self._db.execute("SELECT key, body FROM records WHERE kind = ? ORDER BY id", (kind,))
 
     # ---- derived files --------------------------------------------------------------------------------------------
 
     def write(self, name: str, data: bytes | Iterable[bytes]) -> Path:
         """Replace a file as a whole: readers see the old one or the new one. Chunks must be whole records."""
-        self._writable()
-        path = self._inside(name)
-        with _explained(self.path):
+        self._check_writable()
+        path = self._resolve_inside(name)
+        with _explain_errors(self.path):
             if name in self._appending:
                 os.close(self._appending.pop(name))
-            _replace(path, map(self._mask, [data] if isinstance(data, bytes) else data))
+            _replace_file(path, map(self._mask, [data] if isinstance(data, bytes) else data))
         return path
 
     def append(self, name: str, line: bytes) -> None:
         """Add one line, without its newline; a torn line at the end is cut off first."""
-        self._writable()
+        self._check_writable()
         if b"\n" in line:
             raise ValueError("append: a line has no newline in it")
-        with _explained(self.path):
+        with _explain_errors(self.path):
             fd = self._appending.get(name)
             if fd is None:
                 self.repair(name)
-                fd = os.open(self._inside(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+                fd = os.open(self._resolve_inside(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
                 self._appending[name] = fd
             _write_all(fd, self._mask(line) + b"\n")
 
     def repair(self, name: str) -> int:
         """Cut off a torn last line; returns how many bytes that were."""
-        self._writable()
-        path = self._inside(name)
+        self._check_writable()
+        path = self._resolve_inside(name)
         if not path.exists():
             return 0
-        with _explained(self.path), path.open("r+b") as file:
+        with _explain_errors(self.path), path.open("r+b") as file:
             size = file.seek(0, os.SEEK_END)
-            whole = _end_of_lines(file.fileno(), size)
+            whole = _find_last_line_end(file.fileno(), size)
             file.truncate(whole)
         return size - whole
 
     def read_lines(self, name: str) -> Iterator[bytes]:
         """The whole lines of a file, without newlines. A torn last one is left out; no file has no lines."""
-        path = self._inside(name)
+        path = self._resolve_inside(name)
         if not path.exists():
             return
-        with _explained(self.path), path.open("rb") as file:
+        with _explain_errors(self.path), path.open("rb") as file:
             for line in file:
                 if line.endswith(b"\n"):
                     yield line[:-1]
 
-    def _inside(self, name: str) -> Path:
+    def _resolve_inside(self, name: str) -> Path:
         pure = PurePosixPath(name)
         if not name or "\0" in name or pure.is_absolute() or ".." in pure.parts:
-            raise ValueError(f"{name!r} is not a file name inside the run directory; see safe_name")
+            raise ValueError(f"{name!r} is not a file name inside the run directory; see make_safe_name")
         return self.path / pure
 
-    def _writable(self) -> None:
+    def _check_writable(self) -> None:
         if self._lock is None:
             raise StoreError(f"{self.path} is open for reading only")
 
@@ -346,7 +346,7 @@ def _encode(rollout: Rollout) -> bytes:
     try:
         return to_json(rollout)
     except UnicodeEncodeError:  # a tool gave back half a surrogate pair: not a reason to lose the rollout
-        plain = msgspec.to_builtins(rollout, enc_hook=_as_dict)
+        plain = msgspec.to_builtins(rollout, enc_hook=_convert_mapping)
         return json.dumps(plain, ensure_ascii=False).encode(errors="replace")
 
 
@@ -366,7 +366,7 @@ def _refuse_foreign(path: Path) -> None:
         )
 
 
-def _acquire(path: Path) -> int:
+def _acquire_lock(path: Path) -> int:
     """The lock, as an open file: it is let go when the process ends, however it ends."""
     fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -385,11 +385,11 @@ def _acquire(path: Path) -> int:
 def _check_resume(path: Path, new: Mapping[str, Any], resume: bool, ignore: frozenset[str]) -> None:
     if not resume:
         raise StoreError(f"{path} already holds a run: go on with it with --resume, or name another --out")
-    old, now = _flat(_read_config(path)), _flat(new)
+    old, now = _flatten(_read_config(path)), _flatten(new)
     changed = [
-        f"  {key}: {_said(old, key)} → {_said(now, key)}"
+        f"  {key}: {_format_value(old, key)} → {_format_value(now, key)}"
         for key in sorted(old.keys() | now.keys())
-        if (key in old, old.get(key)) != (key in now, now.get(key)) and not _below(key, ignore)
+        if (key in old, old.get(key)) != (key in now, now.get(key)) and not _is_below(key, ignore)
     ]
     if changed:
         raise StoreError(
@@ -398,21 +398,21 @@ def _check_resume(path: Path, new: Mapping[str, Any], resume: bool, ignore: froz
         )
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     flat: dict[str, object] = {}
     for name, value in tree.items():
         if isinstance(value, dict) and value:
-            flat |= _flat(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
+            flat |= _flatten(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
         else:
             flat[prefix + name] = value
     return flat
 
 
-def _said(flat: Mapping[str, object], key: str) -> str:
+def _format_value(flat: Mapping[str, object], key: str) -> str:
     return json.dumps(flat[key], ensure_ascii=False) if key in flat else "(not set)"
 
 
-def _below(key: str, prefixes: frozenset[str]) -> bool:
+def _is_below(key: str, prefixes: frozenset[str]) -> bool:
     return any(key == prefix or key.startswith(prefix + ".") for prefix in prefixes)
 
 
@@ -430,9 +430,9 @@ def _connect(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA wal_autocheckpoint = 4000")  # fewer fsyncs, which stop the event loop, for 16 MB of disk
-        if _empty(db):
+        if _is_empty(db):
             db.executescript(_TABLES)
-        _check_ours(db, path)
+        _check_format(db, path)
         undo.pop_all()
     return db
 
@@ -441,31 +441,31 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
     if not (path / STORE).exists():
         raise StoreError(f"{path}: nothing was run there yet")
     try:
-        return _reader(path, "ro")
+        return _open_reader(path, "ro")
     except sqlite3.OperationalError as error:
         if not error.sqlite_errorname.startswith("SQLITE_READONLY"):
             raise
-    return _reader(path, "rw")  # a writer was killed half way through a change, and undoing it takes writing
+    return _open_reader(path, "rw")  # a writer was killed half way through a change, and undoing it takes writing
 
 
-def _reader(path: Path, mode: str) -> sqlite3.Connection:
+def _open_reader(path: Path, mode: str) -> sqlite3.Connection:
     with contextlib.ExitStack() as undo:
         db = sqlite3.connect(f"{(path / STORE).absolute().as_uri()}?mode={mode}", uri=True)
         undo.callback(db.close)
         db.execute("PRAGMA query_only = ON")
-        if _empty(db):
+        if _is_empty(db):
             raise StoreError(f"{path}: nothing was run there yet")
-        _check_ours(db, path)
+        _check_format(db, path)
         undo.pop_all()
     return db
 
 
-def _empty(db: sqlite3.Connection) -> bool:
+def _is_empty(db: sqlite3.Connection) -> bool:
     """Just made, perhaps by a process that was killed before it made the tables."""
     return db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
 
 
-def _check_ours(db: sqlite3.Connection, path: Path) -> None:
+def _check_format(db: sqlite3.Connection, path: Path) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION:
@@ -479,7 +479,7 @@ def _check_ours(db: sqlite3.Connection, path: Path) -> None:
 # ---- files --------------------------------------------------------------------------------------------------------
 
 
-def _replace(path: Path, chunks: Iterable[bytes]) -> None:
+def _replace_file(path: Path, chunks: Iterable[bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")  # one writer, so one name: what a kill leaves is overwritten
     try:
@@ -512,7 +512,7 @@ def _write_all(fd: int, data: bytes) -> None:
         raise
 
 
-def _end_of_lines(fd: int, size: int, step: int = 1 << 16) -> int:
+def _find_last_line_end(fd: int, size: int, step: int = 1 << 16) -> int:
     """The offset after the last newline."""
     end = size
     while end > 0:
@@ -528,7 +528,7 @@ _PLAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _RESERVED = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]")
 
 
-def safe_name(id: str) -> str:
+def make_safe_name(id: str) -> str:
     """A file name for any id: different ids have different names, also where case is ignored.
 
     A short id of lower-case letters, digits, `-` and `_` is its own name. Any other becomes what is readable of it
@@ -545,7 +545,7 @@ class _Mask:
     """Replaces secrets in bytes, as they are and as they look inside JSON text."""
 
     def __init__(self, secrets: Collection[str]) -> None:
-        spellings = {s for secret in secrets if len(secret) >= MIN_SECRET for s in _spellings(secret)}
+        spellings = {s for secret in secrets if len(secret) >= MIN_SECRET for s in _list_spellings(secret)}
         self._patterns = sorted((s.encode() for s in spellings), key=len, reverse=True)
 
     def __call__(self, data: bytes) -> bytes:
@@ -555,7 +555,7 @@ class _Mask:
         return data
 
 
-def _spellings(secret: str) -> set[str]:
+def _list_spellings(secret: str) -> set[str]:
     """Tool arguments are JSON text inside JSON, so a secret with a quote or an umlaut may be escaped twice."""
 
     def escaped(texts: set[str]) -> set[str]:
@@ -568,7 +568,7 @@ def _spellings(secret: str) -> set[str]:
 # ---- errors -------------------------------------------------------------------------------------------------------
 
 
-class _explained:  # a class and not a generator, because it is entered for every outcome
+class _explain_errors:  # a class and not a generator, because it is entered for every outcome
     """Say what to do about an error of the disk or the database."""
 
     __slots__ = ("_path",)
@@ -585,14 +585,14 @@ class _explained:  # a class and not a generator, because it is entered for ever
             raise StoreError(_explain_sqlite(self._path, error)) from error
         if isinstance(error, OSError):
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StoreError(_full(self._path)) from error
+                raise StoreError(_describe_full_disk(self._path)) from error
             raise StoreError(f"{error.filename or self._path}: {error.strerror or error}") from error
 
 
 def _explain_sqlite(path: Path, error: sqlite3.Error) -> str:
     store, code = path / STORE, getattr(error, "sqlite_errorname", "")
     if code == "SQLITE_FULL":
-        return _full(path)
+        return _describe_full_disk(path)
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error):
         return f"{store} is damaged or not a Ludus store ({error}): put back a copy, or start again with another --out"
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -602,5 +602,5 @@ def _explain_sqlite(path: Path, error: sqlite3.Error) -> str:
     return f"{store} cannot be used ({error}): check the disk and its quota, then --resume"
 
 
-def _full(path: Path) -> str:
+def _describe_full_disk(path: Path) -> str:
     return f"disk full while writing {path}: everything finished so far is kept; free space and --resume"

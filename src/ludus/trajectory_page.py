@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ludus.stats import Summary
+from ludus.stats import RunSummary
 from ludus.types import to_json
 
 TEMPLATE = Path(__file__).with_name("trajectory_page.html")
@@ -24,13 +24,13 @@ LARGEST = 64_000_000
 """Bytes of rows in one page."""
 
 
-def render(
-    title: str, facts: Mapping[str, str], summary: Summary, rows: Iterable[bytes], largest: int = LARGEST
+def render_page(
+    title: str, facts: Mapping[str, str], summary: RunSummary, rows: Iterable[bytes], largest: int = LARGEST
 ) -> Iterator[bytes]:
     """The page, piece by piece. Rows are JSON of `GroupRow`s; `facts` are shown beneath the title."""
     template = TEMPLATE.read_text(encoding="utf-8")
     about = to_json({"facts": dict(facts), "summary": summary})
-    values = {"POLICY": _policy(template), "TITLE": html.escape(title), "ABOUT": inert(about).decode()}
+    values = {"POLICY": _build_policy(template), "TITLE": html.escape(title), "ABOUT": escape_markup(about).decode()}
     before, rest = template.split("@ROWS@")
     between, after = rest.split("@END@")
     yield re.sub("@(POLICY|TITLE|ABOUT)@", lambda marker: values[marker[1]], before).encode()
@@ -40,23 +40,23 @@ def render(
         if size > largest:
             left_out += 1
         else:
-            yield b"\n" + inert(row)
+            yield b"\n" + escape_markup(row)
     yield b"\n" + between.encode() + to_json({"left_out": left_out}) + after.encode()
 
 
-def inert(json: bytes) -> bytes:
+def escape_markup(json: bytes) -> bytes:
     """The same JSON, without a character that could end or begin an element. `<` occurs in strings only."""
     return json.replace(b"<", b"\\u003c")
 
 
-def _policy(template: str) -> str:
+def _build_policy(template: str) -> str:
     """Only the page's own script and style may act."""
     return (
-        f"default-src 'none'; script-src {_hash(template, 'script')}; style-src {_hash(template, 'style')}; "
+        f"default-src 'none'; script-src {_hash_element(template, 'script')}; style-src {_hash_element(template, 'style')}; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
-def _hash(template: str, element: str) -> str:
+def _hash_element(template: str, element: str) -> str:
     (text,) = re.findall(f"<{element}>(.*?)</{element}>", template, re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

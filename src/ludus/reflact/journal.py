@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager
 from msgspec import Struct
 
 from ludus.errors import raise_first
-from ludus.reflact.records import Spent, Unusable
+from ludus.reflact.records import StageCost, UnusableReply
 from ludus.types import Usage
 
 
-class Progress(Struct, frozen=True):
+class StageProgress(Struct, frozen=True):
     """How far a stage is, for whoever watches."""
 
     epoch: int
@@ -29,7 +29,7 @@ class Progress(Struct, frozen=True):
     """0 where it is not known: replies of the optimizer."""
 
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[StageProgress], None]
 
 
 class Journal:
@@ -38,7 +38,7 @@ class Journal:
     def __init__(self, watch: Watch | None = None) -> None:
         self._watch = watch
         self._usages: dict[tuple[str, str], list[Usage]] = {}
-        self._events: list[Unusable] = []
+        self._events: list[UnusableReply] = []
         self._outcomes: set[str] = set()
         self._new: list[str] = []
         self.epoch = self.step = 0
@@ -48,7 +48,7 @@ class Journal:
         usages = self._usages.setdefault((role, stage), [])
         usages.append(usage)
         if role == "optimizer":
-            self.progress(stage, len(usages), 0)
+            self.report_progress(stage, len(usages), 0)
 
     def book_outcome(self, key: str, stage: str, usage: Usage) -> None:
         """Count a rollout, once in the run however often it is used."""
@@ -57,18 +57,18 @@ class Journal:
             self._new.append(key)
             self.book("agent", stage, usage)
 
-    def note(self, event: Unusable) -> None:
+    def note(self, event: UnusableReply) -> None:
         self._events.append(event)
 
-    def progress(self, stage: str, done: int, total: int) -> None:
+    def report_progress(self, stage: str, done: int, total: int) -> None:
         if self._watch is not None:
-            self._watch(Progress(self.epoch, self.step, stage, done, total))
+            self._watch(StageProgress(self.epoch, self.step, stage, done, total))
 
-    def spent(self) -> tuple[Spent, ...]:
+    def sum_costs(self) -> tuple[StageCost, ...]:
         """What was spent since the last `close`, the same to the last bit whatever ended first."""
-        return tuple(_spent(role, stage, self._usages[role, stage]) for role, stage in sorted(self._usages))
+        return tuple(_sum_usages(role, stage, self._usages[role, stage]) for role, stage in sorted(self._usages))
 
-    def events(self) -> tuple[Unusable, ...]:
+    def list_events(self) -> tuple[UnusableReply, ...]:
         return tuple(sorted(self._events, key=lambda event: (event.stage, event.place)))
 
     def close(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class Journal:
         self._new.clear()
         return counted
 
-    def counted(self, outcomes: Iterable[str]) -> None:
+    def mark_counted(self, outcomes: Iterable[str]) -> None:
         """These were counted in a record that was made earlier."""
         self._outcomes.update(outcomes)
 
@@ -99,18 +99,18 @@ class Clock:
         self._last = now
 
 
-def _spent(role: str, stage: str, usages: list[Usage]) -> Spent:
+def _sum_usages(role: str, stage: str, usages: list[Usage]) -> StageCost:
     usage = Usage(
         sum(u.prompt_tokens for u in usages),
         sum(u.completion_tokens for u in usages),
         sum(u.cached_tokens for u in usages),
         math.fsum(u.dollars for u in usages),
     )
-    return Spent(role, stage, len(usages), usage)
+    return StageCost(role, stage, len(usages), usage)
 
 
 @asynccontextmanager
-async def side_by_side() -> AsyncGenerator[asyncio.TaskGroup, None]:
+async def open_task_group() -> AsyncGenerator[asyncio.TaskGroup, None]:
     """A task group that raises one error."""
     with raise_first():
         async with asyncio.TaskGroup() as group:

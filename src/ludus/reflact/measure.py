@@ -28,7 +28,7 @@ from ludus.types import Rollout, Task
 OnRollout = Callable[[int, Rollout], None]
 """Called with the index of a trial and its rollout."""
 
-FEW = 3
+MIN_FAILURES = 3
 """Fewer failures than this are never an outage."""
 
 
@@ -78,7 +78,7 @@ class Runner:
             for index in places[key]:
                 if on_rollout is not None:
                     on_rollout(index, rollout)
-            self.journal.progress(stage, len(done), len(places))
+            self.journal.report_progress(stage, len(done), len(places))
 
         # With read_back: the optimizer must see the same text now and after a resume.
         addressed = dict(zip(keys, jobs, strict=True))
@@ -100,10 +100,12 @@ class Runner:
         trials = [Trial(skill, task, seed, r) for skill in skills for task in tasks for r in range(replicates)]
         rollouts = await self.roll(trials, stage)
         size = len(tasks) * replicates
-        return [measured(skill, rollouts[number * size : (number + 1) * size]) for number, skill in enumerate(skills)]
+        return [
+            make_measure(skill, rollouts[number * size : (number + 1) * size]) for number, skill in enumerate(skills)
+        ]
 
 
-def measured(skill: Skill, rollouts: Sequence[Rollout]) -> Measure:
+def make_measure(skill: Skill, rollouts: Sequence[Rollout]) -> Measure:
     """What rollouts say of a skill: one mark per task that has a judged rollout."""
     by_task: dict[str, list[Mark]] = {}
     for rollout in rollouts:
@@ -116,7 +118,7 @@ def measured(skill: Skill, rollouts: Sequence[Rollout]) -> Measure:
     return Measure(skill.hash, marks, sum(rollout.score is None for rollout in rollouts))
 
 
-def succeeded(rollout: Rollout, success_at: float | None) -> bool:
+def is_success(rollout: Rollout, success_at: float | None) -> bool:
     """Whether analysts and comparisons take a judged rollout for a success."""
     score = rollout.score
     return score is not None and (score.passed if success_at is None else score.soft >= success_at)
@@ -128,7 +130,7 @@ def _make_job(trial: Trial, policy: Policy) -> Job:
 
 def _check_outage(rollouts: Sequence[Rollout], stage: str, max_failed: float) -> None:
     failures = [rollout.failure for rollout in rollouts if rollout.failure is not None]
-    if len(failures) < FEW or len(failures) <= max_failed * len(rollouts):
+    if len(failures) < MIN_FAILURES or len(failures) <= max_failed * len(rollouts):
         return
     (why, times), *_ = Counter(f"{failure.boundary}: {failure.message}" for failure in failures).most_common(1)
     often = f"Most often ({times} times)" if times > 1 else "For example"

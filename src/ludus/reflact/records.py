@@ -18,7 +18,7 @@ from ludus.stats import Interval
 from ludus.types import Rollout, Usage
 
 
-class Held(Struct, frozen=True, omit_defaults=True):
+class MeasuredSkill(Struct, frozen=True, omit_defaults=True):
     """A skill, where it comes from, and what was measured of it."""
 
     skill: Skill
@@ -33,7 +33,7 @@ class Held(Struct, frozen=True, omit_defaults=True):
             raise ValueError(f"Held: {self.origin} has the measure of another text")
 
 
-class Spent(Struct, frozen=True):
+class StageCost(Struct, frozen=True):
     """What one role took in one stage. Work that was found in the store counts where it was first needed."""
 
     role: str
@@ -44,17 +44,17 @@ class Spent(Struct, frozen=True):
     usage: Usage
 
 
-def total(*parts: Iterable[Spent]) -> tuple[Spent, ...]:
+def add_costs(*parts: Iterable[StageCost]) -> tuple[StageCost, ...]:
     """Added up by role and stage, in order of their names."""
-    sums: dict[tuple[str, str], Spent] = {}
+    sums: dict[tuple[str, str], StageCost] = {}
     for entry in (entry for part in parts for entry in part):
         key = (entry.role, entry.stage)
-        before = sums.get(key, Spent(*key, 0, Usage()))
-        sums[key] = Spent(*key, before.calls + entry.calls, before.usage + entry.usage)
+        before = sums.get(key, StageCost(*key, 0, Usage()))
+        sums[key] = StageCost(*key, before.calls + entry.calls, before.usage + entry.usage)
     return tuple(sums[key] for key in sorted(sums))
 
 
-class Unusable(Struct, frozen=True):
+class UnusableReply(Struct, frozen=True):
     """The optimizer was asked, again and again, and never gave a reply that could be used."""
 
     stage: str
@@ -126,7 +126,7 @@ class Digest(Struct, frozen=True, omit_defaults=True):
     """Edits that could not be made, and why."""
 
 
-class Decided(Struct, frozen=True):
+class HistoryLine(Struct, frozen=True):
     """A line of the run's history."""
 
     step: int
@@ -145,10 +145,10 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last step that was finished."""
     selections: int = 0
     """How often items were selected under a scheduled budget: what the schedule goes by."""
-    initial: Held
-    current: Held
+    initial: MeasuredSkill
+    current: MeasuredSkill
     """What the next rollouts use."""
-    best: Held
+    best: MeasuredSkill
     """The highest score on the selection split so far."""
     previous: Skill | None = None
     """The current skill as the last epoch ended."""
@@ -156,18 +156,18 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the optimizer wrote down for itself."""
     buffer: tuple[Digest, ...] = ()
     """What was tried in this epoch."""
-    history: tuple[Decided, ...] = ()
-    spent: tuple[Spent, ...] = ()
+    history: tuple[HistoryLine, ...] = ()
+    spent: tuple[StageCost, ...] = ()
 
 
-# ---- what a run yields --------------------------------------------------------------------------------------------
+# ---- what a run yields ----------------------------------------------------------------------------------------------
 
 
 class Baseline(Struct, frozen=True, kw_only=True, tag="baseline", tag_field="record"):
     """The initial skill on the selection split."""
 
     measure: Measure
-    spent: tuple[Spent, ...]
+    spent: tuple[StageCost, ...]
     seconds: Mapping[str, float]
     state: RunState
 
@@ -182,13 +182,13 @@ class BatchReport(Struct, frozen=True):
     soft: float | None
 
     @classmethod
-    def of(cls, seed: int, rollouts: Sequence[Rollout]) -> "BatchReport":
+    def from_rollouts(cls, seed: int, rollouts: Sequence[Rollout]) -> "BatchReport":
         scores = [rollout.score for rollout in rollouts if rollout.score is not None]
         hard, soft = mean([float(s.passed) for s in scores]), mean([s.soft for s in scores])
         return cls(seed, len(rollouts), len(rollouts) - len(scores), hard, soft)
 
 
-def pooled(batches: Sequence[BatchReport]) -> tuple[int, float | None, float | None]:
+def pool_scores(batches: Sequence[BatchReport]) -> tuple[int, float | None, float | None]:
     """How many rollouts of several batches were scored, and their mean hard and soft: every rollout weighs the same."""
     parts = [(b.tasks - b.failed, b.hard, b.soft) for b in batches if b.hard is not None and b.soft is not None]
     scored = sum(count for count, _, _ in parts)
@@ -222,8 +222,8 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step", ta
     notes: int = 0
     """In the appendix, after this step."""
     consolidated: bool = False
-    events: tuple[Unusable, ...] = ()
-    spent: tuple[Spent, ...] = ()
+    events: tuple[UnusableReply, ...] = ()
+    spent: tuple[StageCost, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     """By stage. `reflect` is what it took beyond the rollouts, which it runs beside."""
     state: RunState
@@ -231,12 +231,12 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step", ta
     @property
     def hard(self) -> float | None:
         """The share of the step's train rollouts that passed."""
-        return pooled(self.batches)[1]
+        return pool_scores(self.batches)[1]
 
     @property
     def soft(self) -> float | None:
         """The mean partial credit of the step's train rollouts."""
-        return pooled(self.batches)[2]
+        return pool_scores(self.batches)[2]
 
 
 class SlowReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -264,13 +264,13 @@ class EpochEnd(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="epoch
     """What the optimizer now remembers."""
     memory_action: str = "off"
     """`write`, `skip_first_epoch`, `no_content` (what there was is kept), `off`."""
-    events: tuple[Unusable, ...] = ()
-    spent: tuple[Spent, ...] = ()
+    events: tuple[UnusableReply, ...] = ()
+    spent: tuple[StageCost, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     state: RunState
 
 
-class Bucket(Struct, frozen=True):
+class ScoreBucket(Struct, frozen=True):
     """How a set of test tasks went."""
 
     tasks: int
@@ -282,11 +282,11 @@ class Bucket(Struct, frozen=True):
     """Of `hard`: 95 %, with the task as the unit."""
 
 
-class Tested(Struct, frozen=True):
+class SplitScores(Struct, frozen=True):
     """A skill on the test split."""
 
-    overall: Bucket
-    kinds: Mapping[str, Bucket]
+    overall: ScoreBucket
+    kinds: Mapping[str, ScoreBucket]
     """By task type; empty when there is one type only."""
     failed: int
 
@@ -301,7 +301,7 @@ class Product(Struct, frozen=True):
     """Its score as the gate has it, on the selection split. The best one was chosen for being high: believe `test`."""
     hard: float | None
     soft: float | None
-    test: Tested | None
+    test: SplitScores | None
 
 
 class EpochStats(Struct, frozen=True):
@@ -330,8 +330,8 @@ class Summary(Struct, frozen=True, kw_only=True, tag="summary", tag_field="recor
     initial: Product
     best: Product
     final: Product
-    events: tuple[Unusable, ...] = ()
-    spent: tuple[Spent, ...]
+    events: tuple[UnusableReply, ...] = ()
+    spent: tuple[StageCost, ...]
     """By stage and role, over the whole run."""
     seconds: Mapping[str, float]
     state: RunState
@@ -340,15 +340,15 @@ class Summary(Struct, frozen=True, kw_only=True, tag="summary", tag_field="recor
 Record = Baseline | Step | EpochEnd | Summary
 
 
-def stats(history: Iterable[Decided]) -> tuple[EpochStats, ...]:
+def make_epoch_stats(history: Iterable[HistoryLine]) -> tuple[EpochStats, ...]:
     """The history, epoch by epoch."""
-    epochs: dict[int, list[Decided]] = {}
+    epochs: dict[int, list[HistoryLine]] = {}
     for line in history:
         epochs.setdefault(line.epoch, []).append(line)
-    return tuple(_stats(epoch, lines) for epoch, lines in epochs.items())
+    return tuple(_make_epoch_line(epoch, lines) for epoch, lines in epochs.items())
 
 
-def _stats(epoch: int, lines: list[Decided]) -> EpochStats:
+def _make_epoch_line(epoch: int, lines: list[HistoryLine]) -> EpochStats:
     accepted = sum(line.action in _ACCEPTED for line in lines)
     rejected = sum(line.action == Decision.REJECT for line in lines)
     undecided = sum(line.action == Decision.UNDECIDED for line in lines)

@@ -29,52 +29,52 @@ from ludus.agent import Policy
 from ludus.env import Env
 from ludus.models import Model
 from ludus.reflact import step_buffer as buffer
-from ludus.reflact.journal import Clock, side_by_side
+from ludus.reflact.gate import Rule
+from ludus.reflact.journal import Clock, open_task_group
 from ludus.reflact.measure import Outage, Stopped
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.proposers import Proposer
 from ludus.reflact.records import (
     Baseline,
     BatchReport,
-    Decided,
     EpochEnd,
-    Held,
+    HistoryLine,
+    MeasuredSkill,
     Record,
     RunState,
     SlowReport,
     Step,
     Summary,
-    Unusable,
-    stats,
-    total,
+    UnusableReply,
+    add_costs,
+    make_epoch_stats,
 )
-from ludus.reflact.splits import Batch, Finished, Splits, plan_epoch, steps_per_epoch
+from ludus.reflact.splits import FinishedSkills, Splits, TrainBatch, count_epoch_steps, plan_epoch
 from ludus.reflact.stages.appendix import note_lapses
 from ludus.reflact.stages.collect import roll_and_reflect
 from ludus.reflact.stages.evaluate import (
     compute_score,
     evaluate,
+    make_product,
     measure_current,
     measure_on_selection,
-    make_product,
     run_test,
 )
 from ludus.reflact.stages.optimizer_memory import write_memory
-from ludus.reflact.stages.select import choose, decide_budget, not_selected
+from ludus.reflact.stages.select import choose_items, decide_budget, list_not_selected
 from ludus.reflact.stages.slow_update import (
     Pair,
     SlowReply,
-    compare,
-    counted,
-    settle_guidance,
-    share_passed,
+    apply_guidance,
+    compare_skills,
+    compute_pass_rate,
+    count_categories,
     write_guidance,
 )
-from ludus.reflact.stages.update import NOTHING, update
+from ludus.reflact.stages.update import NO_UPDATE, update
 from ludus.reflact.train_settings import TrainSettings
-from ludus.reflact.training_run import Resources, Run, begin, initial_skill
+from ludus.reflact.training_run import Resources, Run, get_initial_skill, start_run
 from ludus.skill import read_notes
-from ludus.types import Sampling
 
 
 async def train(
@@ -84,14 +84,14 @@ async def train(
     settings: TrainSettings = TrainSettings(),
     *,
     optimizer: Model | None = None,
-    sampling: Sampling = Sampling(),
     proposer: Proposer | None = None,
     prompts: Prompts | None = None,
+    rule: Rule | None = None,
     resources: Resources = Resources(),
 ) -> AsyncGenerator[Record, None]:
     """Train `policy.skill` and yield what is learned, part by part; the last record is the `Summary`.
 
-    `sampling` is how the optimizer's replies are drawn; how the agent's are is in the policy.
+    `rule` decides about candidates instead of the gate's own rule.
 
     Raises:
         ConfigError: settings that do not fit each other, the data or the models.
@@ -99,40 +99,40 @@ async def train(
         Outage: the world broke most of a measurement.
         ModelError: the optimizer's server cannot be reached.
     """
-    run = begin(
+    run = start_run(
         env,
         policy,
         splits,
         settings,
         optimizer=optimizer,
-        sampling=sampling,
         proposer=proposer,
         prompts=prompts,
+        rule=rule,
         resources=resources,
     )
     settings = run.settings
-    start = Held(initial_skill(policy), "initial_skill")
+    start = MeasuredSkill(get_initial_skill(policy), "initial_skill")
     state = RunState(initial=start, current=start, best=start)
     plan = {"batch_size": settings.batch_size, "accumulation": settings.accumulation, "seed": settings.seed}
     try:
-        baseline = await run.once(Baseline, take_baseline, state)
+        baseline = await run.do_once(Baseline, take_baseline, state)
         yield baseline
         state = baseline.state
         for epoch in range(1, settings.epochs + 1):
             state = replace(state, epoch=epoch, buffer=())
             for place, batches in enumerate(plan_epoch(splits.train, epoch, **plan), 1):
-                step = await run.once(Step, take_step, state, place, batches)
+                step = await run.do_once(Step, take_step, state, place, batches)
                 yield step
                 state = step.state
-            end = await run.once(EpochEnd, end_epoch, state)
+            end = await run.do_once(EpochEnd, end_epoch, state)
             yield end
             state = end.state
-        yield await run.once(Summary, finish, state)
+        yield await run.do_once(Summary, finish, state)
     except Stopped:
         return
 
 
-# ---- the parts of a run -------------------------------------------------------------------------------------------
+# ---- the parts of a run ---------------------------------------------------------------------------------------------
 
 
 async def take_baseline(run: Run, state: RunState) -> Baseline:
@@ -146,32 +146,32 @@ async def take_baseline(run: Run, state: RunState) -> Baseline:
             "rollouts, mend what broke and resume"
         )
     held = replace(state.initial, measure=measure)
-    spent = run.journal.spent()
-    state = replace(state, initial=held, current=held, best=held, spent=total(state.spent, spent))
+    spent = run.journal.sum_costs()
+    state = replace(state, initial=held, current=held, best=held, spent=add_costs(state.spent, spent))
     return Baseline(measure=measure, spent=spent, seconds=clock.seconds, state=state)
 
 
-async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Batch]) -> Step:
+async def take_step(run: Run, state: RunState, place: int, batches: Sequence[TrainBatch]) -> Step:
     """The six stages."""
     settings, number = run.settings, state.step + 1
     clock = Clock(run.journal, state.epoch, number)
-    view = run.view(state, number, place)
+    view = run.make_view(state, number, place)
 
     # 1 rollout and 2 reflect, side by side
     rollouts, reflections = await roll_and_reflect(run, view, batches, clock)
-    reports = tuple(BatchReport.of(batch.seed, part) for batch, part in zip(batches, rollouts, strict=True))
+    reports = tuple(BatchReport.from_rollouts(batch.seed, part) for batch, part in zip(batches, rollouts, strict=True))
 
     # 3 aggregate
     items = await run.proposer.aggregate(view, reflections)
     clock.lap("aggregate")
 
     # 4 select
-    budget = await decide_budget(view, items, reports, state.selections + 1, total_steps(run)) if items else None
-    chosen = await choose(run.proposer, view, items, budget)
+    budget = await decide_budget(view, items, reports, state.selections + 1, count_steps(run)) if items else None
+    chosen = await choose_items(run.proposer, view, items, budget)
     clock.lap("select")
 
     # 5 update
-    made = await update(view, [items[place] for place in chosen]) if chosen else NOTHING
+    made = await update(view, [items[place] for place in chosen]) if chosen else NO_UPDATE
     clock.lap("update")
 
     # 6 evaluate
@@ -180,15 +180,19 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Bat
 
     after, consolidated = await note_lapses(view, judged.state, number, reflections)
     clock.lap("appendix")
-    action = judged.verdict.decision.value if judged.verdict else _why_skipped(items, chosen)
+    action = judged.verdict.decision.value if judged.verdict else _name_skip(items, chosen)
     if judged.verdict is not None:
         every = [rollout for part in rollouts for rollout in part]
-        digest = buffer.digest(number, judged.verdict, every, reflections, made.fates, settings.success_at)
+        digest = buffer.make_digest(number, judged.verdict, every, reflections, made.fates, settings.success_at)
         after = replace(after, buffer=(*after.buffer, digest))
-    line = Decided(
-        number, state.epoch, action, compute_score(settings.gate, after.current), compute_score(settings.gate, after.best)
+    line = HistoryLine(
+        number,
+        state.epoch,
+        action,
+        compute_score(settings.gate, after.current),
+        compute_score(settings.gate, after.best),
     )
-    spent = run.journal.spent()
+    spent = run.journal.sum_costs()
     return Step(
         number=number,
         epoch=state.epoch,
@@ -196,7 +200,7 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Bat
         batches=reports,
         reflections=tuple(reflections),
         budget=budget,
-        fates=(*made.fates, *not_selected(items, chosen)),
+        fates=(*made.fates, *list_not_selected(items, chosen)),
         changes=made.changes,
         candidate=made.candidate,
         measure=judged.measure,
@@ -205,7 +209,7 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Bat
         notes_added=len(set(read_notes(after.current.skill)) - set(read_notes(judged.state.current.skill))),
         notes=len(read_notes(after.current.skill)),
         consolidated=consolidated,
-        events=run.journal.events(),
+        events=run.journal.list_events(),
         spent=spent,
         seconds=clock.seconds,
         state=replace(
@@ -213,17 +217,17 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Bat
             step=number,
             selections=state.selections + (budget is not None and budget.control == "scheduled"),
             history=(*state.history, line),
-            spent=total(state.spent, spent),
+            spent=add_costs(state.spent, spent),
         ),
     )
 
 
-def total_steps(run: Run) -> int:
+def count_steps(run: Run) -> int:
     settings = run.settings
-    return settings.epochs * steps_per_epoch(len(run.splits.train), settings.batch_size, settings.accumulation)
+    return settings.epochs * count_epoch_steps(len(run.splits.train), settings.batch_size, settings.accumulation)
 
 
-def _why_skipped(items: Sequence[object], chosen: Sequence[int]) -> str:
+def _name_skip(items: Sequence[object], chosen: Sequence[int]) -> str:
     if not items:
         return "skip_no_updates"
     return "skip_no_rewrite" if chosen else "skip_none_selected"
@@ -235,51 +239,51 @@ async def end_epoch(run: Run, state: RunState) -> EpochEnd:
     settings = run.settings
     pairs: list[Pair] = []
     if (settings.slow.enabled or settings.memory) and state.previous is not None:
-        pairs = await compare(run.runner, run.view(state, state.step), state.previous, run.splits.train)
+        pairs = await compare_skills(run.runner, run.make_view(state, state.step), state.previous, run.splits.train)
     clock.lap("compare")
 
-    guidance, memory = await _lessons(run, state, pairs)
+    guidance, memory = await _write_lessons(run, state, pairs)
     clock.lap("write")
 
     nothing = "skip_first_epoch" if state.previous is None else "no_content" if pairs else "no_pairs"
     after, slow = state, SlowReport(action=nothing if settings.slow.enabled else "off")
     if guidance is not None:
-        after, slow = await settle_guidance(run, state, guidance)
+        after, slow = await apply_guidance(run, state, guidance)
     clock.lap("evaluate")
 
-    spent = run.journal.spent()
+    spent = run.journal.sum_costs()
     return EpochEnd(
         epoch=state.epoch,
         slow=replace(
             slow,
-            categories=counted(pairs),
-            previous_hard=share_passed([pair.previous for pair in pairs]),
-            current_hard=share_passed([pair.current for pair in pairs]),
+            categories=count_categories(pairs),
+            previous_hard=compute_pass_rate([pair.previous for pair in pairs]),
+            current_hard=compute_pass_rate([pair.current for pair in pairs]),
         ),
         memory=memory or state.memory,
         memory_action=("write" if memory else nothing) if settings.memory else "off",
-        events=run.journal.events(),
+        events=run.journal.list_events(),
         spent=spent,
         seconds=clock.seconds,
         state=replace(
-            after, previous=after.current.skill, memory=memory or state.memory, spent=total(state.spent, spent)
+            after, previous=after.current.skill, memory=memory or state.memory, spent=add_costs(state.spent, spent)
         ),
     )
 
 
-async def _lessons(run: Run, state: RunState, pairs: Sequence[Pair]) -> tuple[SlowReply | None, str]:
+async def _write_lessons(run: Run, state: RunState, pairs: Sequence[Pair]) -> tuple[SlowReply | None, str]:
     """What the comparison teaches the agent, and what it teaches the optimizer."""
     if state.previous is None or not pairs:
         return None, ""
-    view = run.view(state, state.step)
-    async with side_by_side() as group:
+    view = run.make_view(state, state.step)
+    async with open_task_group() as group:
         asked = group.create_task(write_guidance(view, state.previous, pairs)) if run.settings.slow.enabled else None
         recalled = group.create_task(write_memory(view, state.previous, pairs)) if run.settings.memory else None
     guidance = asked.result() if asked else None
     memory = recalled.result() if recalled else ""
     return (
-        None if isinstance(guidance, Unusable) else guidance,
-        "" if isinstance(memory, Unusable) else memory,
+        None if isinstance(guidance, UnusableReply) else guidance,
+        "" if isinstance(memory, UnusableReply) else memory,
     )
 
 
@@ -290,14 +294,15 @@ async def finish(run: Run, state: RunState) -> Summary:
     state = await measure_current(run, state)
     clock.lap("validate")
 
-    finished = Finished(state.initial.skill, state.best.skill, state.current.skill)
+    finished = FinishedSkills(state.initial.skill, state.best.skill, state.current.skill)
     tested = await run_test(run, finished) if run.settings.test else {}
     clock.lap("test")
 
-    epochs = stats(state.history)
-    spent = total(state.spent, run.journal.spent())
+    epochs = make_epoch_stats(state.history)
+    spent = add_costs(state.spent, run.journal.sum_costs())
     initial, best, final = (
-        make_product(run.settings.gate, held, tested.get(held.skill)) for held in (state.initial, state.best, state.current)
+        make_product(run.settings.gate, held, tested.get(held.skill))
+        for held in (state.initial, state.best, state.current)
     )
     return Summary(
         steps=state.step,
@@ -310,7 +315,7 @@ async def finish(run: Run, state: RunState) -> Summary:
         initial=initial,
         best=best,
         final=final,
-        events=run.journal.events(),
+        events=run.journal.list_events(),
         spent=spent,
         seconds=clock.seconds,
         state=replace(state, spent=spent),

@@ -17,6 +17,7 @@ from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.models import Model
 from ludus.reflact import step_buffer as buffer
+from ludus.reflact.gate import Rule, judge
 from ludus.reflact.journal import Journal, Watch
 from ludus.reflact.measure import Runner
 from ludus.reflact.optimizer import Optimizer
@@ -25,12 +26,12 @@ from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.proposers.analysts import Analysts
 from ludus.reflact.records import Baseline, EpochEnd, Record, RunState, Step, Summary
 from ludus.reflact.splits import Splits
-from ludus.reflact.train_settings import TrainSettings, checked
+from ludus.reflact.train_settings import TrainSettings, check_settings
 from ludus.rollout import RunOptions
 from ludus.sandbox.pool import Pool
 from ludus.skill import Skill
 from ludus.store import MemoryStore, Store
-from ludus.types import Sampling, Task, canonical, to_json
+from ludus.types import Task, canonical, to_json
 
 RECORDS = "record"
 """The kind of a finished part in the store."""
@@ -57,14 +58,14 @@ class Resources:
     """Called with the progress of each stage."""
 
 
-class _Kept(Struct, frozen=True):
+class _StoredPart(Struct, frozen=True):
     """A finished part in the store, and the outcomes whose cost is counted in it."""
 
     record: Record
     counted: tuple[str, ...]
 
 
-_KEPT = msgspec.json.Decoder(_Kept)
+_STORED_PART = msgspec.json.Decoder(_StoredPart)
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class Run:
     journal: Journal
     system: str
     """What the agent is told besides the skill."""
+    rule: Rule
+    """Decides about candidates while the gate is on."""
     identity: str
     """Everything that decides what comes out, as one hash."""
 
@@ -85,21 +88,21 @@ class Run:
     def selection(self) -> tuple[Task, ...]:
         return self.splits.selection[: self.settings.selection_size or None]
 
-    def view(self, state: RunState, step: int, place: int = 1) -> View:
+    def make_view(self, state: RunState, step: int, place: int = 1) -> View:
         """What a proposer may see now."""
         return View(
             settings=self.settings,
             skill=state.current.skill,
             epoch=state.epoch,
             step=step,
-            history=buffer.in_words(state.buffer),
+            history=buffer.describe_buffer(state.buffer),
             memory=state.memory,
             system=self.system,
             optimizer=self.optimizer,
             place=place,
         )
 
-    async def once(
+    async def do_once(
         self,
         kind: type[R],
         work: "Callable[Concatenate[Run, RunState, P], Awaitable[R]]",
@@ -113,28 +116,28 @@ class Run:
         if body is None:
             self.runner.check_stop()
             record = await work(self, state, *args, **kwargs)
-            body = self.store.put_record(key, RECORDS, to_json(_Kept(record, self.journal.close())))
-        kept = _KEPT.decode(body)
-        self.journal.counted(kept.counted)
+            body = self.store.put_record(key, RECORDS, to_json(_StoredPart(record, self.journal.close())))
+        kept = _STORED_PART.decode(body)
+        self.journal.mark_counted(kept.counted)
         if not isinstance(kept.record, kind):
             raise TypeError(f"the store has a {type(kept.record).__name__} where a {kind.__name__} was kept")
         return kept.record
 
 
-def begin(
+def start_run(
     env: Env,
     policy: Policy,
     splits: Splits,
     settings: TrainSettings,
     *,
     optimizer: Model | None,
-    sampling: Sampling,
     proposer: Proposer | None,
     prompts: Prompts | None,
+    rule: Rule | None,
     resources: Resources,
 ) -> Run:
     """Put a run together; raises `ConfigError` if its parts do not fit each other."""
-    settings = checked(settings)
+    settings = check_settings(settings)
     proposer = proposer or Analysts()
     check_fit(settings, splits, proposer, optimizer is not None)
     prompts = prompts or Prompts.load()
@@ -146,7 +149,7 @@ def begin(
         prompts,
         store,
         journal,
-        sampling=sampling,
+        sampling=settings.sampling,
         tries=settings.optimizer_tries,
         reply_tokens=settings.reply_tokens,
         concurrency=resources.optimizer_concurrency,
@@ -156,11 +159,12 @@ def begin(
         _FORMAT,
         (env.name, env.version, env),
         policy.fingerprint,
-        (optimizer.name if optimizer else "", sampling),
+        (optimizer.name if optimizer else "", settings.sampling),
         proposer.identity,
         prompts.digest,
-        settings,
+        settings.identity,
         splits.digest,
+        *(() if rule is None else (getattr(rule, "__qualname__", type(rule).__qualname__),)),
     )
     return Run(
         settings=settings,
@@ -171,18 +175,19 @@ def begin(
         store=store,
         journal=journal,
         system="\n\n".join(part for part in (env.system, policy.system) if part),
-        identity=_hash(parts, env),
+        rule=rule or judge,
+        identity=_hash_identity(parts, env),
     )
 
 
-def initial_skill(policy: Policy) -> Skill:
+def get_initial_skill(policy: Policy) -> Skill:
     """The skill that training starts from: the policy's, checked, or an empty one."""
     skill = policy.skill or Skill("")
     _ = skill.front  # raises if it has a head that is not in form
     return skill
 
 
-def _hash(parts: object, env: Env) -> str:
+def _hash_identity(parts: object, env: Env) -> str:
     try:
         return hashlib.sha256(canonical(parts)).hexdigest()[:32]
     except (TypeError, ValueError) as error:
@@ -214,9 +219,9 @@ def check_fit(settings: TrainSettings, splits: Splits, proposer: Proposer, has_o
 
 
 class _Reader(Protocol):
-    def records(self, kind: str) -> Iterable[tuple[str, bytes]]: ...
+    def read_records(self, kind: str) -> Iterable[tuple[str, bytes]]: ...
 
 
 def read_records(store: _Reader) -> Iterator[Record]:
     """The finished parts of a run, in order, from its store."""
-    return (_KEPT.decode(body).record for _, body in store.records(RECORDS))
+    return (_STORED_PART.decode(body).record for _, body in store.read_records(RECORDS))

@@ -15,11 +15,11 @@ from ludus.compat.skillopt.adapters import (
     AdapterActor,
     AdapterEnv,
     AdapterReflection,
-    _conversation,
+    _read_conversation,
     acts_itself,
-    in_words,
-    not_measured,
-    proposer_of,
+    format_conversation,
+    find_trouble,
+    make_proposer,
     read_row,
 )
 from ludus.errors import ConfigError
@@ -186,7 +186,7 @@ def trained(env: AdapterEnv, **resources: Any) -> list[Record]:
                     load_splits(env, DATA),
                     SETTINGS,
                     optimizer=ScriptedModel(optimizer, name="optimizer"),
-                    proposer=proposer_of(env),
+                    proposer=make_proposer(env),
                     resources=Resources(**resources),
                 )
             )
@@ -226,8 +226,8 @@ def test_an_adapter_trains(file: Path, tmp_path: Path):
 
 def test_its_own_reflection_is_used(file: Path):
     env = made(file, "Reflecting")
-    assert isinstance(proposer_of(env), AdapterReflection)
-    assert proposer_of(made(file)) is None
+    assert isinstance(make_proposer(env), AdapterReflection)
+    assert make_proposer(made(file)) is None
     steps = [record for record in trained(env) if isinstance(record, Step)]
     first = steps[0].reflections[0]
     assert first.source == "failure" and first.items and first.reasoning == "r"
@@ -295,17 +295,17 @@ def test_what_could_not_be_measured_is_a_failure_and_not_a_zero(file: Path, mood
     ],
 )
 def test_which_rows_say_nothing(row: Any, words: str):
-    assert (words in not_measured(row)) if words else not_measured(row) == ""
+    assert (words in find_trouble(row)) if words else find_trouble(row) == ""
 
 
 def test_a_conversation_is_found_whatever_the_adapter_made_of_the_id(tmp_path: Path):
     (tmp_path / "a_b").mkdir()
     (tmp_path / "a_b" / "conversation.json").write_text('["said"]')
-    assert _conversation(tmp_path, "a/b") == ["said"] == _conversation(tmp_path, "../../a_b")
+    assert _read_conversation(tmp_path, "a/b") == ["said"] == _read_conversation(tmp_path, "../../a_b")
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "conversation.json").write_text('["other"]')
-    assert _conversation(tmp_path, "a/b") == []  # it could be either
-    assert _conversation(tmp_path, "c") == ["other"]
+    assert _read_conversation(tmp_path, "a/b") == []  # it could be either
+    assert _read_conversation(tmp_path, "c") == ["other"]
 
 
 def test_an_id_is_no_path_to_somewhere_else(file: Path, tmp_path: Path):
@@ -325,7 +325,7 @@ def test_conversations_in_words():
         {"role": "system", "content": "EM=0"},
         "bare",
     ]
-    assert in_words(talk).splitlines() == [
+    assert format_conversation(talk).splitlines() == [
         "[user] go",
         "[does] ls",
         "[sees] a.txt",
@@ -335,7 +335,7 @@ def test_conversations_in_words():
         "[judge] EM=0",
         "[agent] bare",
     ]
-    assert "no conversation" in in_words([])
+    assert "no conversation" in format_conversation([])
 
 
 def test_what_cannot_be_run_is_refused(file: Path):

@@ -40,7 +40,7 @@ from ludus.env import Env
 from ludus.errors import ConfigError, ModelError, VerifierError, boundary
 from ludus.harness import Acted
 from ludus.reflact.items import FORMS, Document, Item, Suggestion, credit_item
-from ludus.reflact.measure import succeeded
+from ludus.reflact.measure import is_success
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.proposers.analysts import Analysts
 from ludus.reflact.records import Reflection
@@ -94,9 +94,9 @@ class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
         takes = parameters(kind)
         told = {**defaults(), **self.settings, "out_root": self.folder}
         made_with = self.settings if takes is None else {key: told[key] for key in takes if key in self.settings}
-        with _explained(self.adapter):
+        with _explain_errors(self.adapter):
             adapter: EnvAdapter = kind(**made_with)
-            _point_at(told)
+            _select_model(told)
             adapter.setup(told)
             if adapter.requires_ray():
                 raise ConfigError("it wants Ray, which is not started here; start it in its setup()")
@@ -110,13 +110,13 @@ class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
         return folder
 
     def tasks(self, split: str) -> Iterable[Task]:
-        return [_task(item, split) for item in self.items(split)]
+        return [_make_task(item, split) for item in self.load_items(split)]
 
-    def items(self, split: str) -> list[dict[str, Any]]:
+    def load_items(self, split: str) -> list[dict[str, Any]]:
         """The items of a split as the adapter has them; seeds, where it has none."""
         loader = self.live.get_dataloader()
-        with _explained(self.adapter):
-            found = None if loader is None else _items(loader, split, int(self.settings.get("seed", 42)))
+        with _explain_errors(self.adapter):
+            found = None if loader is None else _read_items(loader, split, int(self.settings.get("seed", 42)))
         if found is None:
             count = {"train": "train_size", "val": "sel_env_num", "test": "test_env_num"}.get(split, "")
             number = int(self.settings.get(count, 0))
@@ -136,7 +136,7 @@ class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
 
 
 @contextmanager
-def _explained(adapter: str) -> Generator[None]:
+def _explain_errors(adapter: str) -> Generator[None]:
     """An adapter is foreign code: whatever it raises while it is set up is the user's to mend."""
     try:
         yield
@@ -146,7 +146,7 @@ def _explained(adapter: str) -> Generator[None]:
         raise ConfigError(f"adapter {adapter}: {type(error).__name__}: {error}") from error
 
 
-def _point_at(told: Mapping[str, Any]) -> None:
+def _select_model(told: Mapping[str, Any]) -> None:
     """Tell the package's own client which model adapters mean; keys and addresses it takes from its variables."""
     client = sys.modules.get("skillopt.model")
     if client is None:
@@ -157,7 +157,7 @@ def _point_at(told: Mapping[str, Any]) -> None:
         client.set_target_deployment(told["target_model"])
 
 
-def _items(loader: Any, split: str, seed: int) -> list[dict[str, Any]] | None:
+def _read_items(loader: Any, split: str, seed: int) -> list[dict[str, Any]] | None:
     """The items of a loader; None for a simulator, which has seeds instead."""
     if hasattr(loader, "get_split_items"):
         return list(loader.get_split_items(split))
@@ -167,13 +167,13 @@ def _items(loader: Any, split: str, seed: int) -> list[dict[str, Any]] | None:
     return list(payload) if isinstance(payload, list) else None  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _task(item: Mapping[str, Any], split: str) -> Task:
+def _make_task(item: Mapping[str, Any], split: str) -> Task:
     asked = next((item[key] for key in ("question", "task_description", "instruction") if item.get(key)), item["id"])
     kind = item.get("task_type") or item.get("instruction_type") or ""
-    return Task(id=str(item["id"]), prompt=str(asked), split=split, kind=str(kind), answer=_plain(dict(item)))
+    return Task(id=str(item["id"]), prompt=str(asked), split=split, kind=str(kind), answer=_to_plain(dict(item)))
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """As JSON has it; what JSON does not have, as text."""
     return json.loads(json.dumps(value, default=str))
 
@@ -184,7 +184,7 @@ class AdapterActor:
     def __init__(self, env: AdapterEnv, threads: int = 256) -> None:
         self._env = env
         self._adapter = env.live
-        self._items = {(split, str(item["id"])): item for split in _SPLITS for item in env.items(split)}
+        self._items = {(split, str(item["id"])): item for split in _SPLITS for item in env.load_items(split)}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="skillopt-adapter")
 
     @property
@@ -196,10 +196,12 @@ class AdapterActor:
         skill = opening[0].content if opening and opening[0].role == "system" else ""
         loop, started = asyncio.get_running_loop(), time.monotonic()
         with boundary(ModelError, f"adapter {self._env.adapter}, item '{task.id}'"):
-            row, talk = await loop.run_in_executor(self._pool, self._roll, item, task.split, skill, sampling.seed or 0)
-        if trouble := not_measured(row):
+            row, talk = await loop.run_in_executor(
+                self._pool, self._run_item, item, task.split, skill, sampling.seed or 0
+            )
+        if trouble := find_trouble(row):
             raise ModelError(f"adapter {self._env.adapter}, item '{task.id}': {trouble}")
-        completion = Completion(Message("assistant", in_words(talk)), model=self.name)
+        completion = Completion(Message("assistant", format_conversation(talk)), model=self.name)
         turn = Turn(completion, stop=StopReason.FINISHED, seconds=time.monotonic() - started)
         details = {"row": row, "conversation": talk}
         return Acted((), (), (turn,), StopReason.FINISHED, exit=None, error=None, details=details)
@@ -207,19 +209,19 @@ class AdapterActor:
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _roll(self, item: dict[str, Any], split: str, skill: str, seed: int) -> tuple[Any, list[Any]]:
+    def _run_item(self, item: dict[str, Any], split: str, skill: str, seed: int) -> tuple[Any, list[Any]]:
         """Run the adapter on one item, in a folder of its own; its row and its conversation."""
         with tempfile.TemporaryDirectory(dir=self._env.folder, ignore_cleanup_errors=True) as folder:
             phase = "train" if split == "train" else "eval"
             seed = item["seed"] if set(item) == {"id", "seed"} else seed
-            spec = _their_spec()(phase, split, seed, 1, [item])
+            spec = _find_spec_class()(phase, split, seed, 1, [item])
             more = {"use_eval_feedback": True} if split == "train" else {}
             rows = self._adapter.rollout(self._adapter.build_env_from_batch(spec), skill, folder, **more)
             row = next((row for row in rows if str(row.get("id")) == str(item["id"])), None)
             if row is None and len(rows) == 1 and "seed" in item:
                 row = rows[0]  # a simulator names its episodes itself
             id = str((row or item).get("id"))
-            return _plain(row), _conversation(Path(folder) / "predictions", id)
+            return _to_plain(row), _read_conversation(Path(folder) / "predictions", id)
 
 
 def acts_itself(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> str:
@@ -230,13 +232,13 @@ def acts_itself(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling
 _SPLITS = ("train", "val", "test")
 
 
-def _their_spec() -> type[Any]:
+def _find_spec_class() -> type[Any]:
     """Their own class where it is installed: adapters may ask for it by type."""
     module = sys.modules.get("skillopt.datasets.base")
     return BatchSpec if module is None else module.BatchSpec
 
 
-def _conversation(predictions: Path, id: str) -> list[Any]:
+def _read_conversation(predictions: Path, id: str) -> list[Any]:
     """What was said, from the folder of the item; an adapter may make another name of its id, and there is one item."""
     path = predictions / id / "conversation.json"
     if not path.resolve().is_relative_to(predictions.resolve()) or not path.is_file():
@@ -250,7 +252,7 @@ def _conversation(predictions: Path, id: str) -> list[Any]:
 _BROKE = re.compile(r"(error|agent-error|unexpected|exception|task-timeout|no-test-cases)\b", re.IGNORECASE)
 
 
-def not_measured(row: Any) -> str:
+def find_trouble(row: Any) -> str:
     """Why a row says nothing about the skill; nothing if it does."""
     if row is None:
         return "it returned no row for the item"
@@ -279,12 +281,15 @@ def _read_reasoning(rollout: Rollout) -> Mapping[str, Any]:
     return raw if is_tree(raw) else {}
 
 
-def in_words(conversation: Iterable[Any]) -> str:
+def format_conversation(conversation: Iterable[Any]) -> str:
     """A conversation of theirs as text."""
-    return "\n".join(line for entry in conversation for line in _lines(entry)) or "(the adapter kept no conversation)"
+    return (
+        "\n".join(line for entry in conversation for line in _format_entry(entry))
+        or "(the adapter kept no conversation)"
+    )
 
 
-def _lines(entry: Any) -> Iterator[str]:
+def _format_entry(entry: Any) -> Iterator[str]:
     if not is_tree(entry):
         yield f"[agent] {entry}"
     elif entry.get("type") == "tool_call":
@@ -303,7 +308,7 @@ def _lines(entry: Any) -> Iterator[str]:
 # ---- reflection of their own --------------------------------------------------------------------------------------
 
 
-def proposer_of(env: Env) -> Proposer | None:
+def make_proposer(env: Env) -> Proposer | None:
     """The adapter's own reflection, if it has one; None otherwise, and then ours reads its rollouts."""
     if not isinstance(env, AdapterEnv):
         return None
@@ -333,19 +338,19 @@ class AdapterReflection(Analysts):
 
         async def ask() -> Any:
             with boundary(ModelError, f"adapter {self._env.adapter}: reflect"):
-                return _plain(await asyncio.to_thread(self._ask, view, batch, judged))
+                return _to_plain(await asyncio.to_thread(self._call_reflect, view, batch, judged))
 
         read = [(rollout.task.id, _read_details(rollout)) for rollout in judged]
         what = (self.identity, self._env.settings, view.epoch, view.step, batch, view.skill, view.history, view.memory)
         patches = await view.require_optimizer().remember("adapter-reflect", (*what, read), ask)
         tasks: dict[Source, tuple[str, ...]] = {
-            source: tuple(r.task.id for r in judged if succeeded(r, view.settings.success_at) == (source == "success"))
+            source: tuple(r.task.id for r in judged if is_success(r, view.settings.success_at) == (source == "success"))
             for source in ("failure", "success")
         }
-        found = [_reflection(patch, tasks, view.settings.update_mode) for patch in patches if is_tree(patch)]
+        found = [_make_reflection(patch, tasks, view.settings.update_mode) for patch in patches if is_tree(patch)]
         return tuple(sorted(found, key=lambda reflection: reflection.source))  # failures first
 
-    def _ask(self, view: View, batch: int, judged: Sequence[Rollout]) -> list[Any]:
+    def _call_reflect(self, view: View, batch: int, judged: Sequence[Rollout]) -> list[Any]:
         with tempfile.TemporaryDirectory(dir=self._env.folder, ignore_cleanup_errors=True) as folder:
             predictions = Path(folder).resolve() / "predictions"
             for rollout in judged:
@@ -362,13 +367,13 @@ class AdapterReflection(Analysts):
                 folder,
                 prediction_dir=str(Path(folder, "predictions")),
                 patches_dir=str(Path(folder, "patches")),
-                random_seed=derive_batch_seed(view.settings.seed, view.epoch, _index(view, batch)),
+                random_seed=derive_batch_seed(view.settings.seed, view.epoch, _get_batch_index(view, batch)),
                 step_buffer_context=view.history,
                 meta_skill_context=view.memory,
             )
 
 
-def _index(view: View, batch: int) -> int:
+def _get_batch_index(view: View, batch: int) -> int:
     """Of a batch within its epoch, from 0; `batch` is its number within the step, from 1."""
     return (view.place - 1) * view.settings.accumulation + batch - 1
 
@@ -380,13 +385,13 @@ _PAYLOADS: Mapping[UpdateMode, str] = {
 }
 
 
-def _reflection(raw: Mapping[str, Any], tasks: Mapping[Source, tuple[str, ...]], mode: UpdateMode) -> Reflection:
+def _make_reflection(raw: Mapping[str, Any], tasks: Mapping[Source, tuple[str, ...]], mode: UpdateMode) -> Reflection:
     """A raw patch of theirs, as ours."""
     source: Source = "success" if raw.get("source_type") == "success" else "failure"
     given: Any = raw.get("patch", raw)
     patch: dict[str, Any] = given if is_tree(given) else {}
     payload: list[Any] = patch.get(_PAYLOADS[mode]) or []
-    items = [item for entry in payload if (item := _item(entry, mode)) is not None]
+    items = [item for entry in payload if (item := _make_item(entry, mode)) is not None]
     return Reflection(
         source,
         tasks[source],
@@ -397,7 +402,7 @@ def _reflection(raw: Mapping[str, Any], tasks: Mapping[Source, tuple[str, ...]],
     )
 
 
-def _item(entry: Any, mode: UpdateMode) -> Item | None:
+def _make_item(entry: Any, mode: UpdateMode) -> Item | None:
     """One of their proposals; None if it is not in form, which the reflection counts."""
     if not is_tree(entry):
         return None

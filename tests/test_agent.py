@@ -153,7 +153,7 @@ def test_a_tool_that_gives_back_something_else_than_text_is_broken():
     async def counts() -> str:
         return 42  # type: ignore
 
-    with pytest.raises(ToolBroken, match="the tool 'counts' gave back int, not text") as caught:
+    with pytest.raises(ToolBroken, match="the tool 'counts' returned int, not text") as caught:
         run([call("counts"), say("ok")], [counts])
     assert not caught.value.retryable
 

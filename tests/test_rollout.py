@@ -14,7 +14,8 @@ from ludus.errors import BudgetExhausted, ModelError
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import RESULTS, Job, RunOptions, derive_seed, run, run_group, run_many, run_retrying
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.pool import open_pool
+from ludus.sandbox.pool import PoolSettings
+from ludus.sandbox.profiles import open_pool
 from ludus.skill import Skill
 from ludus.tools import Tool, tool
 from ludus.types import Message, Rollout, Sampling, Score, StopReason, Task, ToolSpec
@@ -473,7 +474,7 @@ def test_cancelling_at_any_await_gives_the_slot_back(where: str):
         return call("shell", command="sleep 4321") if where == "tool" else say("yes")
 
     async def go() -> int:
-        async with open_pool("local", max_slots=1) as pool:
+        async with open_pool("local", PoolSettings(max_slots=1)) as pool:
             task = asyncio.create_task(run(Job(TASK, policy(script)), Stalls(), pool))
             await reached.wait()
             await asyncio.sleep(0.05)

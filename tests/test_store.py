@@ -325,7 +325,7 @@ def test_a_full_disk_stops_with_advice_and_keeps_what_was_put(small_disk: Path):
     big = rollout(text="x" * 20_000)
     kept = 0
     with RunDir.open(small_disk / "run", {}) as run:
-        with pytest.raises(StoreError, match=r"disk full.*free space and --resume"):
+        with pytest.raises(StoreError, match=r"disk full.*free some space, then --resume"):
             for kept in range(100):
                 run.put(f"k{kept}", big)
         assert 0 < kept < 99

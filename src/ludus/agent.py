@@ -1,14 +1,14 @@
-"""Who acts: `Policy`, and `turns()`, THE loop.
+"""The agent: `Policy`, and `take_turns`, its loop.
 
     messages ──> model.complete ──> calls? ──no──> stop: finished
         ^                             │yes
         └──── observations <── run the tools
 
-The loop yields a `Turn` as soon as it is complete and keeps nothing else, so whatever happened before a failure is
-already with the caller. Two rules decide where a mistake goes. The model's own mistakes (an unknown tool, arguments
-that are not JSON or do not fit the schema, a tool that raises or takes too long) come back to it as an observation and
-stay in the record as tool errors. The world's failures (`RolloutError`) and whatever else is for the user to mend
-(`LudusError`) pass through to the caller. Whoever stops the loop says why, on the turn: `Turn.stop`.
+The loop yields each `Turn` when it is complete and keeps nothing else, so the caller has everything that happened
+before a failure. Two rules decide where a mistake goes. The model's own mistakes (an unknown tool, arguments that are
+not JSON or do not fit the schema, a tool that raises or takes too long) go back to the model as an observation and are
+recorded as tool errors. Failures outside the agent (`RolloutError`) and errors that the user must fix (`LudusError`)
+are raised to the caller. The last turn has the reason for the stop: `Turn.stop`.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct, field
 
 from ludus.errors import LudusError, ModelError, ToolBroken, raise_first
-from ludus.harness import Acted, Harness, HarnessSettings
+from ludus.harness import AgentResult, Harness, HarnessSettings
 from ludus.models import Model
 from ludus.models.token_estimate import estimate_prompt, estimate_text
 from ludus.settings import Settings
@@ -50,17 +50,17 @@ from ludus.types import (
 )
 
 ToolHandler = Callable[[Call, JsonObject], Awaitable[str]]
-"""Replaces the dispatch of checked-for-JSON calls: the call and its decoded arguments in, the observation out."""
+"""Runs calls in place of the tools. Takes the call and its decoded arguments, and returns the observation."""
 
 Spill = Callable[[str, bytes], Awaitable[str]]
-"""Keeps a result that is too long to show: a file name and the whole text in, its path in the slot out."""
+"""Stores a result that is too long to show. Takes a file name and the whole text, and returns the path in the slot."""
 
 
 SkillAs = Literal["text", "file", "both"]
 ExamplesAs = Literal["text", "turns"]
 
 SKILLS = "/tmp/skills"
-"""Where in a slot skills lie: outside of what `verify` looks at."""
+"""The folder for skills in a slot, outside of the files that `verify` sees."""
 
 
 class AgentSettings(Settings, frozen=True):
@@ -87,23 +87,23 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     """How far a rollout may go."""
 
     turns: Count = 30
-    """How many replies of the model a rollout has at most."""
+    """The maximum number of model replies in a rollout."""
     rollout_seconds: Positive = 1800.0
-    """Time for the agent's turns: not counted are waiting for a slot, `setup` and `verify`."""
+    """Time for the agent's turns. Waiting for a slot, `setup` and `verify` are not counted."""
     tool_seconds: Positive = 300.0
     """Time for one tool call, unless the tool has its own limit."""
     result_chars: Whole = 20_000
-    """A longer tool result is spilled to a file in the slot and shown as a preview."""
+    """A longer tool result is written to a file in the slot and shown as a preview."""
     turn_chars: Whole = 60_000
-    """What all results of one turn may add up to; the largest are spilled first."""
+    """The maximum length of all results of one turn together. The largest are written to files first."""
     preview_chars: Whole = 4_000
-    """How much of a result that is too long is shown: its beginning and, more of it, its end."""
+    """The length of the preview of a result that is too long: 40 % from its beginning and 60 % from its end."""
     context_tokens: Count | None = None
     """The model's context window. The rollout ends, as `context`, before a prompt that would not fit in it."""
     setup_seconds: Positive = 600.0
-    """Time for the environment's `setup`; past it the rollout has failed, and is tried again."""
+    """Time for the environment's `setup`. A longer one is a failure, and the rollout is run again."""
     verify_seconds: Positive = 600.0
-    """The same for its `verify`."""
+    """Time for the environment's `verify`. A longer one is a failure, and the rollout is run again."""
 
 
 class Actor(Protocol):
@@ -114,7 +114,7 @@ class Actor(Protocol):
         """Which agent and model act: the model's name on records, and part of the policy's fingerprint."""
         ...
 
-    async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> Acted:
+    async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> AgentResult:
         """Do the task once. `opening` starts with the system text, if there is one, and has the skill in it.
 
         Raises:
@@ -127,7 +127,7 @@ class Actor(Protocol):
 
 @dataclass(frozen=True)
 class Policy:
-    """A model and everything that shapes how it acts. RL trains `model`; skill training trains `skill`."""
+    """A model and everything that decides how it acts. RL trains `model`; skill training trains `skill`."""
 
     model: Model
     skill: Skill | None = None
@@ -135,9 +135,9 @@ class Policy:
     limits: Limits = Limits()
     system: str = ""
     toolsets: tuple[str, ...] | None = None
-    """The draw of toolsets for a group; None leaves the choice to the environment."""
+    """The toolsets that were drawn for a group; None: the environment's."""
     registry: Registry = BUILTIN
-    """What the names in `toolsets` stand for: the built-in ones and those that the run configured."""
+    """The toolsets by name: the built-in ones and those that the run configures."""
     skill_as: SkillAs = "text"
     """How the agent gets the skill: in the system text, as a file in its slot that the system text names, or both."""
     harness: Harness | None = None
@@ -159,7 +159,7 @@ class Policy:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for policies that act alike, whatever process or machine they live in."""
+        """A hash that is equal for policies that act alike, in every process and on every machine."""
         skill = self.skill.hash if self.skill else ""
         parts = (self.model_name, skill, self.sampling, self.limits, self.system, self.toolsets)
         if self.skill_as != "text":
@@ -172,7 +172,7 @@ class Policy:
 
     @cached_property
     def skill_file(self) -> tuple[str, Skill] | None:
-        """Where in the slot the skill lies, and the document in the Agent Skills form; None if it is text alone."""
+        """The path of the skill in the slot, and the document in the Agent Skills form; None if there is no file."""
         if self.skill is None or self.skill_as == "text" or not self.skill.text.strip():
             return None
         named = add_front_matter(self.skill, "task-skill", "What to know and to do for tasks of this kind.")
@@ -190,7 +190,7 @@ class Policy:
 
     @cached_property
     def example_messages(self) -> tuple[Message, ...]:
-        """The skill's worked examples as turns that come before the task's own."""
+        """The skill's worked examples as messages before the task's own."""
         if self.skill is None or self.examples_as == "text":
             return ()
         pairs = (
@@ -208,11 +208,11 @@ async def take_turns(
     handler: ToolHandler | None = None,
     spill: Spill | None = None,
 ) -> AsyncGenerator[Turn, None]:
-    """Run the agent from `opening` until something stops it; the last turn carries the reason.
+    """Run the agent from `opening` until something stops it. The last turn has the reason in `Turn.stop`.
 
-    It carries none if the next prompt did not fit the context: the opening itself that of `limits`, in which case there
-    is no turn, or a later one the server's own. Time limits on the whole rollout are the caller's: cancel the
-    generator's task.
+    It has none if the next prompt did not fit the context. If the opening itself does not fit `limits`, there is no
+    turn; if the server refuses a later prompt, the loop ends after the turn before it. The time limit of the whole
+    rollout is the caller's: cancel the generator's task.
     """
     by_name = {tool.name: tool for tool in tools}
     specs = tuple(tool.spec for tool in tools)
@@ -267,8 +267,8 @@ def _decide_stop(turn: Turn, number: int, most: int, tools: Mapping[str, Tool]) 
 def _fits_context(
     limits: Limits, messages: Sequence[Message], specs: Sequence[ToolSpec], last: Turn | None = None
 ) -> bool:
-    """Whether the next prompt fits the context: by what the server counted for the last turn and an estimate of what
-    its results add, or, where nothing was counted, by an estimate of everything."""
+    """Whether the next prompt fits the context. Its size is what the server counted for the last turn and an estimate
+    of the new results; if nothing was counted, it is an estimate of everything."""
     if limits.context_tokens is None:
         return True
     size = last.completion.usage.tokens if last else 0
@@ -283,7 +283,7 @@ def _fits_context(
 async def _run_calls(
     calls: Sequence[Call], tools: Mapping[str, Tool], handler: ToolHandler | None, seconds: float
 ) -> list[ToolResult]:
-    """Run the calls in order; neighbours that may run side by side do."""
+    """Run the calls in order. Neighbouring calls of parallel tools run side by side."""
     results: list[ToolResult] = []
     for batch in _split_calls(calls, tools):
         if len(batch) == 1:
@@ -294,7 +294,7 @@ async def _run_calls(
 
 
 def _split_calls(calls: Sequence[Call], tools: Mapping[str, Tool]) -> list[list[Call]]:
-    """Split calls into runs of neighbours that may run in parallel; every other call is alone."""
+    """Split calls into groups of neighbours that may run in parallel. Every other call is a group of its own."""
     batches: list[list[Call]] = []
     was_parallel = False
     for call in calls:
@@ -334,16 +334,16 @@ async def _run_call(call: Call, tools: Mapping[str, Tool], handler: ToolHandler 
         return _make_mistake(call, f"{error}. Call {call.name} again with arguments that fit its schema.")
     except LudusError:
         raise
-    except Exception as error:  # a tool is foreign code: whatever it raises is its answer to the model
+    except Exception as error:  # a tool is foreign code: the model sees what it raises
         late = f"{call.name} took longer than {limit:g} s and was stopped." if clock.expired() else ""
         return _make_mistake(call, late or f"{type(error).__name__}: {error}", started)
     if not isinstance(content, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # tools are foreign code
-        raise ToolBroken(f"the tool '{call.name}' gave back {type(content).__name__}, not text", retryable=False)
+        raise ToolBroken(f"the tool '{call.name}' returned {type(content).__name__}, not text", retryable=False)
     return ToolResult(call, content, seconds=time.monotonic() - started)
 
 
 def _decode(text: str) -> JsonObject | str:
-    """The arguments as an object, or what is wrong with them. No text at all means no arguments."""
+    """The arguments as an object, or a description of what is wrong with them. Empty text is no arguments."""
     try:
         value = msgspec.json.decode(text or "{}")
     except msgspec.DecodeError as error:
@@ -365,13 +365,12 @@ def _make_mistake(call: Call, error: str, started: float | None = None) -> ToolR
 async def _apply_size_budget(
     results: Sequence[ToolResult], tools: Mapping[str, Tool], limits: Limits, spill: Spill | None, turn: int
 ) -> list[ToolResult]:
-    """Replace results that are too long, one by one and then together, by a preview."""
-    kept = list(results)
-    for index in _choose_long(
-        [r.content for r in kept], [_get_allowance(r, tools, limits) for r in kept], limits.turn_chars
-    ):
-        kept[index] = await _shorten(kept[index], limits.preview_chars, spill, f"turn{turn}-{index + 1}.txt")
-    return kept
+    """Replace results that are too long, alone or together, by a preview."""
+    shown = list(results)
+    allowances = [_get_allowance(result, tools, limits) for result in results]
+    for index in _choose_long([result.content for result in results], allowances, limits.turn_chars):
+        shown[index] = await _shorten(shown[index], limits.preview_chars, spill, f"turn{turn}-{index + 1}.txt")
+    return shown
 
 
 def _get_allowance(result: ToolResult, tools: Mapping[str, Tool], limits: Limits) -> int:
@@ -380,7 +379,7 @@ def _get_allowance(result: ToolResult, tools: Mapping[str, Tool], limits: Limits
 
 
 def _choose_long(contents: Sequence[str], allowances: Sequence[int], total: int) -> list[int]:
-    """Which results to shorten: those over their own allowance, then the largest until the rest fits `total`."""
+    """Choose the results to shorten: those over their own allowance, then the largest until the rest fits `total`."""
     chosen = [i for i, text in enumerate(contents) if len(text) > allowances[i]]
     rest = sorted((i for i in range(len(contents)) if i not in chosen), key=lambda i: -len(contents[i]))
     size = sum(len(contents[i]) for i in rest)
@@ -403,7 +402,8 @@ async def _shorten(result: ToolResult, preview_chars: int, spill: Spill | None, 
 
 
 def _cut_ends(text: str, limit: int) -> tuple[str, str]:
-    """The first 40 % and the last 60 % of `limit`: errors tend to come last. Whole lines, where lines are short."""
+    """The beginning and the end of a text: 40 % and 60 % of `limit`, because errors are often at the end. Where lines
+    are short, they are whole lines."""
     head, tail = text[: limit * 2 // 5], text[len(text) - (limit - limit * 2 // 5) :]
     end, start = head.rfind("\n") + 1, tail.find("\n") + 1
     return head[: end if end > len(head) // 2 else None], tail[start if 0 < start < len(tail) // 2 else 0 :]

@@ -1,16 +1,16 @@
-"""What to run and what comes out: many tasks, in groups, into a run directory.
+"""Run many tasks, in groups, into a run directory.
 
-    plan ──> jobs ──> run_many ──> store (the truth) ──> groups.jsonl | summary.json, samples.jsonl | trajectories.html
+    plan_jobs ──> run_stored ──> store (the truth) ──> groups.jsonl | summary.json, samples.jsonl | trajectories.html
 
-`plan` is pure: the same batch gives the same jobs, seeds and toolset draws in every process, so a job's content
-address finds its outcome again. `run_batch` runs what the store does not have yet and puts each rollout there before
-anyone else hears of it. A failed rollout is kept for the record, and run again by the next resume: a failure is not a
-result. Everything else is derived from the store. `process` writes scored groups as they complete, `evaluate` writes
-numbers and samples; both write what there is when a budget is spent or something breaks, and then raise.
+`plan_jobs` is pure: the same batch gives the same jobs, seeds and toolset draws in every process, so a job's content
+address finds its outcome again. `run_batch` runs the jobs that have no score in the store. A failed rollout is stored
+too, and is run again when the run is resumed: a failure is not a result. All other files are derived from the store.
+`process` writes scored groups as they complete; `evaluate` writes numbers and samples. When a budget is spent or
+something breaks, both write what there is and then raise.
 
 A row of `groups.jsonl` is a `GroupRow`, a row of `samples.jsonl` a `SampleRow`. Groups are written in the order in
-which they complete; `index` is the task's place in the batch. `Task.answer` is in no row: it is what the agent must not
-know.
+which they complete; `index` is the position of the task in the batch. No row contains `Task.answer`, which the agent
+must not know.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from ludus import trajectory_page as page
 from ludus.agent import Policy
 from ludus.env import Env
 from ludus.errors import ConfigError, LudusError, StoreError, describe_error
-from ludus.rollout import Job, RunOptions, make_group, derive_seed, make_group_jobs
+from ludus.rollout import Job, RunOptions, derive_seed, make_group, make_group_jobs
 from ludus.runner import address_jobs, find_missing, run_stored
 from ludus.sandbox.pool import Pool
 from ludus.settings import Settings
@@ -44,7 +44,7 @@ SUMMARY = "summary.json"
 PAGE = "trajectories.html"
 
 SCHEMA = 1
-"""Of the rows below; raised when a field changes its meaning."""
+"""The version of the rows below. It is raised when a field changes its meaning."""
 
 
 class EnvSettings(Settings, frozen=True):
@@ -64,7 +64,7 @@ class EnvSettings(Settings, frozen=True):
 
 @dataclass(frozen=True)
 class Batch:
-    """Tasks, who acts on them and how often."""
+    """Tasks, the policy that acts on them, and how many rollouts each task gets."""
 
     env: Env
     tasks: tuple[Task, ...]
@@ -72,14 +72,14 @@ class Batch:
     group_size: int = 1
     seed: int = 0
     distribution: Distribution | None = None
-    """Draws the policy's toolsets anew for each group."""
+    """Draws the policy's toolsets for each group."""
     disabled: tuple[str, ...] = ()
     """Toolsets that no draw may contain."""
 
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """How far a batch is: what an earlier run had done is counted, what it cost is not."""
+    """The progress of a batch. Rollouts of an earlier run are counted; their cost is not."""
 
     total: int
     done: int
@@ -127,15 +127,15 @@ def load_tasks(env: Env, split: str, limit: int | None = None, ids: Sequence[str
 
 
 def read_tasks(env: Env, split: str) -> Iterator[Task]:
-    """The tasks of a split as the environment makes them, ids unchecked. Whatever goes wrong there is a ConfigError."""
+    """The tasks of a split as the environment makes them. Ids are not checked. Any error there is a ConfigError."""
     try:
         for task in env.tasks(split):
             if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]  # foreign code
-                raise ConfigError(f"env {env.name}: tasks() gives {type(task).__name__}, not Task")
+                raise ConfigError(f"env {env.name}: tasks() returns {type(task).__name__}, not Task")
             yield task
     except LudusError:
         raise
-    except Exception as error:  # an environment is foreign code, and its data is the user's to mend
+    except Exception as error:  # an environment is foreign code, and the user can fix its data
         raise ConfigError(
             f"env {env.name}: the tasks of split '{split}' cannot be loaded: {describe_error(error)}"
         ) from error
@@ -155,9 +155,9 @@ def _check_ids(env: Env, tasks: Iterable[Task]) -> None:
 
 
 def plan_jobs(batch: Batch) -> list[Job]:
-    """Every job of the batch, group after group."""
+    """All jobs of the batch, group after group."""
     if batch.group_size < 1:
-        raise ConfigError(f"group_size is {batch.group_size}; a group has at least one rollout")
+        raise ConfigError(f"env.group_size is {batch.group_size}; a group has at least one rollout: use 1 or more")
     return [
         job
         for task in batch.tasks
@@ -166,7 +166,7 @@ def plan_jobs(batch: Batch) -> list[Job]:
 
 
 def _draw_policy(batch: Batch, task: Task) -> Policy:
-    """The policy with the group's own draw of toolsets."""
+    """The policy with the toolsets that were drawn for the task's group."""
     if batch.distribution is None:
         return batch.policy
     registry = batch.policy.registry
@@ -253,12 +253,12 @@ class _Count:
 
 
 def read_groups(batch: Batch, run: RunDir) -> Iterator[Group]:
-    """The groups that have outcomes, in task order, from the store. A group that lacks some is partial."""
+    """Read the groups that have outcomes from the store, in task order. A group with missing outcomes is partial."""
     return (group for _, group in _make_plan(batch).read_groups(run))
 
 
 def group_outcomes(run: RunDir, size: int = 1) -> list[Group]:
-    """The groups of a run directory, for readers that have no batch: in the order in which they were begun."""
+    """Group the outcomes of a run directory without its batch, in the order in which the groups were begun."""
     members: dict[tuple[str, str], list[Rollout]] = {}
     for _, rollout in run.read_outcomes():
         members.setdefault((rollout.task.id, rollout.provenance.policy), []).append(rollout)
@@ -277,40 +277,40 @@ async def process(
     on_rollout: OnRollout | None = None,
     more: MoreFields = lambda group: {},
 ) -> ProcessReport:
-    """Run the batch; write scored groups as they complete, and at the end a page to look at them.
+    """Run the batch. Writes scored groups as they complete, and at the end a page that shows them.
 
     A group is complete when all its rollouts have ended. Groups that were begun but not completed are added at the
-    end, as partial. A resumed run writes the file anew from the store and goes on from there. `more` gives further
-    fields of a group's line.
+    end, as partial. A resumed run first rewrites the file from the store. `more` returns further fields for a group's
+    line.
     """
     plan = _make_plan(batch)
     places = {task.id: index for index, task in enumerate(batch.tasks)}
     missing = Counter(job.task.id for job in find_missing(plan.jobs, run).values())
 
-    def row(index: int) -> bytes:
-        return line(plan.read_group(run, index), index)
+    def read_line(index: int) -> bytes:
+        return encode_line(plan.read_group(run, index), index)
 
-    def line(group: Group, index: int) -> bytes:
+    def encode_line(group: Group, index: int) -> bytes:
         return to_json({**msgspec.structs.asdict(make_group_row(group, index)), **more(group)})
 
-    def landed(rollout: Rollout, progress: BatchProgress) -> None:
+    def on_stored(rollout: Rollout, progress: BatchProgress) -> None:
         id = rollout.task.id
         missing[id] -= 1
         if not missing[id]:
-            run.append(GROUPS, row(places[id]))
+            run.append(GROUPS, read_line(places[id]))
         if on_rollout is not None:
             on_rollout(rollout, progress)
 
     def finish() -> ProcessReport:
         for id, index in places.items():
             if missing[id] and (group := plan.read_group(run, index)).rollouts:
-                run.append(GROUPS, line(group, index))
+                run.append(GROUPS, encode_line(group, index))
         summary = summarize(group for _, group in plan.read_groups(run))
         _write_page(plan, run, summary)
         return ProcessReport(summary.overall.tasks, summary.partial, summary)
 
-    run.write(GROUPS, (row(index) + b"\n" for id, index in places.items() if not missing[id]))
-    running = _run(plan, pool, run, options, landed)
+    run.write(GROUPS, (read_line(index) + b"\n" for id, index in places.items() if not missing[id]))
+    running = _run(plan, pool, run, options, on_stored)
     return await _run_to_end(running, finish)
 
 
@@ -322,7 +322,7 @@ async def evaluate(
     *,
     on_rollout: OnRollout | None = None,
 ) -> RunSummary:
-    """Run the batch; write its numbers, every sample, and a page to look at them."""
+    """Run the batch. Writes its numbers, every sample, and a page that shows them."""
     plan = _make_plan(batch)
 
     def finish() -> RunSummary:
@@ -341,7 +341,7 @@ T = TypeVar("T")
 
 
 async def _run_to_end(running: Awaitable[None], finish: Callable[[], T]) -> T:
-    """Run to the end, whatever it is: a spent budget or a bug must not keep finished work from its files."""
+    """Run, then call `finish`, also after an error: finished work is written when a budget is spent or a bug occurs."""
     try:
         await running
     except StoreError:
@@ -375,7 +375,7 @@ class TaskRow(Struct, frozen=True):
 
 
 class RolloutRow(Struct, frozen=True, kw_only=True):
-    """One rollout. `score` and `failure` exclude each other; every field is always there."""
+    """One rollout. It has a `score` or a `failure`, not both. Every field is always present."""
 
     replicate: int
     score: JsonObject | None
@@ -383,9 +383,9 @@ class RolloutRow(Struct, frozen=True, kw_only=True):
     failure: Failure | None
     stop: str
     mode: str
-    """`tokens`: run with exact ids; `chat`: not, so it is no data for RL; `mixed`: in part; `empty`: without a turn."""
+    """`tokens`: recorded with exact ids; `chat`: without, so no data for RL; `mixed`: in part; `empty`: no turn."""
     messages: list[JsonObject]
-    """The conversation as OpenAI's chat format has it; thinking is in `reasoning_content`."""
+    """The conversation in OpenAI's chat format. Thinking is in `reasoning_content`."""
     tool_errors: tuple[ToolError, ...]
     turns: int
     usage: JsonObject
@@ -400,20 +400,20 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     index: int
     task: TaskRow
     size: int
-    """How many rollouts were asked for."""
+    """The number of rollouts that were requested."""
     partial: bool
-    """Fewer than that have a score."""
+    """Whether fewer than that have a score."""
     rollouts: list[RolloutRow]
 
 
 class SampleRow(RolloutRow, frozen=True, kw_only=True):
-    """One rollout on its own: a line of `samples.jsonl`."""
+    """One rollout and its task: a line of `samples.jsonl`."""
 
     schema: int = SCHEMA
     index: int
     task: TaskRow
     answer: str
-    """What the model said last."""
+    """The last text of the model."""
 
 
 def make_group_row(group: Group, index: int = 0) -> GroupRow:
@@ -429,7 +429,7 @@ def make_sample_rows(group: Group, index: int = 0) -> list[SampleRow]:
 
 
 def to_chat_message(message: Message) -> JsonObject:
-    """A message as OpenAI's chat format has it."""
+    """Convert a message to OpenAI's chat format."""
     chat: JsonObject = {"role": message.role, "content": message.content}
     if message.reasoning is not None:
         chat["reasoning_content"] = message.reasoning.text

@@ -1,9 +1,9 @@
-"""One life, and many at once.
+"""Run one rollout, or many at once.
 
-`run` shows a rollout's life in order: lease a slot, set it up, take turns, settle, carry the agent's files into a
-fresh slot, verify there, record. It never raises a `RolloutError`: it is the one place where such an error becomes a
-recorded `Failure`. `run_many` is the one place that fans out; limits on slots live in the pool, limits on requests in
-the model client, limits on money in the ledger.
+`run` shows the steps of a rollout in order: lease a slot, set it up, take turns, settle, copy the agent's files into a
+fresh slot, verify there, record. It never raises a `RolloutError`: it is the only place where such an error becomes a
+recorded `Failure`. `run_many` is the only place that runs rollouts side by side. The pool limits slots, the model
+client limits requests, and the ledger limits money.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from ludus import __version__
 from ludus.agent import Actor, Limits, Policy, Spill, ToolHandler, seed_sampling, take_turns
 from ludus.env import Env
 from ludus.errors import BudgetExhausted, RolloutError, SandboxError, SetupError, VerifierError, boundary
-from ludus.harness import Acted, Harness, act, resolve_path
+from ludus.harness import AgentResult, Harness, resolve_path, run_harness
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.agent_files import collect_files, copy_files
 from ludus.sandbox.archive import ArchiveTooLarge
@@ -32,7 +32,7 @@ from ludus.tools.toolsets import make_tools
 from ludus.types import Exit, Failure, Group, JsonObject, Message, Provenance, Rollout, Score, StopReason, Task, Turn
 
 RESULTS = "/tmp/ludus-results"
-"""Where in a slot the tool results lie that were too long to show."""
+"""The folder in a slot for tool results that are too long to show."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Job:
 
 @dataclass
 class _Trace:
-    """What has happened so far, kept outside the loop so that a failure loses none of it."""
+    """What has happened so far. It is kept outside the loop, so a failure loses none of it."""
 
     opening: tuple[Message, ...] = ()
     tools: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class _Trace:
 async def run(
     job: Job, env: Env, pool: Pool | None, *, attempt: int = 1, handler: ToolHandler | None = None
 ) -> Rollout:
-    """Run one rollout once. The result has a score, or a failure that names the boundary that broke."""
+    """Run one rollout once. The result has a score, or a failure that names the boundary that failed."""
     limits = job.policy.limits
     trace = _Trace()
     started = time.monotonic()
@@ -96,7 +96,7 @@ async def run(
             try:
                 async with open_judging_slot(env, job.task, box, pool, limits) as place:
                     return await _judge(env, acted, place, limits)
-            except ArchiveTooLarge as error:  # the agent's doing, and so a score
+            except ArchiveTooLarge as error:  # the agent made these files, so this is a score and not a failure
                 return msgspec.structs.replace(acted, score=Score.of(0.0, f"The files left behind: {error.strerror}"))
     except RolloutError as error:
         return record(StopReason.FAILED, error.as_failure())
@@ -114,7 +114,7 @@ async def _lease_slot(job: Job, env: Env, pool: Pool | None) -> AsyncGenerator[S
         raise SetupError(f"{who} needs a sandbox, but the run has no pool", retryable=False)
     with boundary(SetupError, f"{env.name}: the slot of task '{job.task.id}'"):
         spec = SandboxSpec() if env.sandbox is None else env.slot(job.task)
-    async with pool.lease(spec if harness is None else harness.slot(spec)) as box:
+    async with pool.lease(spec if harness is None else harness.extend_spec(spec)) as box:
         yield box
 
 
@@ -125,11 +125,13 @@ async def _set_up(env: Env, task: Task, box: Sandbox, limits: Limits) -> None:
 
 
 async def _place_skill(policy: Policy, box: Sandbox | None) -> None:
-    """Put the skill's file where the system text says it is."""
+    """Write the skill's file to the path that the system text names."""
     if policy.skill_file is None:
         return
     if box is None:
-        raise SetupError("agent.skill_as: the environment has no slot for the skill's file", retryable=False)
+        raise SetupError(
+            "agent.skill_as: the environment has no slot for the skill's file: use agent.skill_as text", retryable=False
+        )
     path, skill = policy.skill_file
     with boundary(SetupError, f"{path} could not be written"):
         await box.write(await resolve_path(path, box), skill.text.encode())
@@ -139,8 +141,12 @@ async def _place_skill(policy: Policy, box: Sandbox | None) -> None:
 async def open_judging_slot(
     env: Env, task: Task, box: Sandbox, pool: Pool | None, limits: Limits
 ) -> AsyncGenerator[Sandbox, None]:
-    """Where `verify` runs after an agent has acted in `box`: with its processes dead, and in a new slot with its files,
-    unless the environment wants the same one. Raises `TooLarge` when the files cannot be carried."""
+    """Open the slot where `verify` runs after an agent has acted in `box`. The agent's processes are dead. It is a new
+    slot with the agent's files, or the same slot if the environment asks for it.
+
+    Raises:
+        ArchiveTooLarge: the files are too large to be copied.
+    """
     await box.settle()
     if env.verify_in == "same" or pool is None:
         yield box
@@ -158,12 +164,12 @@ async def open_judging_slot(
         except ArchiveTooLarge:
             raise
         except (OSError, ValueError) as error:
-            raise SandboxError(f"the agent's files could not be carried into a fresh slot: {error}") from error
+            raise SandboxError(f"the agent's files could not be copied into a fresh slot: {error}") from error
         yield fresh
 
 
 def _prepare_opening(job: Job, env: Env, box: Sandbox | None) -> tuple[list[Tool], tuple[Message, ...]]:
-    """The tools and the conversation that the agent starts with."""
+    """The tools of the agent and the conversation before its first turn."""
     toolsets = env.toolsets if job.policy.toolsets is None else job.policy.toolsets
     with boundary(SetupError, f"{env.name}: tools and opening of task '{job.task.id}'"):
         own = make_own_tools(env, job.task, box)
@@ -183,29 +189,29 @@ def _prepare_opening(job: Job, env: Env, box: Sandbox | None) -> tuple[list[Tool
 
 
 def make_own_tools(env: Env, task: Task, box: Sandbox | None) -> tuple[Tool, ...]:
-    """The environment's own tools. Raises TypeError if what it gives is something else: it is foreign code."""
+    """The environment's own tools. Raises TypeError if they are of another type: an environment is foreign code."""
     own = tuple(env.tools(task, box))
     for each in own:
         if not isinstance(each, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"tools() gives {type(each).__name__}, not Tool: make one with @tool (and bind it)")
+            raise TypeError(f"tools() returns {type(each).__name__}, not Tool: make one with @tool (and bind it)")
     return own
 
 
 def make_opening(env: Env, task: Task) -> tuple[Message, ...]:
-    """What the environment opens the conversation with. Raises TypeError if what it gives is something else."""
+    """The environment's messages before the first turn. Raises TypeError if they are of another type."""
     opening = tuple(env.opening(task))
     for message in opening:
         if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"opening() gives {type(message).__name__}, not ludus.types.Message")
+            raise TypeError(f"opening() returns {type(message).__name__}, not ludus.types.Message")
         if not isinstance(message.content, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"opening() gives a message whose content is {type(message.content).__name__}, not text")
+            raise TypeError(f"opening() returns a message whose content is {type(message.content).__name__}, not text")
     return opening
 
 
 async def _take_turns(
     job: Job, tools: list[Tool], trace: _Trace, handler: ToolHandler | None, spill: Spill | None
 ) -> StopReason:
-    """Take turns until the agent or its time limit stops."""
+    """Take turns until the agent stops or its time is over."""
     clock = asyncio.timeout(job.policy.limits.rollout_seconds)
     try:
         async with clock:
@@ -217,7 +223,7 @@ async def _take_turns(
         if not clock.expired():
             raise
         return StopReason.TIMEOUT
-    # A loop that ends without a reason has come to a prompt that does not fit the context.
+    # A loop that ends without a reason has reached a prompt that does not fit the context.
     return (trace.turns[-1].stop if trace.turns else None) or StopReason.CONTEXT
 
 
@@ -237,7 +243,7 @@ async def _run_actor(job: Job, actor: Actor, trace: _Trace) -> StopReason:
 async def _run_harness(job: Job, harness: Harness, trace: _Trace, box: Sandbox) -> StopReason:
     """Let a command-line agent act in the slot."""
     policy = job.policy
-    acted = await act(
+    acted = await run_harness(
         harness,
         policy.model,
         trace.opening,
@@ -250,7 +256,7 @@ async def _run_harness(job: Job, harness: Harness, trace: _Trace, box: Sandbox) 
     return _keep_acted(acted, trace)
 
 
-def _keep_acted(acted: Acted, trace: _Trace) -> StopReason:
+def _keep_acted(acted: AgentResult, trace: _Trace) -> StopReason:
     """Put what an agent did on the trace, then raise its error if it has one."""
     trace.opening = acted.opening or trace.opening
     trace.tools, trace.turns, trace.exit, trace.details = acted.tools, list(acted.turns), acted.exit, acted.details
@@ -273,7 +279,7 @@ def _make_spill(box: Sandbox) -> Spill:
         path = f"{RESULTS}/{name}"
         try:
             await box.write(path, data)
-        except OSError:  # the slot's disk is full: the agent filled it, and gets the preview alone
+        except OSError:  # the agent filled the slot's disk: it gets the preview alone
             return ""
         return box.resolve(path)  # the agent's commands must find the file
 
@@ -311,7 +317,7 @@ def _read_versions() -> dict[str, str]:
 async def run_retrying(
     job: Job, env: Env, pool: Pool | None, *, retries: int = 2, handler: ToolHandler | None = None
 ) -> Rollout:
-    """Run one rollout, again with a fresh slot after a failure of the world, up to `retries` more times."""
+    """Run one rollout. After a failure that is not the agent's, run it again in a fresh slot, up to `retries` times."""
     rollout = await run(job, env, pool, handler=handler)
     for attempt in range(2, retries + 2):
         if rollout.failure is None or not rollout.failure.retryable:
@@ -389,6 +395,6 @@ def make_group(task: Task, rollouts: Iterable[Rollout], size: int) -> Group:
 
 
 def derive_seed(seed: int, task_id: str, replicate: int) -> int:
-    """A seed of its own for each rollout, the same in every process."""
+    """The seed of one rollout. It differs between rollouts and is the same in every process."""
     digest = hashlib.sha256(f"{seed}/{task_id}/{replicate}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

@@ -1,18 +1,18 @@
-"""The run directory: what a run leaves behind, and what a resumed run starts from.
+"""Stores of outcomes, and the run directory, which is one on disk.
 
-    <run>/config.json      what was asked, free of secrets
+    <run>/config.json      the settings, without secrets
           store.sqlite     every outcome, by content address: the truth
-          lock             held by the one process that may write; has its pid
+          lock             held by the one process that may write; contains its pid
           …                derived files (`groups.jsonl`, `summary.json`, …), which can be made again from the store
 
-An outcome's key says everything that decides it (environment, task, replicate, seed, policy), so resuming is running
-the same loop again: what is found is not run. `put` has committed when it returns; a process killed right after it
-loses nothing. A power cut may lose the last seconds, never the consistency of the store. A scored outcome is never
+The key of an outcome is the hash of everything that decides it (`ludus.runner.outcome_key`), so resuming is running the
+same loop again: what is found is not run. `put` has committed when it returns, so a process that is killed after it
+loses nothing. A power cut may lose the last seconds, but not the consistency of the store. A scored outcome is never
 changed; a failed one is replaced when the same job is run again.
 
-Whole files are replaced atomically, lines are appended whole, and a torn last line is ignored by readers and cut off by
-the next writer. Secrets given at opening are masked in every byte that is written. What is not promised: two machines
-sharing a network file system without working `flock`.
+Files are replaced atomically. Lines are appended whole; readers ignore an incomplete last line, and the next writer
+removes it. Secrets that are given at opening are masked in every byte that is written. Two machines that share a
+network file system without working `flock` are not supported.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ LOCK = "lock"
 
 REDACTED = b"[redacted]"
 MIN_SECRET = 8
-"""Shorter "secrets" are placeholders such as `EMPTY`, and masking them would riddle transcripts with holes."""
+"""Shorter "secrets" are placeholders such as `EMPTY`. Masking them would damage transcripts."""
 
 _APPLICATION = 0x4C756475
 _VERSION = 1
@@ -53,7 +53,7 @@ PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_VERSION};
 COMMIT;
 """
-# Two tables: bodies are appended in order whatever their keys are, and "which are done" reads none of them.
+# Two tables: bodies are appended in order whatever their keys are, and finding what is done reads no body.
 
 _ROLLOUT = msgspec.json.Decoder(Rollout)
 
@@ -122,7 +122,7 @@ class MemoryStore:
 
 
 class RunDir:
-    """One run directory, open. Made by `open` (to write, under the lock) or `read`; a context manager."""
+    """An open run directory, as a context manager. `open` opens it to write, with the lock; `read` opens it to read."""
 
     def __init__(self, path: Path, config: Mapping[str, Any], db: sqlite3.Connection, lock: int | None, mask: "_Mask"):
         self.path = path
@@ -142,13 +142,13 @@ class RunDir:
         ignore: frozenset[str] = frozenset(),
         secrets: Collection[str] = (),
     ) -> "RunDir":
-        """Start a run, or with `resume` go on with it (or start it, if there is none).
+        """Start a run. With `resume`, continue the run in the directory, or start one if there is none.
 
-        `config` must be free of secrets. On resume it must equal the earlier one, except below the dotted prefixes in
+        `config` must not contain secrets. On resume it must equal the earlier one, except below the dotted prefixes in
         `ignore`: settings that decide how fast or how far a run goes, not what comes out.
 
         Raises:
-            StoreError: the directory holds something else, another process writes to it, the config differs, or the
+            StoreError: the directory contains other files, another process writes to it, the config differs, or the
                 disk is full. The message says what to do.
         """
         mask = _Mask(secrets)
@@ -168,7 +168,7 @@ class RunDir:
 
     @classmethod
     def read(cls, path: Path) -> "RunDir":
-        """Open a run for reading only: without the lock, also while another process writes."""
+        """Open a run to read it, without the lock. Another process may write to it meanwhile."""
         if not (path / CONFIG).is_file():
             raise StoreError(f"{path} is not a run directory: it has no {CONFIG}")
         with _explain_errors(path):
@@ -177,12 +177,12 @@ class RunDir:
         return cls(path, config, db, None, _Mask(()))
 
     def close(self) -> None:
-        """Give back the lock and the files. Safe to call twice."""
+        """Release the lock and the files. It is safe to call it twice."""
         for fd in self._appending.values():
             os.close(fd)
         self._appending.clear()
         if self._lock is not None:
-            # A finished run is then one plain file that can be copied; a reader at this very moment only delays that.
+            # Then a finished run is one plain file that can be copied. A reader at this moment only delays that.
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("PRAGMA journal_mode = DELETE")
         self._db.close()
@@ -208,11 +208,11 @@ class RunDir:
         return None if row is None else self._decode(key, row[0])
 
     def put(self, key: str, rollout: Rollout) -> None:
-        """Keep an outcome; it is committed on return. A scored outcome stays as it is."""
+        """Store an outcome. It is committed on return. A scored outcome under the same key stays as it is."""
         self._put(key, rollout)
 
     def keep(self, key: str, rollout: Rollout) -> Rollout:
-        """Put an outcome, and return it as every later `get` will: masked, or the scored one that was there."""
+        """Put an outcome, and return it as every later `get` will: masked, or the scored one that was already there."""
         return self._decode(key, self._put(key, rollout))
 
     def _put(self, key: str, rollout: Rollout) -> bytes:
@@ -229,7 +229,7 @@ class RunDir:
             return self._put_again(key, body, score)
 
     def _put_again(self, key: str, body: bytes, score: float | None) -> bytes:
-        """What is kept under a key that has an outcome already."""
+        """Put an outcome under a key that has one already. Returns what is stored under it afterwards."""
         with self._db as db:
             before, row = db.execute("SELECT score, rollout FROM outcomes WHERE key = ?", (key,)).fetchone()
             if before is not None:
@@ -271,8 +271,8 @@ class RunDir:
         return None if row is None else row[0]
 
     def put_record(self, key: str, kind: str, body: bytes) -> bytes:
-        """Keep whatever else a loop must find again; committed on return. Returns what is kept: the first under a key
-        stays, and secrets are masked in it."""
+        """Store any other value that a loop must find again. It is committed on return. Returns what is stored, with
+        secrets masked: the first record under a key stays."""
         self._check_writable()
         with _explain_errors(self.path), self._db as db:
             row = (key, kind, self._mask(body))
@@ -280,14 +280,14 @@ class RunDir:
             return db.execute("SELECT body FROM records WHERE key = ?", (key,)).fetchone()[0]
 
     def read_records(self, kind: str) -> Iterator[tuple[str, bytes]]:
-        """Every record of a kind with its key, in the order in which they were kept."""
+        """Every record of a kind with its key, in the order in which they were stored."""
         with _explain_errors(self.path):
             yield from self._db.execute("SELECT key, body FROM records WHERE kind = ? ORDER BY id", (kind,))
 
     # ---- derived files --------------------------------------------------------------------------------------------
 
     def write(self, name: str, data: bytes | Iterable[bytes]) -> Path:
-        """Replace a file as a whole: readers see the old one or the new one. Chunks must be whole records."""
+        """Replace a file atomically: readers see the old one or the new one. Chunks must be whole records."""
         self._check_writable()
         path = self._resolve_inside(name)
         with _explain_errors(self.path):
@@ -297,10 +297,10 @@ class RunDir:
         return path
 
     def append(self, name: str, line: bytes) -> None:
-        """Add one line, without its newline; a torn line at the end is cut off first."""
+        """Append one line, given without its newline. An incomplete line at the end is removed first."""
         self._check_writable()
         if b"\n" in line:
-            raise ValueError("append: a line has no newline in it")
+            raise ValueError("append: the line contains a newline; pass one line without it")
         with _explain_errors(self.path):
             fd = self._appending.get(name)
             if fd is None:
@@ -310,7 +310,7 @@ class RunDir:
             _write_all(fd, self._mask(line) + b"\n")
 
     def repair(self, name: str) -> int:
-        """Cut off a torn last line; returns how many bytes that were."""
+        """Remove an incomplete last line. Returns its length in bytes."""
         self._check_writable()
         path = self._resolve_inside(name)
         if not path.exists():
@@ -322,7 +322,7 @@ class RunDir:
         return size - whole
 
     def read_lines(self, name: str) -> Iterator[bytes]:
-        """The whole lines of a file, without newlines. A torn last one is left out; no file has no lines."""
+        """The complete lines of a file, without newlines. A file that does not exist has no lines."""
         path = self._resolve_inside(name)
         if not path.exists():
             return
@@ -345,7 +345,7 @@ class RunDir:
 def _encode(rollout: Rollout) -> bytes:
     try:
         return to_json(rollout)
-    except UnicodeEncodeError:  # a tool gave back half a surrogate pair: not a reason to lose the rollout
+    except UnicodeEncodeError:  # a tool returned half a surrogate pair: this must not lose the rollout
         plain = msgspec.to_builtins(rollout, enc_hook=_convert_mapping)
         return json.dumps(plain, ensure_ascii=False).encode(errors="replace")
 
@@ -354,7 +354,7 @@ def _encode(rollout: Rollout) -> bytes:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """A folder with other things in it is not ours to write to: not even a lock."""
+    """Refuse a folder with other files in it. Nothing is written there, not even a lock."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -367,7 +367,7 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _acquire_lock(path: Path) -> int:
-    """The lock, as an open file: it is let go when the process ends, however it ends."""
+    """Take the lock. It is an open file, so it is released when the process ends for any reason."""
     fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -384,7 +384,7 @@ def _acquire_lock(path: Path) -> int:
 
 def _check_resume(path: Path, new: Mapping[str, Any], resume: bool, ignore: frozenset[str]) -> None:
     if not resume:
-        raise StoreError(f"{path} already holds a run: go on with it with --resume, or name another --out")
+        raise StoreError(f"{path} already holds a run: continue it with --resume, or name another --out")
     old, now = _flatten(_read_config(path)), _flatten(new)
     changed = [
         f"  {key}: {_format_value(old, key)} → {_format_value(now, key)}"
@@ -445,7 +445,7 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         if not error.sqlite_errorname.startswith("SQLITE_READONLY"):
             raise
-    return _open_reader(path, "rw")  # a writer was killed half way through a change, and undoing it takes writing
+    return _open_reader(path, "rw")  # a writer was killed during a change, and undoing the change writes to the file
 
 
 def _open_reader(path: Path, mode: str) -> sqlite3.Connection:
@@ -461,7 +461,7 @@ def _open_reader(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _is_empty(db: sqlite3.Connection) -> bool:
-    """Just made, perhaps by a process that was killed before it made the tables."""
+    """Whether the database has no tables: it was just made, or a process was killed before it made them."""
     return db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
 
 
@@ -469,7 +469,7 @@ def _check_format(db: sqlite3.Connection, path: Path) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION:
-        raise StoreError(f"{path / STORE} is some other program's database: name another --out")
+        raise StoreError(f"{path / STORE} is the database of another program: name another --out")
     if version != _VERSION:
         raise StoreError(
             f"{path / STORE} has format {version}, this Ludus reads {_VERSION}: use the Ludus that wrote it"
@@ -481,7 +481,9 @@ def _check_format(db: sqlite3.Connection, path: Path) -> None:
 
 def _replace_file(path: Path, chunks: Iterable[bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")  # one writer, so one name: what a kill leaves is overwritten
+    temporary = path.with_name(
+        f".{path.name}.tmp"
+    )  # there is one writer, so one name is enough: a file left by a killed process is overwritten
     try:
         with temporary.open("wb") as file:
             for chunk in chunks:
@@ -500,7 +502,7 @@ def _replace_file(path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    """All of it, or an error and the file as it was, except for a torn line if even that fails."""
+    """Write all of the data. On an error the file is restored; if that fails too, an incomplete line remains."""
     start = os.fstat(fd).st_size
     view = memoryview(data)
     try:
@@ -529,10 +531,10 @@ _RESERVED = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]")
 
 
 def make_safe_name(id: str) -> str:
-    """A file name for any id: different ids have different names, also where case is ignored.
+    """Make a file name from any id. Different ids have different names, also on file systems that ignore case.
 
-    A short id of lower-case letters, digits, `-` and `_` is its own name. Any other becomes what is readable of it
-    and a hash, joined by `~`, which no plain name has.
+    A short id of lower-case letters, digits, `-` and `_` is its own name. Any other id becomes its readable part and a
+    hash, joined by `~`, which no plain name contains.
     """
     if _PLAIN.fullmatch(id) and not _RESERVED.fullmatch(id):
         return id
@@ -542,7 +544,7 @@ def make_safe_name(id: str) -> str:
 
 
 class _Mask:
-    """Replaces secrets in bytes, as they are and as they look inside JSON text."""
+    """Replaces secrets in bytes, both plain and as they are escaped inside JSON text."""
 
     def __init__(self, secrets: Collection[str]) -> None:
         spellings = {s for secret in secrets if len(secret) >= MIN_SECRET for s in _list_spellings(secret)}
@@ -556,20 +558,21 @@ class _Mask:
 
 
 def _list_spellings(secret: str) -> set[str]:
-    """Tool arguments are JSON text inside JSON, so a secret with a quote or an umlaut may be escaped twice."""
+    """The ways a secret may be written. Tool arguments are JSON text inside JSON, so a quote or an umlaut in it may be
+    escaped twice."""
 
-    def escaped(texts: set[str]) -> set[str]:
+    def escape(texts: set[str]) -> set[str]:
         return {json.dumps(text, ensure_ascii=ascii)[1:-1] for text in texts for ascii in (True, False)}
 
-    once = escaped({secret})
-    return {secret} | once | escaped(once)
+    once = escape({secret})
+    return {secret} | once | escape(once)
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------
 
 
 class _explain_errors:  # a class and not a generator, because it is entered for every outcome
-    """Say what to do about an error of the disk or the database."""
+    """Raises errors of the disk or the database as a `StoreError` that says what to do."""
 
     __slots__ = ("_path",)
 
@@ -596,11 +599,11 @@ def _explain_sqlite(path: Path, error: sqlite3.Error) -> str:
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error):
         return f"{store} is damaged or not a Ludus store ({error}): put back a copy, or start again with another --out"
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return f"{store} is held by another process ({error}): close whatever has it open, then --resume"
+        return f"{store} is in use by another process ({error}): close the program that has it open, then --resume"
     if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
         return f"{store} cannot be opened ({error}): check the permissions of the folder"
     return f"{store} cannot be used ({error}): check the disk and its quota, then --resume"
 
 
 def _describe_full_disk(path: Path) -> str:
-    return f"disk full while writing {path}: everything finished so far is kept; free space and --resume"
+    return f"disk full while writing {path}: all finished work is kept; free some space, then --resume"

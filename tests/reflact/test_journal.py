@@ -65,7 +65,11 @@ def test_an_outcome_is_counted_once_also_if_it_was_counted_in_an_earlier_record(
 
 def test_events_are_in_order_of_their_place():
     journal = Journal()
-    events = [UnusableReply("merge", "1", "", 1), UnusableReply("analyst", "2", "", 1), UnusableReply("analyst", "1", "", 1)]
+    events = [
+        UnusableReply("merge", "1", "", 1),
+        UnusableReply("analyst", "2", "", 1),
+        UnusableReply("analyst", "1", "", 1),
+    ]
     for event in events:
         journal.note(event)
     assert journal.list_events() == (events[2], events[1], events[0])

@@ -34,11 +34,11 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from ludus.compat.skillopt.config_file import defaults, load_adapter, parameters
+from ludus.compat.skillopt.config_file import list_defaults, load_adapter, list_parameters
 from ludus.config.reading import is_tree
 from ludus.env import Env
 from ludus.errors import ConfigError, ModelError, VerifierError, boundary
-from ludus.harness import Acted
+from ludus.harness import AgentResult
 from ludus.reflact.items import FORMS, Document, Item, Suggestion, credit_item
 from ludus.reflact.measure import is_success
 from ludus.reflact.proposers import Proposer, View
@@ -91,8 +91,8 @@ class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
     def live(self) -> EnvAdapter:
         """The adapter, made and set up."""
         kind = load_adapter(self.adapter)
-        takes = parameters(kind)
-        told = {**defaults(), **self.settings, "out_root": self.folder}
+        takes = list_parameters(kind)
+        told = {**list_defaults(), **self.settings, "out_root": self.folder}
         made_with = self.settings if takes is None else {key: told[key] for key in takes if key in self.settings}
         with _explain_errors(self.adapter):
             adapter: EnvAdapter = kind(**made_with)
@@ -191,7 +191,7 @@ class AdapterActor:
     def name(self) -> str:
         return f"{self._env.adapter}/{self._env.settings.get('target_model', '')}".rstrip("/")
 
-    async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> Acted:
+    async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> AgentResult:
         item = self._items[task.split, task.id]
         skill = opening[0].content if opening and opening[0].role == "system" else ""
         loop, started = asyncio.get_running_loop(), time.monotonic()
@@ -204,7 +204,7 @@ class AdapterActor:
         completion = Completion(Message("assistant", format_conversation(talk)), model=self.name)
         turn = Turn(completion, stop=StopReason.FINISHED, seconds=time.monotonic() - started)
         details = {"row": row, "conversation": talk}
-        return Acted((), (), (turn,), StopReason.FINISHED, exit=None, error=None, details=details)
+        return AgentResult((), (), (turn,), StopReason.FINISHED, exit=None, error=None, details=details)
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

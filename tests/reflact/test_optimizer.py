@@ -11,12 +11,14 @@ import pytest
 from msgspec import Meta, Struct
 
 from ludus.errors import ModelError
+from ludus.models import Model, anthropic, openai
+from ludus.models.ledger import Ledger, MeteredModel
 from ludus.models.scripted import ScriptedModel, say
 from ludus.reflact.journal import Journal
 from ludus.reflact.optimizer import CALLS, CallRecord, Optimizer
-from ludus.reflact.prompt_templates import Prompts
+from ludus.reflact.prompt_templates import Prompts, find_fields
 from ludus.reflact.records import UnusableReply
-from ludus.store import MemoryStore, RunDir, Store
+from ludus.store import MemoryStore, RunDir
 from ludus.types import Completion, Finish, Message, Sampling, ToolSpec
 
 
@@ -28,21 +30,22 @@ class Answer(Struct, frozen=True):
 VALUES = {"notes": "- a", "count": "1"}
 
 
-class Asked:
+class ScriptedOptimizer:
     """An optimizer whose model plays `replies` in order, whatever it is asked."""
 
-    def __init__(self, *replies: Any, store: Store | None = None, tries: int = 3) -> None:
+    def __init__(self, *replies: Any, store: Any = None, tries: int = 3, ledger: Ledger | None = None) -> None:
         self.replies = list(replies)
-        self.heard: list[tuple[Message, ...]] = []
+        self.requests: list[tuple[Message, ...]] = []
         self.sampled: list[Sampling] = []
         self.journal = Journal()
         self.store = store or MemoryStore()
-        self.optimizer = Optimizer(
-            ScriptedModel(self._play, name="m"), Prompts.load(), self.store, self.journal, tries=tries, reply_tokens=99
-        )
+        model: Model = ScriptedModel(self._play, name="m")
+        if ledger is not None:
+            model = MeteredModel(model, ledger, "optimizer")
+        self.optimizer = Optimizer(model, Prompts.load(), self.store, self.journal, tries=tries, reply_tokens=99)
 
     def _play(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Any:
-        self.heard.append(tuple(messages))
+        self.requests.append(tuple(messages))
         self.sampled.append(sampling)
         reply = self.replies.pop(0)
         if isinstance(reply, Exception):
@@ -59,64 +62,64 @@ class Asked:
 
 
 def test_a_good_reply_is_read_whatever_stands_around_it():
-    asked = Asked('Well:\n```json\n{"number": "7", "words": null, "extra": 1}\n```')
-    assert asked.ask() == Answer(7)
-    (system, user) = asked.heard[0]
+    scripted = ScriptedOptimizer('Well:\n```json\n{"number": "7", "words": null, "extra": 1}\n```')
+    assert scripted.ask() == Answer(7)
+    (system, user) = scripted.requests[0]
     assert (system.role, user.role) == ("system", "user")
-    assert asked.journal.sum_costs()[0].calls == 1
+    assert scripted.journal.sum_costs()[0].calls == 1
 
 
 def test_a_bad_reply_is_sent_back_with_what_is_wrong_with_it():
-    asked = Asked({"number": "many"}, "I think it is 7.", {"number": 7})
-    assert asked.ask() == Answer(7)
-    second, third = asked.heard[1], asked.heard[2]
+    scripted = ScriptedOptimizer({"number": "many"}, "I think it is 7.", {"number": 7})
+    assert scripted.ask() == Answer(7)
+    second, third = scripted.requests[1], scripted.requests[2]
     assert [message.role for message in second] == ["system", "user", "assistant", "user"]
     assert second[2].content == '{"number": "many"}'
     assert "Expected `int`" in second[3].content
     assert "$.number" in second[3].content
     assert "no JSON object" in third[3].content
     assert len(third) == 4  # only the last bad reply is shown again
-    assert asked.journal.list_events() == ()
+    assert scripted.journal.list_events() == ()
 
 
 def test_a_reply_that_stays_bad_is_a_recorded_event_and_not_a_crash():
-    asked = Asked({"number": -1}, {"number": -1}, {"number": -2})
-    result = asked.ask()
+    scripted = ScriptedOptimizer({"number": -1}, {"number": -1}, {"number": -2})
+    result = scripted.ask()
     assert isinstance(result, UnusableReply)
     assert (result.stage, result.place, result.tries, result.consequence) == ("s", "1", 3, "nothing was done")
     assert "number" in result.problem
-    assert asked.journal.list_events() == (result,)
-    assert asked.journal.sum_costs()[0].calls == 3
+    assert scripted.journal.list_events() == (result,)
+    assert scripted.journal.sum_costs()[0].calls == 3
 
 
 def test_a_reply_of_the_right_type_can_still_be_refused():
-    asked = Asked({"number": 1}, {"number": 2})
-    assert asked.ask(check=lambda reply: "" if reply.number == 2 else "it is not 2") == Answer(2)
-    assert "it is not 2" in asked.heard[1][3].content
+    scripted = ScriptedOptimizer({"number": 1}, {"number": 2})
+    assert scripted.ask(check=lambda reply: "" if reply.number == 2 else "it is not 2") == Answer(2)
+    assert "it is not 2" in scripted.requests[1][3].content
 
 
 def test_a_reply_that_was_cut_off_or_withheld_is_not_read():
     cut = Completion(say('{"number": 1}'), Finish.LENGTH)
     withheld = Completion(say(""), Finish.FILTER)
-    asked = Asked(cut, withheld, {"number": 3})
-    assert asked.ask() == Answer(3)
-    assert "cut off" in asked.heard[1][3].content
-    assert "content filter" in asked.heard[2][3].content
+    scripted = ScriptedOptimizer(cut, withheld, {"number": 3})
+    assert scripted.ask() == Answer(3)
+    assert "cut off" in scripted.requests[1][3].content
+    assert "content filter" in scripted.requests[2][3].content
 
 
 def test_claims_about_where_an_item_comes_from_are_dropped():
-    asked = Asked({"number": 1, "support": "a lot", "evidence": "I saw it", "source": 5, "level": "top"})
-    assert asked.ask() == Answer(1)
+    scripted = ScriptedOptimizer({"number": 1, "support": "a lot", "evidence": "I saw it", "source": 5, "level": "top"})
+    assert scripted.ask() == Answer(1)
 
 
 def test_a_reply_is_found_again_and_not_asked_for(tmp_path: Path):
     with RunDir.open(tmp_path / "run", {}) as run:
-        first = Asked({"number": "x"}, {"number": 1}, store=run)
+        first = ScriptedOptimizer({"number": "x"}, {"number": 1}, store=run)
         assert first.ask() == Answer(1)
     with RunDir.open(tmp_path / "run", {}, resume=True) as run:
-        again = Asked(store=run)
+        again = ScriptedOptimizer(store=run)
         assert again.ask() == Answer(1)
-        assert again.heard == []
+        assert again.requests == []
         assert again.journal.sum_costs() == first.journal.sum_costs()
         kept = [msgspec.json.decode(body, type=CallRecord) for _, body in run.read_records(CALLS)]
     assert [(c.stage, c.place, c.attempt, c.prompt, c.model) for c in kept] == [
@@ -124,39 +127,63 @@ def test_a_reply_is_found_again_and_not_asked_for(tmp_path: Path):
         ("s", "1", 2, "consolidate", "m"),
     ]
     assert kept[0].prompt_hash == Prompts.load().get_hash("consolidate")
-    assert kept[1].messages == first.heard[1]
+    assert kept[1].messages == first.requests[1]
     assert kept[0].sampling.max_tokens == 99
 
 
 def test_another_place_and_another_try_draw_with_another_seed():
-    asked = Asked({}, {"number": 1}, {"number": 2})
-    asked.ask()
-    asked.ask("2")
-    assert len({sampling.seed for sampling in asked.sampled}) == 3
+    scripted = ScriptedOptimizer({}, {"number": 1}, {"number": 2})
+    scripted.ask()
+    scripted.ask("2")
+    assert len({sampling.seed for sampling in scripted.sampled}) == 3
 
 
 def test_secrets_are_masked_in_what_is_kept(tmp_path: Path):
     with RunDir.open(tmp_path / "run", {}, secrets=["hunter2-hunter2"]) as run:
-        asked = Asked({"number": 1, "words": ["hunter2-hunter2"]}, store=run)
-        assert asked.ask() == Answer(1, ("[redacted]",))  # the same now as it will be after a resume
+        scripted = ScriptedOptimizer({"number": 1, "words": ["hunter2-hunter2"]}, store=run)
+        assert scripted.ask() == Answer(1, ("[redacted]",))  # the same now as it will be after a resume
 
 
 def test_a_server_that_is_down_stops_the_run():
     for error in (ModelError("down"), ModelError("no such key", retryable=False)):
         with pytest.raises(ModelError):
-            Asked(error).ask()
+            ScriptedOptimizer(error).ask()
     with pytest.raises(ModelError, match="down"):
-        asked = Asked({"number": 1}, ModelError("down"))
-        asked.ask()
-        asked.ask("2")
+        scripted = ScriptedOptimizer({"number": 1}, ModelError("down"))
+        scripted.ask()
+        scripted.ask("2")
 
 
 def test_a_server_that_refuses_one_conversation_makes_that_reply_unusable():
-    asked = Asked({"number": 1}, ModelError("content filter", retryable=False))
-    asked.ask()
-    result = asked.ask("2")
+    scripted = ScriptedOptimizer({"number": 1}, ModelError("content filter", retryable=False))
+    scripted.ask()
+    result = scripted.ask("2")
     assert isinstance(result, UnusableReply)
     assert "refused it: content filter" in result.problem
+
+
+@pytest.mark.parametrize("prompt", ["analyst_failure", "merge_final", "rank", "consolidate"])
+def test_the_model_gets_the_stage_of_a_request_and_the_store_does_not(prompt: str):
+    scripted = ScriptedOptimizer({"number": 1})
+    values = dict.fromkeys(find_fields(Prompts.load().get_text(prompt)), "x")
+    asyncio.run(scripted.optimizer.ask(prompt, values, Answer, stage="s", place="1", otherwise=""))
+    (sampling,) = scripted.sampled
+    assert sampling.stage == prompt
+    ((_, body),) = scripted.store.read_records(CALLS)
+    record = msgspec.json.decode(body, type=CallRecord)
+    assert type(record.sampling) is Sampling and record.sampling.stage == ""
+    assert "stage" not in msgspec.json.decode(body)["sampling"]
+    assert Sampling().stage == ""
+
+
+def test_a_stage_passes_the_ledger_and_is_in_no_request_to_a_server():
+    scripted = ScriptedOptimizer({"number": 1}, ledger=Ledger())
+    scripted.ask()
+    (sampling,), (messages,) = scripted.sampled, scripted.requests
+    assert sampling.stage == "consolidate"
+    for dialect in (openai, anthropic):
+        body = dialect.build_request(messages, (), sampling, "m")
+        assert b'"stage"' not in body and b'"consolidate"' not in body
 
 
 def test_requests_are_limited():

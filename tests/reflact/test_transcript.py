@@ -1,41 +1,30 @@
-"""Rollouts in words, within a budget."""
+"""Transcripts: rollouts as text, within a budget."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.build import make_rollout, make_task, make_turn
 
 from ludus.reflact.transcript import fit_texts, render_heading, render_transcript, shorten
 from ludus.types import (
     Call,
-    Completion,
-    Message,
-    Provenance,
-    Reasoning,
     Rollout,
     Score,
-    StopReason,
-    Task,
     ToolResult,
-    Turn,
 )
 
 
-def rollout(answer: object = "42", feedback: str = "off by one", text: str = "It is 41.") -> Rollout:
+def make_failure(answer: object = "42", feedback: str = "off by one", text: str = "It is 41.") -> Rollout:
     call = Call("c", "add", '{"a": 1}')
-    thought = Message("assistant", "", (call,), reasoning=Reasoning("Let me add.", "think"))
-    return Rollout(
-        task=Task(id="t1", prompt="What is it?", kind="sums", answer=answer),
-        provenance=Provenance(policy="p", model="m"),
-        turns=(
-            Turn(Completion(thought), (ToolResult(call, "41"),)),
-            Turn(Completion(Message("assistant", text)), stop=StopReason.FINISHED),
-        ),
-        stop=StopReason.FINISHED,
-        score=Score(0.5, False, 0.5, feedback),
+    return make_rollout(
+        Score(0.5, False, 0.5, feedback),
+        make_turn("", ToolResult(call, "41"), thinking="Let me add."),
+        text,
+        task=make_task("t1", "What is it?", kind="sums", answer=answer),
     )
 
 
 def test_a_transcript_tells_the_task_the_verdict_and_every_turn():
-    assert render_transcript(rollout(), reference=True, title="Rollout 1").splitlines() == [
+    assert render_transcript(make_failure(), reference=True, title="Rollout 1").splitlines() == [
         "### Rollout 1",
         "Task: What is it?",
         "Type: sums",
@@ -50,9 +39,9 @@ def test_a_transcript_tells_the_task_the_verdict_and_every_turn():
 
 
 def test_the_reference_is_shown_only_on_request():
-    assert "42" not in render_transcript(rollout(), reference=False)
-    assert '{"n":[42]}' in render_heading(rollout({"n": [42]}), reference=True)
-    assert "verifier" not in render_heading(rollout(None), reference=True)
+    assert "42" not in render_transcript(make_failure(), reference=False)
+    assert '{"n":[42]}' in render_heading(make_failure({"n": [42]}), reference=True)
+    assert "verifier" not in render_heading(make_failure(None), reference=True)
 
 
 def test_a_text_that_is_too_long_keeps_its_ends_and_says_what_is_missing():

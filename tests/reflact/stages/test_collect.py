@@ -1,80 +1,21 @@
-"""Parts of a run that do not need each other run side by side. Where they would not, these tests wait until a time
-limit ends them: every rollout waits for the others that should be under way."""
+"""Stages 1 and 2: the batches of a step run together, and a proposer gets rollouts in the order of the plan."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
-from ludus.reflact.journal import Journal
-from ludus.reflact.measure import Runner
-from ludus.reflact.proposers import View
-from ludus.reflact.splits import FinishedSkills
-from ludus.reflact.stages import evaluate
-from ludus.reflact.stages.slow_update import compare_skills
+from tests.reflact_kit import make_run, make_waiting_agent, run_within_limit
+
+from ludus.reflact.journal import Clock
+from ludus.reflact.proposers import Proposer, View
+from ludus.reflact.records import MeasuredSkill, Reflection, RunState
+from ludus.reflact.splits import TrainBatch
+from ludus.reflact.stages.collect import roll_and_reflect
 from ludus.reflact.train_settings import SlowUpdate, TrainSettings
-from ludus.rollout import RunOptions
 from ludus.skill import Skill
-from ludus.store import MemoryStore
-from ludus.types import Message
-
-T = TypeVar("T")
-
-
-def meeting(world: SimpleNamespace, size: int) -> Any:
-    """An agent whose rollouts wait until `size` of them are under way."""
-    here: list[int] = []
-    everyone = asyncio.Event()
-
-    async def agent(messages: Sequence[Message], *rest: Any) -> Message:
-        here.append(1)
-        if len(here) == size:
-            everyone.set()
-        await everyone.wait()
-        return world.agent(messages, *rest)
-
-    return agent
-
-
-def runner(world: SimpleNamespace, size: int) -> Runner:
-    policy = world.policy(script=meeting(world, size))
-    return Runner(world.Env(), policy, None, MemoryStore(), Journal(), RunOptions(concurrency=64))
-
-
-def within_limit(work: Awaitable[T]) -> T:
-    async def go() -> T:
-        async with asyncio.timeout(120):
-            return await work
-
-    return asyncio.run(go())
-
-
-def test_both_skills_of_the_slow_update_are_rolled_out_together(world: SimpleNamespace):
-    settings = TrainSettings(slow=SlowUpdate(samples=4))
-    view = View(settings, Skill("Obey RULE-1."), 2, 4, "", "", "", None)
-
-    async def go() -> None:
-        pairs = await compare_skills(runner(world, 8), view, Skill("Obey RULE-0."), world.tasks("train", 6))
-        assert len(pairs) == 4
-
-    within_limit(go())
-
-
-def test_several_skills_are_measured_together(world: SimpleNamespace):
-    async def go() -> None:
-        measures = await runner(world, 6).measure([Skill("a"), Skill("b")], world.tasks("selection", 3), "x", seed=1)
-        assert len(measures) == 2
-
-    within_limit(go())
-
-
-def test_the_three_tests_at_the_end_run_together(world: SimpleNamespace):
-    async def go() -> None:
-        run: Any = SimpleNamespace(settings=TrainSettings(), splits=world.splits(), runner=runner(world, 18))
-        found = await evaluate.run_test(run, FinishedSkills(Skill("a"), Skill("b"), Skill("c")))
-        assert len(found) == 3
-
-    within_limit(go())
+from ludus.types import Message, Rollout
 
 
 def test_the_batches_of_a_step_run_together(world: SimpleNamespace):
@@ -82,7 +23,7 @@ def test_the_batches_of_a_step_run_together(world: SimpleNamespace):
     settings = TrainSettings(
         epochs=1, batch_size=2, accumulation=3, slow=SlowUpdate(enabled=False), memory=False, test=False
     )
-    waiting = meeting(world, 6)
+    waiting = make_waiting_agent(world, 6)
 
     async def agent(messages: Sequence[Message], *rest: Any) -> Message:
         train = messages[-1].content.startswith("train")
@@ -90,3 +31,50 @@ def test_the_batches_of_a_step_run_together(world: SimpleNamespace):
 
     records = world.run(settings=settings, policy=world.policy(script=agent))
     assert len(records[1].batches) == 3
+
+
+class Watcher(Proposer):
+    """Keeps what it gets, and when."""
+
+    name = "watcher"
+
+    def __init__(self) -> None:
+        self.tasks: dict[int, list[str]] = {}
+
+    async def reflect(self, view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> tuple[Reflection, ...]:
+        async for rollout in rollouts:
+            self.tasks.setdefault(batch, []).append(rollout.task.id)
+        return (Reflection("failure", tuple(self.tasks[batch])),)
+
+
+def test_a_proposer_gets_each_batch_in_the_order_of_the_plan_whatever_ends_first(world: SimpleNamespace):
+    """Rollouts end in reverse order here."""
+    tasks = world.tasks("train", 6)
+    batches = [TrainBatch(1, tasks[:4]), TrainBatch(2, tasks[4:])]
+    started: list[str] = []
+    gates = {task.prompt: asyncio.Event() for task in tasks}
+
+    async def agent(messages: Sequence[Message], *rest: Any) -> Message:
+        question = messages[-1].content
+        started.append(question)
+        if len(started) == len(tasks):
+            gates[tasks[-1].prompt].set()
+        await gates[question].wait()
+        place = [task.prompt for task in tasks].index(question)
+        if place:
+            gates[tasks[place - 1].prompt].set()
+        return world.agent(messages, *rest)
+
+    watcher = Watcher()
+    run = make_run(world, proposer=watcher)
+    run = dataclasses.replace(run, runner=dataclasses.replace(run.runner, policy=world.policy(script=agent)))
+    start = MeasuredSkill(Skill("# Skill\n"), "initial_skill")
+    view = run.make_view(RunState(initial=start, current=start, best=start), 1)
+
+    async def collect() -> tuple[list[list[Rollout]], list[Reflection]]:
+        return await roll_and_reflect(run, view, batches, Clock(run.journal, 1, 1))
+
+    rollouts, reflections = run_within_limit(collect())
+    wanted = [[task.id for task in batch.tasks] for batch in batches]
+    assert [[rollout.task.id for rollout in part] for part in rollouts] == wanted
+    assert [list(reflection.tasks) for reflection in reflections] == wanted

@@ -1,0 +1,44 @@
+"""The base class of proposers: its defaults need no model."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from tests.reflact_kit import ScriptedView, stream
+
+from ludus.reflact.items import Item, credit_item
+from ludus.reflact.proposers import Proposer
+from ludus.reflact.records import Reflection
+from ludus.skill import Edit
+
+
+class Silent(Proposer):
+    name = "silent"
+    version = "7"
+
+
+def test_without_a_model_the_items_with_most_support_are_selected(world: SimpleNamespace):
+    items = [
+        credit_item(Edit("append", str(n)), "failure", map(str, range(support))) for n, support in enumerate([1, 3, 2])
+    ]
+    assert asyncio.run(Proposer().select(ScriptedView(world).view, items, 2)) == (1, 2)
+
+
+def test_equal_items_are_merged_with_the_evidence_of_all_and_those_from_failures_come_first(world: SimpleNamespace):
+    def reflect(source: str, task: str, *contents: str) -> Reflection:
+        items: list[Item] = [credit_item(Edit("append", text), source, [task]) for text in contents]  # type: ignore[arg-type]
+        return Reflection(source, (task,), tuple(items))  # type: ignore[arg-type]
+
+    reflections = [reflect("success", "s", "x", "z"), reflect("failure", "a", "y"), reflect("failure", "b", "x")]
+    items = asyncio.run(Proposer().aggregate(ScriptedView(world).view, reflections))
+    assert [(item.content, item.source, item.evidence) for item in items if isinstance(item, Edit)] == [
+        ("y", "failure", ("a",)),
+        ("x", "mixed", ("b", "s")),
+        ("z", "success", ("s",)),
+    ]
+
+
+def test_a_proposer_must_define_reflect_and_its_identity_has_name_and_version(world: SimpleNamespace):
+    assert Silent().identity == "silent@7"
+    with pytest.raises(NotImplementedError, match="Silent does not define reflect"):
+        asyncio.run(Silent().reflect(ScriptedView(world).view, 1, stream([])))

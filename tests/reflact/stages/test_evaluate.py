@@ -1,0 +1,125 @@
+"""Stage 6 and the test at the end: what is measured, and which skill is the current and the best one afterwards."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.build import make_rollout, make_task
+from tests.reflact_kit import make_run, make_waiting_runner, run_within_limit
+
+from ludus.reflact.gate import Contender, Decision, Gate, Mark, Measure, Verdict, judge
+from ludus.reflact.records import MeasuredSkill, RunState
+from ludus.reflact.splits import FinishedSkills
+from ludus.reflact.stages.evaluate import (
+    compute_score,
+    evaluate,
+    make_bucket,
+    make_product,
+    measure_current,
+    run_test,
+    set_measure,
+    summarize_test,
+)
+from ludus.reflact.train_settings import TrainSettings
+from ludus.skill import Skill
+
+GOOD, BAD = Skill("Obey RULE-0. Obey RULE-1. Obey RULE-2."), Skill("# Skill\n")
+
+
+def measured(skill: Skill, *hards: float) -> MeasuredSkill:
+    marks = {str(n): Mark(hard, hard) for n, hard in enumerate(hards)}
+    return MeasuredSkill(skill, "initial_skill", 0, Measure(skill.hash, marks))
+
+
+def begin(skill: Skill) -> RunState:
+    start = MeasuredSkill(skill, "initial_skill")
+    return RunState(initial=start, current=start, best=start)
+
+
+def test_without_a_candidate_nothing_is_measured(world: SimpleNamespace):
+    run = make_run(world)
+    judgement = asyncio.run(evaluate(run, begin(BAD), None, "step_0001", 1, Gate()))
+    assert (judgement.state, judgement.verdict, judgement.measure) == (begin(BAD), None, None)
+    assert run.journal.sum_costs() == ()
+
+
+def test_a_better_candidate_becomes_current_and_best_and_an_unmeasured_current_skill_is_measured_first(
+    world: SimpleNamespace,
+):
+    judgement = asyncio.run(evaluate(make_run(world), begin(BAD), GOOD, "step_0001", 1, Gate()))
+    assert judgement.verdict is not None and judgement.measure is not None
+    assert (judgement.verdict.candidate, judgement.verdict.current) == (1.0, 0.0)
+    assert judgement.measure.skill == GOOD.hash
+    state = judgement.state
+    assert (state.current.skill, state.current.origin, state.current.step) == (GOOD, "step_0001", 1)
+    assert state.best.skill == BAD  # it was not measured, so nothing could be compared with it
+
+
+def test_a_worse_candidate_changes_nothing(world: SimpleNamespace):
+    run = make_run(world)
+    start = MeasuredSkill(GOOD, "initial_skill")
+    state = asyncio.run(measure_current(run, RunState(initial=start, current=start, best=start)))
+    judgement = asyncio.run(evaluate(run, state, BAD, "step_0001", 1, Gate()))
+    assert judgement.verdict is not None and judgement.verdict.decision is Decision.REJECT
+    assert judgement.state == state
+
+
+def test_a_rule_of_ones_own_decides_while_the_gate_is_on(world: SimpleNamespace):
+    def refuse(gate: Gate, candidate: Contender, current: Contender, best: Contender) -> Verdict:
+        return Verdict(Decision.REJECT, None, None, None, 0)
+
+    run = make_run(world, rule=refuse)
+    for gate, accepted in ((Gate(), False), (Gate(enabled=False), True)):
+        judgement = asyncio.run(evaluate(run, begin(BAD), GOOD, "step_0001", 1, gate))
+        assert judgement.verdict is not None and judgement.verdict.decision.accepted is accepted
+    assert make_run(world).rule is judge
+
+
+def test_a_measured_skill_is_not_measured_again(world: SimpleNamespace):
+    run = make_run(world)
+    state = asyncio.run(measure_current(run, begin(GOOD)))
+    assert compute_score(Gate(), state.current) == 1.0
+    calls = run.journal.sum_costs()
+    assert asyncio.run(measure_current(run, state)) == state
+    assert run.journal.sum_costs() == calls
+
+
+@pytest.mark.parametrize(("hard", "promoted"), [(1.0, True), (0.5, False), (0.0, False)])
+def test_a_late_measure_promotes_the_current_skill_only_if_it_is_better(hard: float, promoted: bool):
+    best = measured(BAD, 0.5, 0.5)
+    state = RunState(initial=best, current=MeasuredSkill(GOOD, "appendix_step_0001", 1), best=best)
+    after = set_measure(state, measured(GOOD, hard, hard).measure or Measure(GOOD.hash), Gate())
+    assert after.current.measure is not None
+    assert after.best == (after.current if promoted else best)
+
+
+def test_scores_by_task_type_and_rollouts_that_failed():
+    tasks = [make_task(str(n), kind="odd" if n % 2 else "even") for n in range(4)]
+    rollouts = [make_rollout(float(n == 1), task=task) for n, task in enumerate(tasks[:3])]
+    scores = summarize_test(GOOD, tasks, [*rollouts, make_rollout(None, task=tasks[3])])
+    assert (scores.overall.tasks, scores.overall.scored, scores.failed) == (4, 3, 1)
+    assert scores.overall.hard == pytest.approx(1 / 3)
+    assert {kind: (bucket.scored, bucket.hard) for kind, bucket in scores.kinds.items()} == {
+        "even": (2, 0.0),
+        "odd": (1, 1.0),
+    }
+    assert summarize_test(GOOD, tasks[:1], rollouts[:1]).kinds == {}
+    empty = make_bucket(Measure(GOOD.hash), tasks)
+    assert (empty.tasks, empty.scored, empty.hard, empty.interval) == (4, 0, None, None)
+
+
+def test_a_product_of_a_skill_that_was_not_measured_has_no_scores():
+    product = make_product(Gate(), MeasuredSkill(GOOD, "step_0001", 1), None)
+    assert (product.selection, product.hard, product.soft, product.test) == (None, None, None, None)
+    assert make_product(Gate(metric="soft"), measured(GOOD, 0.5), None).selection == 0.5
+
+
+def test_the_three_tests_at_the_end_run_together(world: SimpleNamespace):
+    async def go() -> None:
+        runner = make_waiting_runner(world, 18)
+        run: Any = SimpleNamespace(settings=TrainSettings(), splits=world.splits(), runner=runner)
+        found = await run_test(run, FinishedSkills(Skill("a"), Skill("b"), Skill("c")))
+        assert len(found) == 3
+
+    run_within_limit(go())

@@ -17,18 +17,18 @@ from pathlib import Path
 
 from common import ROOT, Check, machine, table, verdict
 
-sys.path.insert(0, str(ROOT / "tests" / "sandbox" / "backends"))
+sys.path.insert(0, str(ROOT / "tests" / "sandbox" / "remote"))
 import machinery
 
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.profiles import open_profile
-from ludus.sandbox.settings import DockerSettings
+from ludus.sandbox.profiles import open_pool
+from ludus.sandbox.remote.docker import DockerSettings
 
 
 async def ours(socket: Path, image: str, slots: int, count: int) -> dict[str, float]:
     """Median and 99th percentile of `true`, and how long a slot takes, in ms."""
     profile = DockerSettings(image=image, socket=str(socket), slots=slots)
-    async with open_profile(profile) as pool:
+    async with open_pool(profile) as pool:
         started = time.perf_counter()
         async with pool.lease(SandboxSpec(disk_mb=64)) as box:
             first = time.perf_counter() - started

@@ -23,8 +23,9 @@ from pathlib import Path
 from common import CACHE, Check, CommandFailed, machine, make_venv, ready_venv, table, verdict
 
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.local.bwrap import find_bwrap
-from ludus.sandbox.pool import Pool, open_pool
+from ludus.sandbox.local.bwrap import find_bwraps
+from ludus.sandbox.pool import Pool, PoolSettings
+from ludus.sandbox.profiles import open_pool
 
 COMMAND = "echo hi"
 SWE_REX = """
@@ -132,7 +133,7 @@ async def bench_create(pool: Pool, spec: SandboxSpec, slots: int) -> Row:
 
 async def bench_warm_lease(spec: SandboxSpec, leases: int) -> Row:
     times: list[float] = []
-    async with open_pool("bwrap", max_slots=8, warm=2) as pool:
+    async with open_pool("bwrap", PoolSettings(max_slots=8, warm=2)) as pool:
         async with pool.lease(spec):
             pass
         for _ in range(leases):
@@ -157,7 +158,7 @@ async def bench_subprocess(calls: int) -> Row:
 
 async def bench_bwrap_per_call(calls: int) -> Row:
     command = [
-        *(str(find_bwrap()), "--unshare-all", "--die-with-parent", "--ro-bind", "/usr", "/usr", *system_folders()),
+        *(str(find_bwraps()[0]), "--unshare-all", "--die-with-parent", "--ro-bind", "/usr", "/usr", *system_folders()),
         *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "bash", "-c", COMMAND),
     ]
 
@@ -185,7 +186,7 @@ def bench_peer(peer: Peer, install: bool) -> Row | str:
         return f"skipped: {error}"
     if python is None:
         return "skipped: not installed; --peers installs it"
-    command = [python, "-c", peer.program, str(peer.calls), str(find_bwrap())]
+    command = [python, "-c", peer.program, str(peer.calls), str(find_bwraps()[0])]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         return f"skipped: it failed with {done.stderr.strip().splitlines()[-1:]}"
@@ -197,7 +198,7 @@ def bench_peer(peer: Peer, install: bool) -> Row | str:
 
 async def measure(calls: int, slots: int) -> list[Row]:
     spec = SandboxSpec()
-    async with open_pool("bwrap", max_slots=slots + 1) as pool:
+    async with open_pool("bwrap", PoolSettings(max_slots=slots + 1)) as pool:
         ours = [await bench_exec(pool, spec, calls), await bench_create(pool, spec, slots)]
     ours.append(await bench_warm_lease(spec, slots))
     return [*ours, await bench_subprocess(200), await bench_bwrap_per_call(100)]

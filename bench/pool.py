@@ -32,8 +32,9 @@ from statistics import median, quantiles
 from common import Check, machine, table, verdict
 
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.pool import Pool, open_pool
-from ludus.sandbox.processes import descendants
+from ludus.sandbox.pool import Pool, PoolSettings
+from ludus.sandbox.processes import find_descendants
+from ludus.sandbox.profiles import open_pool
 
 COMMANDS = 5
 """How many commands a busy slot runs."""
@@ -100,7 +101,7 @@ async def _changed(box: Sandbox) -> None:
 
 async def bench_acquire(times: int) -> list[float]:
     found: list[float] = []
-    async with open_pool("bwrap", max_slots=8, warm=2) as pool:
+    async with open_pool("bwrap", PoolSettings(max_slots=8, warm=2)) as pool:
         for number in range(times + 1):
             before = time.perf_counter()
             await pool.acquire(str(number))
@@ -114,7 +115,7 @@ async def bench_acquire(times: int) -> list[float]:
 async def bench_exchange(times: int) -> list[float]:
     """A fresh slot in the place of a used one, from a pool that keeps one ready."""
     found: list[float] = []
-    async with open_pool("bwrap", max_slots=4, warm=1) as pool:
+    async with open_pool("bwrap", PoolSettings(max_slots=4, warm=1)) as pool:
         for number in range(times + 1):
             async with pool.lease(SandboxSpec()) as box:
                 while pool.metrics().warm < 1:  # noqa: ASYNC110
@@ -127,7 +128,7 @@ async def bench_exchange(times: int) -> list[float]:
 
 async def bench_storm(slots: int) -> tuple[float, int]:
     """Seconds until all are there, and how many failed."""
-    async with open_pool("bwrap", max_slots=slots) as pool:
+    async with open_pool("bwrap", PoolSettings(max_slots=slots)) as pool:
         before = time.perf_counter()
         asked = (pool.acquire(str(n), SandboxSpec(disk_mb=16)) for n in range(slots))
         results = await asyncio.gather(*asked, return_exceptions=True)
@@ -137,7 +138,7 @@ async def bench_storm(slots: int) -> tuple[float, int]:
 
 async def bench_memory(slots: int) -> tuple[float, float, int]:
     """MB per slot at the worst, MB by PSS, and how many slots there were when the machine refused more."""
-    async with open_pool("bwrap", max_slots=slots) as pool:
+    async with open_pool("bwrap", PoolSettings(max_slots=slots)) as pool:
         before, own, held, least = _free_mb(), _pss_mb(os.getpid()), 0, _free_mb()
         for start in range(0, slots, 50):
             batch = (pool.acquire(str(n), SandboxSpec(disk_mb=16)) for n in range(start, min(start + 50, slots)))
@@ -146,7 +147,7 @@ async def bench_memory(slots: int) -> tuple[float, float, int]:
             least = min(least, _free_mb())
             if any(isinstance(r, BaseException) for r in results):
                 break
-        family = [os.getpid(), *descendants([os.getpid()])]
+        family = [os.getpid(), *find_descendants([os.getpid()])]
         return (before - least) / max(1, held), (sum(map(_pss_mb, family)) - own) / max(1, held), held
 
 
@@ -170,7 +171,7 @@ async def bench_busy(slots: int, loops: int, rounds: int = 3) -> float:
     """Throughput of slots that compute, as a share of that of plain processes."""
     work = WORK.format(loops)
     shares: list[float] = []
-    async with open_pool("bwrap", max_slots=slots) as pool:
+    async with open_pool("bwrap", PoolSettings(max_slots=slots)) as pool:
         boxes = await asyncio.gather(*(pool.acquire(str(n), SandboxSpec(disk_mb=16)) for n in range(slots)))
         for _ in range(rounds):
             plain = await asyncio.to_thread(_plainly, work, slots)
@@ -205,7 +206,7 @@ async def measure(size: Size) -> int:
     try:
         make_base(base, size)
         spec = SandboxSpec(base=(str(base),))
-        async with open_pool("bwrap", max_slots=size.times + 2) as pool:
+        async with open_pool("bwrap", PoolSettings(max_slots=size.times + 2)) as pool:
             before = time.perf_counter()
             async with pool.lease(spec):
                 first = 1000 * (time.perf_counter() - before)

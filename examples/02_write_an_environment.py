@@ -13,7 +13,7 @@ from ludus.env import Env
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import run_group
 from ludus.sandbox import Sandbox
-from ludus.sandbox.pool import open_pool
+from ludus.sandbox.profiles import open_pool
 from ludus.tools import Tool, tool
 from ludus.types import Rollout, Score, Task
 

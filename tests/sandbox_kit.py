@@ -1,18 +1,34 @@
-"""Which sandbox backends of this host tests can use."""
+"""Which sandbox backends of this host tests can use, and pools of slots that a test makes itself."""
+
+import asyncio
+from typing import Any
 
 import pytest
 
 from ludus.errors import ConfigError
-from ludus.sandbox.pool import open_pool
+from ludus.sandbox.local.bwrap import Bwrap
+from ludus.sandbox.pool import Create, Pool, PoolSettings
+
+
+def make_pool(create: Create, **options: Any) -> Pool:
+    """A pool with settings and options given by name."""
+    settings = {name: options.pop(name) for name in PoolSettings.__struct_fields__ if name in options}
+    return Pool(create, PoolSettings(**settings), **options)
 
 
 @pytest.fixture(scope="session")
 def bwrap_problem() -> str:
-    try:
-        open_pool("bwrap")
-    except ConfigError as error:
-        return str(error)
-    return ""
+    async def check() -> str:
+        bwrap = Bwrap()
+        try:
+            await bwrap.check()
+        except ConfigError as error:
+            return str(error)
+        finally:
+            await bwrap.close()
+        return ""
+
+    return asyncio.run(check())
 
 
 @pytest.fixture(params=["bwrap", "local"])

@@ -2,10 +2,12 @@
 
 import pytest
 
-from ludus.compat.hermes import HermesSandboxes, modal_profiles, modal_profiles_of, read_sandboxes
+from ludus.compat.hermes import HermesSandboxes, read_modal_profiles, read_modal_variables, read_sandboxes
 from ludus.errors import ConfigError
-from ludus.sandbox.profiles import PoolSettings
-from ludus.sandbox.settings import BwrapSettings, ModalSettings, NomadSettings
+from ludus.sandbox.local.bwrap import BwrapSettings
+from ludus.sandbox.pool import PoolSettings
+from ludus.sandbox.remote.modal import ModalSettings
+from ludus.sandbox.remote.nomad import NomadSettings
 
 
 def test_nothing_set_is_this_host():
@@ -92,7 +94,7 @@ def test_what_cannot_be_meant_is_refused(flat, words):
 
 
 def test_several_modal_profiles_of_a_file():
-    read = modal_profiles(
+    read = read_modal_profiles(
         {
             "gpu": {"name": "gpu", "gpu": "T4", "cpu": 2, "secrets": ["a", "b"], "env_vars": {"X": 1}},
             "small": {"memory": 512, "max_sandboxes": 1, "slots_per_sandbox": 3, "acquire_timeout_s": 7},
@@ -107,7 +109,7 @@ def test_several_modal_profiles_of_a_file():
 
 
 def test_several_modal_profiles_of_variables():
-    read = modal_profiles_of(
+    read = read_modal_variables(
         {
             "ATROPOS_MODAL_PROFILES": "gpu, big",
             "ATROPOS_MODAL_IMAGE": "python:3.12",
@@ -133,4 +135,4 @@ def test_several_modal_profiles_of_variables():
 )
 def test_what_is_wrong_with_a_profile_is_told(profiles, words):
     with pytest.raises(ConfigError, match=words):
-        modal_profiles(profiles)
+        read_modal_profiles(profiles)

@@ -5,10 +5,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.sandbox_kit import make_pool
 
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.pool import Pool, open_pool
+from ludus.sandbox.pool import Pool
+from ludus.sandbox.profiles import open_pool
 
 ONE = SandboxSpec(memory_mb=1)
 TWO = SandboxSpec(memory_mb=2)
@@ -59,7 +61,7 @@ def pooled(test: Callable[[Pool, Maker], Awaitable[None]], **options: Any) -> Ma
     async def main() -> Maker:
         maker = Maker()
         async with asyncio.timeout(60):
-            async with Pool(maker, **options) as pool:
+            async with make_pool(maker, **options) as pool:
                 await test(pool, maker)
             assert maker.live == 0
             assert not any(box.open for box in maker.boxes)
@@ -192,7 +194,7 @@ def test_a_backend_that_raises_anything_is_a_sandbox_error():
         raise ZeroDivisionError("oops")
 
     async def main() -> None:
-        async with Pool(create) as pool:
+        async with make_pool(create) as pool:
             with pytest.raises(SandboxError, match="ZeroDivisionError: oops"):
                 async with pool.lease(ONE):
                     pass
@@ -261,7 +263,7 @@ def test_a_slot_that_arrives_together_with_the_cancellation_is_given_back():
 def test_closing_the_pool_ends_every_slot_and_every_wait():
     async def main() -> None:
         maker = Maker()
-        pool = Pool(maker, max_slots=2, warm=1)
+        pool = make_pool(maker, max_slots=2, warm=1)
         async with pool:
             first = pool.lease(ONE)
             await first.__aenter__()
@@ -284,7 +286,7 @@ def test_closing_the_pool_survives_cancellation():
         maker = Maker()
 
         async def work() -> None:
-            async with Pool(maker, max_slots=4, warm=2) as pool, pool.lease(ONE):
+            async with make_pool(maker, max_slots=4, warm=2) as pool, pool.lease(ONE):
                 await asyncio.sleep(60)
 
         task = asyncio.create_task(work())
@@ -308,7 +310,7 @@ def test_a_slot_that_cannot_be_closed_is_counted():
         return Stuck()
 
     async def main() -> None:
-        async with Pool(create) as pool:
+        async with make_pool(create) as pool:
             async with pool.lease(ONE):
                 pass
             await settle()
@@ -320,7 +322,7 @@ def test_a_slot_that_cannot_be_closed_is_counted():
 @pytest.mark.parametrize("options", [{"max_slots": 0}, {"warm": -1}])
 def test_senseless_sizes_are_refused(options):
     with pytest.raises(ConfigError, match="sandbox"):
-        Pool(Maker, **options)
+        make_pool(Maker, **options)
 
 
 def test_unknown_and_unsafe_backends_are_refused():

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sandbox_kit import make_pool
 
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import SandboxSpec
@@ -87,7 +88,7 @@ def pooled(test: Callable[[Pool, Maker], Awaitable[None]], **options: Any) -> Ma
     maker = Maker()
 
     async def main() -> None:
-        async with Pool(maker, **options) as pool:
+        async with make_pool(maker, **options) as pool:
             await test(pool, maker)
         assert maker.live == 0
         assert all(slot.closed for slot in maker.slots)

@@ -5,11 +5,21 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.sandbox_kit import make_pool
 
 from ludus.errors import SandboxError
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.pace import LONGEST_PAUSE, Pace, cooldown, failed, made, pause, started
-from ludus.sandbox.pool import Pool, open_pool
+from ludus.sandbox.pace import (
+    LONGEST_PAUSE,
+    Pace,
+    compute_pause,
+    compute_wait,
+    record_failure,
+    record_start,
+    record_success,
+)
+from ludus.sandbox.pool import Pool, PoolSettings
+from ludus.sandbox.profiles import open_pool
 
 SPEC = SandboxSpec(disk_mb=16)
 
@@ -49,7 +59,7 @@ class Maker:
 def pooled(test: Callable[[Pool, Maker], Awaitable[None]], **options: Any) -> Maker:
     async def main() -> Maker:
         maker = Maker()
-        async with asyncio.timeout(300), Pool(maker, **options) as pool:
+        async with asyncio.timeout(300), make_pool(maker, **options) as pool:
             await test(pool, maker)
         assert all(slot.closed for slot in maker.slots)
         return maker
@@ -219,7 +229,7 @@ def test_an_exchange_goes_first_and_needs_no_second_room():
 
 def test_real_slots_are_reset_and_used_again(backend):
     async def main() -> None:
-        async with asyncio.timeout(300), open_pool(backend, max_slots=1) as pool:
+        async with asyncio.timeout(300), open_pool(backend, PoolSettings(max_slots=1)) as pool:
             box = await pool.acquire("one", SPEC)
             await box.exec("echo secret >s; export S=1; sleep 77 & true")
             waiting = asyncio.create_task(pool.acquire("two", SPEC))
@@ -234,18 +244,18 @@ def test_real_slots_are_reset_and_used_again(backend):
 
 @pytest.mark.parametrize(("failures", "seconds"), [(0, 0), (2, 0), (3, 0.25), (4, 0.5), (5, 1), (100, LONGEST_PAUSE)])
 def test_the_pause_grows_with_failures_in_a_row(failures: int, seconds: float):
-    assert cooldown(failures) == seconds
+    assert compute_pause(failures) == seconds
 
 
 def test_the_pace_of_making_slots():
     pace = Pace()
-    assert pause(pace, 100.0, None) == 0
-    assert pause(started(pace, 100.0), 100.0, 10) == pytest.approx(0.1)
+    assert compute_wait(pace, 100.0, None) == 0
+    assert compute_wait(record_start(pace, 100.0), 100.0, 10) == pytest.approx(0.1)
     for moment in range(10):  # begun together
-        pace = failed(pace, 99.0, 99.1 + moment / 10)
-    assert pace.failures == 3 and pause(pace, pace.last_failure, None) == 0.25
-    assert pause(pace, 101.0, None) == 0
-    trial = started(pace, 101.0)
-    assert pause(trial, 101.0, None) == 0.25
-    assert pause(failed(trial, 101.0, 102.0), 102.0, None) == 0.5
-    assert pause(made(trial), 101.0, None) == 0
+        pace = record_failure(pace, 99.0, 99.1 + moment / 10)
+    assert pace.failures == 3 and compute_wait(pace, pace.last_failure, None) == 0.25
+    assert compute_wait(pace, 101.0, None) == 0
+    trial = record_start(pace, 101.0)
+    assert compute_wait(trial, 101.0, None) == 0.25
+    assert compute_wait(record_failure(trial, 101.0, 102.0), 102.0, None) == 0.5
+    assert compute_wait(record_success(trial), 101.0, None) == 0

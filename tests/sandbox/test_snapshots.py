@@ -8,7 +8,8 @@ import pytest
 
 from ludus.errors import SandboxError
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.pool import Pool, open_pool
+from ludus.sandbox.pool import Pool, PoolSettings
+from ludus.sandbox.profiles import open_pool
 from ludus.sandbox.shell_sandbox import ShellSandbox
 
 
@@ -30,7 +31,7 @@ def base(tmp_path: Path) -> Path:
 
 def in_pool(backend: str, test: Callable[[Pool], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(300), open_pool(backend, max_slots=8) as pool:
+        async with asyncio.timeout(300), open_pool(backend, PoolSettings(max_slots=8)) as pool:
             await test(pool)
 
     asyncio.run(main())
@@ -110,7 +111,7 @@ def test_a_snapshot_is_where_other_slots_start(backend, base):
 
 def test_a_slot_that_cannot_be_copied_is_told_as_such(backend, monkeypatch):
     monkeypatch.setattr(ShellSandbox.pack, "__kwdefaults__", {"max_bytes": 1_000_000})
-    monkeypatch.setattr(ShellSandbox.changes, "__kwdefaults__", {"max_bytes": 1_000_000})
+    monkeypatch.setattr(ShellSandbox.pack_changes, "__kwdefaults__", {"max_bytes": 1_000_000})
 
     async def test(pool: Pool) -> None:
         async with pool.lease(SandboxSpec(disk_mb=32)) as box:

@@ -8,7 +8,7 @@ backends of Ludus are listed in `sandbox/backends.py`.
 A backend of your own is a class like this one, chosen with `--sandbox.backend my_file.py:Mine`. Its settings are given
 in `sandbox.options`:
 
-    class MineSettings(BackendSettings, frozen=True):
+    class MineSettings(BackendSettings, frozen=True, kw_only=True):
         url: str
         token_var: str = ""
 
@@ -32,7 +32,7 @@ from msgspec import Struct, field
 
 from ludus.errors import SandboxError
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.local.limits import LimitStatus
+from ludus.sandbox.limits import LimitStatus
 from ludus.sandbox.owner import OwnedResource
 from ludus.settings import Settings
 from ludus.types import Count, Positive
@@ -47,11 +47,11 @@ ReadSecret = Callable[[str, str], str]
 empty value."""
 
 
-class BackendSettings(Settings, frozen=True, tag_field="backend"):
+class BackendSettings(Settings, frozen=True, kw_only=True, tag_field="backend"):
     """Base class of a backend's settings. Fields that end in `_var` name environment variables that hold secrets."""
 
 
-class Mount(Settings, frozen=True):
+class Mount(Settings, frozen=True, kw_only=True):
     """A folder of the host that slots may read, such as a cache of packages or repositories."""
 
     source: str
@@ -60,7 +60,7 @@ class Mount(Settings, frozen=True):
     """Where slots see it."""
 
 
-class RemoteSettings(BackendSettings, frozen=True):
+class RemoteSettings(BackendSettings, frozen=True, kw_only=True):
     """The settings that all remote backends have."""
 
     slots: Count = 1
@@ -92,6 +92,8 @@ class BackendFinding(Struct, frozen=True):
 
 class SlotSource(Protocol):
     """Makes the slots of one profile: a `SlotBackend`, or a `Fleet` of servers."""
+
+    async def check(self) -> None: ...
 
     async def create(self, spec: SandboxSpec) -> Sandbox: ...
 

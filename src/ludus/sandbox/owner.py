@@ -1,6 +1,6 @@
-"""Whose a container or job is: a mark that names one driver process, and tells whether that driver still lives.
+"""Who owns a container or job: a mark that names one driver process and shows whether that driver is still alive.
 
-A driver that was killed cannot clean up. What it left carries its mark, so the next driver on the same host can.
+A driver that was killed cannot clean up. What it leaves has its mark, so the next driver on the same host can remove it.
 """
 
 import os
@@ -12,13 +12,13 @@ from msgspec import Struct
 
 
 class OwnedResource(Struct, frozen=True):
-    """Something that a driver has: a folder of this host, a container, a job."""
+    """Something that a driver owns: a folder of this host, a container, a job."""
 
     backend: str
     kind: str
-    """What it is called there: `folder`, `container`, `job` …"""
+    """What the backend calls it: `folder`, `container`, `job` …"""
     name: str
-    """What it is removed by."""
+    """The name that it is removed by."""
     owner: str
     """The mark of its driver."""
 
@@ -28,18 +28,19 @@ class OwnedResource(Struct, frozen=True):
 
     @property
     def driver(self) -> str:
-        """The driver, for people."""
+        """The driver, in words for people."""
         parts = self.owner.split("_")
         return f"process {parts[2]} of {parts[0]}" if len(parts) == 4 else "unknown"
 
 
 def make_owner_mark() -> str:
-    """This process, in a form that no other process has: host, boot, number, and when it started."""
+    """The mark of this process, which no other process has: host, boot, process number and start time."""
     return "_".join((_get_host_name(), _read_boot_id(), str(os.getpid()), _read_start_time(os.getpid())))
 
 
 def is_orphan(mark: str) -> bool:
-    """Whether a mark is of a driver of this host that is gone. Marks of other hosts are not ours to judge."""
+    """Whether a mark belongs to a driver of this host that is gone. For marks of other hosts the answer is no, because
+    this host cannot know."""
     parts = mark.split("_")
     if len(parts) != 4 or parts[0] != _get_host_name() or not parts[2].isdigit():
         return False

@@ -1,24 +1,22 @@
-"""The pool: who gets a slot, when, and how many there are.
+"""The pool: it hands out slots, decides who gets the next one, and limits how many there are.
 
-    async with open_pool("bwrap", max_slots=32, warm=4) as pool:
+    async with open_pool("bwrap", PoolSettings(max_slots=32, warm=4)) as pool:  # from ludus.sandbox.profiles
         async with pool.lease(spec) as box:
             await box.exec("echo hi")
 
-At most `max_slots` slots live at a time, counting those that start and those that end. Requests are served first come,
-first served, whatever their specs: no stream of requests for one kind of slot can keep a request for another waiting. A
-slot is used once: at the end of its lease it is closed, in the background, and never handed out again. With `warm` > 0,
-that many slots of each spec that was asked for are kept ready; making them never takes room that a waiting request
-needs, and a request for another spec may have them closed. If a slot cannot be made, one waiting request is told
-(`SandboxError`) and the others go on; after several failures in a row of one profile, its slots are not tried for a
-while, longer each time, and those of the others are made as before. Nothing polls: every event calls `_pump`, which
-decides what happens next.
+At most `max_slots` slots exist at a time, including those that start and those that end. Requests are served in the
+order in which they come, whatever their specs, so requests for one kind of slot cannot starve a request for another. A
+slot is used once: at the end of its lease it is closed in the background and never handed out again. With `warm` > 0,
+that many slots of each requested spec are kept ready. Warm slots never take room that a waiting request needs, and they
+may be closed for a request with another spec. If a slot cannot be made, one waiting request gets a `SandboxError` and
+the others go on. After several failures in a row of one profile the pool stops trying that profile for a while, longer
+each time; other profiles are not affected. Nothing polls: every event calls `_pump`, which decides what happens next.
 
-Callers that cannot keep a block open hold slots by name instead: `acquire(trajectory)`, `heartbeat`, `release`. Such a
-hold ends by itself when `lease_seconds` pass without a sign of life. A slot released with `reset=True` is used again,
-or waits for it; if it cannot be reset, it is closed and counted. `idle_seconds` closes slots that wait and that nobody
-asks for, `lifetime_seconds` any slot that was held for too long. A slot that takes longer than `patience_seconds` to be
-reset or closed is given up and counted, so that it cannot keep its room for ever. All clocks are the event loop's,
-which does not jump.
+Callers that cannot keep a block open hold slots by name: `acquire(trajectory)`, `heartbeat`, `release`. Such a hold ends
+when `lease_seconds` pass without a heartbeat. A slot released with `reset=True` is reset and used again; if it cannot be
+reset, it is closed and counted. `idle_seconds` closes warm slots that nobody asks for. `lifetime_seconds` closes any slot
+that was held too long. A slot that takes longer than `patience_seconds` to reset or close is given up and counted, so
+that it cannot keep its room for ever. All times are those of the event loop's clock, which does not jump.
 """
 
 import asyncio
@@ -32,21 +30,39 @@ from typing import Self
 
 from msgspec import Struct
 
-from ludus.errors import ConfigError, SandboxError, suggest
+from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.local.bwrap import Bwrap
-from ludus.sandbox.local.unisolated import Local
 from ludus.sandbox.pace import Pace, compute_wait, record_failure, record_start, record_success
 from ludus.sandbox.teardown import run_shielded
+from ludus.settings import Settings
+from ludus.types import Count, Positive, Whole
 
 Create = Callable[[SandboxSpec], Awaitable[Sandbox]]
 Snapshot = Callable[[Sandbox], Awaitable[SandboxSpec]]
 
-BACKENDS = ("bwrap", "local")
+DEFAULT_SLOTS = 64
+"""The number of slots of a pool whose `max_slots` is not set."""
+
+
+class PoolSettings(Settings, frozen=True, kw_only=True):
+    """How many slots a pool has, how fast it makes them and how long it keeps them."""
+
+    max_slots: Count | None = None
+    """Slots that may exist at once; null: as many as rollouts run at once."""
+    warm: Whole = 0
+    """Slots kept ready ahead of time."""
+    acquire_seconds: Positive = 600.0
+    """How long a rollout waits for a slot before it fails."""
+    idle_seconds: Positive | None = None
+    """Close slots that were kept ready this long without being used; null: keep them."""
+    lifetime_seconds: Positive | None = None
+    """Take a slot back from a rollout that has held it this long, which fails the rollout; null: never."""
+    starts_per_second: Positive | None = None
+    """Make slots no faster than this; null for no limit."""
 
 
 class PoolMetrics(Struct, frozen=True):
-    """A pool at one moment, and what it has done so far."""
+    """The state of a pool at one moment, and counts of what it has done so far."""
 
     live: int
     """Slots that exist: leased, warm, starting or ending."""
@@ -58,15 +74,15 @@ class PoolMetrics(Struct, frozen=True):
     failed: int
     """Slots that could not be made."""
     lost: int
-    """Slots that could not be ended as they should."""
+    """Slots whose close failed or timed out."""
     reused: int = 0
-    """Slots that were reset and are or were used again."""
+    """Slots that were reset to be used again."""
     broken: int = 0
-    """Slots that died while they were ready, or could not be reset: closed, and never handed out."""
+    """Slots that died while they were warm, or could not be reset. They were closed and not handed out."""
     expired: int = 0
-    """Slots taken back from holders that gave no sign of life or held on for too long."""
+    """Slots taken back from callers that sent no heartbeat or held them too long."""
     paused: float = 0.0
-    """Seconds until the pool makes slots of every profile again, after failures."""
+    """Seconds until the pool makes slots of every profile again, after failures. 0 if no profile is paused."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,55 +97,50 @@ class Pool:
     def __init__(
         self,
         create: Create,
+        settings: PoolSettings = PoolSettings(),
         *,
-        max_slots: int = 64,
-        warm: int = 0,
-        acquire_seconds: float = 600.0,
-        idle_seconds: float | None = None,
-        lifetime_seconds: float | None = None,
         lease_seconds: float | None = None,
-        starts_per_second: float | None = None,
         patience_seconds: float = 180.0,
         snapshot: Snapshot | None = None,
-        on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        if max_slots < 1:
-            raise ConfigError(f"sandbox.max_slots is {max_slots}; a pool needs at least 1")
-        if warm < 0:
-            raise ConfigError(f"sandbox.warm is {warm}; it cannot be negative")
+        """`create` makes a slot and `snapshot` saves one. `lease_seconds`: a slot that is held by name is taken back
+        after this time without a heartbeat; None: never. `patience_seconds`: the time a slot gets to reset or close.
+
+        Raises:
+            ConfigError: `max_slots` or `warm` is too small.
+        """
+        self._max_slots = DEFAULT_SLOTS if settings.max_slots is None else settings.max_slots
+        if self._max_slots < 1:
+            raise ConfigError(f"sandbox.max_slots is {settings.max_slots}; a pool needs at least 1")
+        if settings.warm < 0:
+            raise ConfigError(f"sandbox.warm is {settings.warm}; it cannot be negative")
         self._create = create
-        self._max_slots = max_slots
-        self._warm_target = warm
-        self._acquire_seconds = acquire_seconds
-        self._idle_seconds = idle_seconds
-        self._lifetime_seconds = lifetime_seconds
+        self._settings = settings
         self._lease_seconds = lease_seconds
-        self._starts_per_second = starts_per_second
         self._patience_seconds = patience_seconds
         self._snapshot = snapshot
-        self._on_close = on_close
         self._open = False
         self._held: dict[str, Sandbox] = {}
         """Slots held by name."""
         self._timers: dict[Sandbox | str, asyncio.TimerHandle] = {}
-        """When a warm slot is too idle, a leased one too old, or a name too silent."""
+        """Timers that end warm slots, leases and names."""
         self._paces: dict[str, Pace] = {}
-        """How the making of slots goes, by profile."""
+        """Recent starts and failures, by profile."""
         self._wake: asyncio.TimerHandle | None = None
         self._reused = 0
         self._broken = 0
         self._expired = 0
         self._requests: deque[_Request] = deque()
         self._warm: dict[SandboxSpec, deque[Sandbox]] = {}
-        """Ready slots of every spec that was asked for, longest ago first."""
+        """Warm slots by spec. The spec that was requested longest ago is first."""
         self._starting: Counter[SandboxSpec] = Counter()
         self._leased: set[Sandbox] = set()
         self._closing = 0
         self._created = 0
         self._failed = 0
         self._lost = 0
-        self._unwilling: set[SandboxSpec] = set()
-        """Specs whose last slot could not be made: not refilled until somebody asks again."""
+        self._unrefilled: set[SandboxSpec] = set()
+        """Specs that get no warm slots until they are requested again: their last slot failed or was idle too long."""
         self._makers: set[asyncio.Task[None]] = set()
         self._closers: set[asyncio.Task[None]] = set()
 
@@ -166,7 +177,7 @@ class Pool:
         Raises:
             SandboxError: no slot became free within `timeout` (by default the pool's), or none could be made.
         """
-        box = await self._acquire(spec, self._acquire_seconds if timeout is None else timeout)
+        box = await self._acquire(spec, timeout)
         try:
             yield box
         finally:
@@ -174,23 +185,23 @@ class Pool:
 
     @asynccontextmanager
     async def exchange(self, box: Sandbox, *, timeout: float | None = None) -> AsyncGenerator[Sandbox, None]:
-        """A fresh slot in the place of a leased one, which ends now. It goes before everyone who waits: whoever
-        exchanges has the room already, so a full pool cannot lock up.
+        """A fresh slot in place of a leased one, which ends now. This request is served before all waiting ones: the
+        caller already has room in the pool, so a full pool cannot lock up.
 
         Raises:
             SandboxError: as `lease` does.
         """
-        fresh = await self._acquire(box.spec, self._acquire_seconds if timeout is None else timeout, instead_of=box)
+        fresh = await self._acquire(box.spec, timeout, instead_of=box)
         try:
             yield fresh
         finally:
             self._give_back(fresh)
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
-        """The spec of slots that start with what /workspace is in `box` now: lease it to fork.
+        """The spec of slots that start with the present content of /workspace in `box`. Lease it to fork the slot.
 
         Raises:
-            SandboxError: the slot is gone, or holds more than can be copied.
+            SandboxError: the slot is gone, or its files are more than can be copied.
         """
         if self._snapshot is None:
             raise SandboxError("slots of this kind have no snapshots", retryable=False)
@@ -204,10 +215,10 @@ class Pool:
     async def acquire(
         self, trajectory: str, spec: SandboxSpec = SandboxSpec(), *, timeout: float | None = None
     ) -> Sandbox:
-        """The slot of a trajectory: the one that it holds, or a fresh one. Raises as `lease` does."""
+        """The slot that a trajectory holds, or a fresh one. Raises as `lease` does."""
         if trajectory not in self._held:
-            box = await self._acquire(spec, self._acquire_seconds if timeout is None else timeout)
-            if trajectory in self._held:  # somebody else asked under the same name and was first
+            box = await self._acquire(spec, timeout)
+            if trajectory in self._held:  # another call with the same name was first
                 self._give_back(box)
             else:
                 self._held[trajectory] = box
@@ -215,13 +226,13 @@ class Pool:
         return self._held[trajectory]
 
     def heartbeat(self, trajectory: str) -> None:
-        """A sign of life. Raises SandboxError when the trajectory holds no slot (any more)."""
+        """Extend a trajectory's hold by `lease_seconds`. Raises SandboxError if the trajectory holds no slot."""
         if trajectory not in self._held:
-            raise SandboxError(f"'{trajectory}' holds no slot: it was released, or taken back for want of a heartbeat")
+            raise SandboxError(f"'{trajectory}' holds no slot: it was released, or taken back because no heartbeat came")
         self._set_timer(trajectory, self._lease_seconds, self._expire_name)
 
     def release(self, trajectory: str, *, reset: bool = False) -> None:
-        """Give a trajectory's slot back, to be closed or, with `reset`, used again. Does nothing if it holds none."""
+        """Give a trajectory's slot back. It is closed or, with `reset`, used again. Does nothing if there is none."""
         box = self._held.pop(trajectory, None)
         self._cancel_timer(trajectory)
         if box is None or box not in self._leased:
@@ -243,7 +254,7 @@ class Pool:
         try:
             async with asyncio.timeout(self._patience_seconds):
                 await box.reset()
-        except Exception:  # a backend is foreign code; a slot that cannot be reset is never handed out again
+        except Exception:  # a backend may raise anything; a slot that cannot be reset is never handed out again
             self._broken += 1
             self._close(box)
         else:
@@ -272,7 +283,7 @@ class Pool:
         spec = next((spec for spec, ready in self._warm.items() if box in ready), None)
         if spec is not None:
             self._warm[spec].remove(box)
-            self._unwilling.add(spec)  # not replaced until somebody asks
+            self._unrefilled.add(spec)  # not replaced until it is requested again
             self._close(box)
 
     def _expire_lease(self, box: Sandbox | str) -> None:
@@ -284,11 +295,12 @@ class Pool:
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
-    async def _acquire(self, spec: SandboxSpec, seconds: float, instead_of: Sandbox | None = None) -> Sandbox:
+    async def _acquire(self, spec: SandboxSpec, timeout: float | None, instead_of: Sandbox | None = None) -> Sandbox:
         if not self._open:
             raise SandboxError("the pool is not open", retryable=False)
-        self._unwilling.discard(spec)
-        self._warm[spec] = self._warm.pop(spec, deque())  # now the last in order: the most recently asked for
+        seconds = self._settings.acquire_seconds if timeout is None else timeout
+        self._unrefilled.discard(spec)
+        self._warm[spec] = self._warm.pop(spec, deque())  # now the last: the most recently requested
         request = _Request(spec, asyncio.get_running_loop().create_future())
         if instead_of is None:
             self._requests.append(request)
@@ -308,7 +320,7 @@ class Pool:
             raise
 
     def _withdraw(self, request: _Request) -> None:
-        """Forget a request whose owner has gone; a slot that reached it in the same moment is given back."""
+        """Forget a request whose caller has gone. A slot that it got in the same moment is given back."""
         if request in self._requests:
             self._requests.remove(request)
         box = request.box
@@ -317,18 +329,18 @@ class Pool:
         self._pump()
 
     def _give_back(self, box: Sandbox) -> None:
-        if box in self._leased:  # else the pool has closed meanwhile, and the slot with it
+        if box in self._leased:  # else the pool was closed meanwhile, and the slot with it
             self._leased.remove(box)
             self._close(box)
 
     def _keep_ready(self, box: Sandbox, spec: SandboxSpec) -> None:
         self._warm.setdefault(spec, deque()).append(box)
-        self._set_timer(box, self._idle_seconds, self._close_idle)
+        self._set_timer(box, self._settings.idle_seconds, self._close_idle)
 
     def _hand_out(self, request: _Request, box: Sandbox) -> None:
         self._requests.remove(request)
         self._leased.add(box)
-        self._set_timer(box, self._lifetime_seconds, self._expire_lease)
+        self._set_timer(box, self._settings.lifetime_seconds, self._expire_lease)
         request.box.set_result(box)
 
     # ---- deciding -------------------------------------------------------------------------------------------------
@@ -337,16 +349,17 @@ class Pool:
         return len(self._leased) + sum(map(len, self._warm.values())) + self._starting.total() + self._closing
 
     def _pump(self) -> None:
-        """Serve whom we can, start what is needed, and close what is in the way. Called after every event."""
+        """Serve requests, start slots that are needed and close warm ones that take their room. Called after every
+        event."""
         if self._open:
             self._serve()
             if not self._requests:
                 self._refill()
 
     def _serve(self) -> None:
-        """Give each request, oldest first, a slot that is ready, or claim for it one that starts, or the room for one.
+        """Give each request, oldest first, a warm slot, or reserve for it one that is starting, or the room for one.
 
-        One that finds neither has a ready slot of another spec closed, before anyone who came later can take it.
+        If there is no room, a warm slot of another spec is closed for it before any later request can take that slot.
         """
         room, leaving, starting = self._max_slots - self._count_live(), self._closing, Counter(self._starting)
         now = asyncio.get_running_loop().time()
@@ -357,12 +370,12 @@ class Pool:
             elif starting[spec]:
                 starting[spec] -= 1
             elif not self._may_start(spec, now):
-                continue  # nobody waits for its turn: room is for slots that can be made
+                continue  # later requests do not wait for it: room is for slots that can be made now
             elif room > 0:
                 room -= 1
                 self._start(spec, now)
             elif leaving > 0:
-                leaving -= 1  # this one gets the room of a slot that is ending
+                leaving -= 1  # this request gets the room of a slot that is ending
             elif not self._evict():
                 return
 
@@ -374,7 +387,7 @@ class Pool:
         return ready.popleft() if ready else None
 
     def _evict(self) -> bool:
-        """Close one warm slot, of the spec asked for longest ago."""
+        """Close one warm slot, of the spec that was requested longest ago."""
         for ready in self._warm.values():
             if ready:
                 self._close(ready.popleft())
@@ -384,12 +397,12 @@ class Pool:
     def _refill(self) -> None:
         now = asyncio.get_running_loop().time()
         for spec, ready in reversed(list(self._warm.items())):
-            if spec in self._unwilling or not self._warm_target:
-                if not ready:  # forgotten until somebody asks: a run may ask for thousands of specs, each only once
+            if spec in self._unrefilled or not self._settings.warm:
+                if not ready:  # forgotten until it is requested again: a run may use thousands of specs, each once
                     del self._warm[spec]
-                    self._unwilling.discard(spec)
+                    self._unrefilled.discard(spec)
                 continue
-            missing = self._warm_target - len(ready) - self._starting[spec]
+            missing = self._settings.warm - len(ready) - self._starting[spec]
             room = self._max_slots - self._count_live()
             for _ in range(min(missing, room)):
                 if not self._may_start(spec, now):
@@ -400,8 +413,8 @@ class Pool:
         return self._paces.get(spec.profile, Pace())
 
     def _may_start(self, spec: SandboxSpec, now: float) -> bool:
-        """Whether such a slot may be made now; if not, the pool looks again when it may."""
-        seconds = compute_wait(self._get_pace(spec), now, self._starts_per_second)
+        """Whether a slot of this spec may be started now. If not, a timer calls `_pump` when it may."""
+        seconds = compute_wait(self._get_pace(spec), now, self._settings.starts_per_second)
         if seconds <= 0:
             return True
         if self._wake is None or self._wake.when() > now + seconds:
@@ -428,7 +441,7 @@ class Pool:
             self._record_failure(spec, began, error)
         except ConfigError as error:
             self._record_failure(spec, began, SandboxError(str(error), retryable=False))
-        except Exception as error:  # a backend is foreign code; whatever it raises means that there is no slot
+        except Exception as error:  # a backend may raise anything; it means that there is no slot
             failure = SandboxError(f"no slot could be made: {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._record_failure(spec, began, failure)
@@ -444,15 +457,15 @@ class Pool:
             self._pump()
 
     def _is_wanted(self, spec: SandboxSpec) -> bool:
-        """Whether a new slot has a use: whoever asked for it may have gone."""
-        asked = any(request.spec == spec and not request.box.done() for request in self._requests)
-        return asked or len(self._warm.get(spec, ())) < self._warm_target
+        """Whether a new slot has a use: the caller that requested it may have gone."""
+        requested = any(request.spec == spec and not request.box.done() for request in self._requests)
+        return requested or len(self._warm.get(spec, ())) < self._settings.warm
 
     def _record_failure(self, spec: SandboxSpec, began: float, error: SandboxError) -> None:
         self._failed += 1
-        if error.retryable:  # else it is this spec that is wrong, and says nothing about the others
+        if error.retryable:  # else the spec itself is wrong, which says nothing about other specs
             self._paces[spec.profile] = record_failure(self._get_pace(spec), began, asyncio.get_running_loop().time())
-        self._unwilling.add(spec)
+        self._unrefilled.add(spec)
         request = next((r for r in self._requests if r.spec == spec and not r.box.done()), None)
         if request is not None:
             self._requests.remove(request)
@@ -467,7 +480,7 @@ class Pool:
         try:
             async with asyncio.timeout(self._patience_seconds):
                 await box.close()
-        except Exception:  # a backend is foreign code; the pool goes on without knowing that the slot is gone
+        except Exception:  # a backend may raise anything; the pool goes on, and the slot may still exist
             self._lost += 1
         finally:
             self._closing -= 1
@@ -491,11 +504,10 @@ class Pool:
             maker.cancel()
         while tasks := self._makers | self._closers:
             await asyncio.wait(tasks)
-        self._on_close()
 
 
 def is_alive(box: Sandbox) -> bool:
-    """Whether a slot that waits can still be used, as far as its kind can tell without trying."""
+    """Whether a warm slot can still be used, as far as its backend knows without trying."""
     return bool(getattr(box, "alive", True))
 
 
@@ -504,49 +516,3 @@ def _spawn_task(owner: set[asyncio.Task[None]], work: Coroutine[None, None, None
     owner.add(task)
     task.add_done_callback(owner.discard)
 
-
-def open_pool(
-    backend: str = "bwrap",
-    *,
-    require_sandbox: bool = False,
-    max_slots: int = 64,
-    warm: int = 0,
-    acquire_seconds: float = 600.0,
-    idle_seconds: float | None = None,
-    lifetime_seconds: float | None = None,
-    lease_seconds: float | None = None,
-    starts_per_second: float | None = None,
-) -> Pool:
-    """A pool of one kind of slots, after a check that they work here. There is no falling back to another kind.
-
-    Raises:
-        ConfigError: `backend` is unknown or does not work here, or it isolates nothing and `require_sandbox` is set.
-    """
-    if backend == "bwrap":
-        bwrap = Bwrap()
-        try:
-            bwrap.check()
-        finally:
-            bwrap.close()
-        create, snapshot, on_close = bwrap.create, bwrap.snapshot, bwrap.close
-    elif backend == "local":
-        if require_sandbox:
-            raise ConfigError(
-                "sandbox.backend is 'local', which isolates nothing, but require_sandbox is set: use 'bwrap'"
-            )
-        local = Local()
-        create, snapshot, on_close = local.create, local.snapshot, local.close
-    else:
-        raise ConfigError(f"sandbox.backend '{backend}' is unknown; {suggest(backend, list(BACKENDS))}")
-    return Pool(
-        create,
-        max_slots=max_slots,
-        warm=warm,
-        acquire_seconds=acquire_seconds,
-        idle_seconds=idle_seconds,
-        lifetime_seconds=lifetime_seconds,
-        lease_seconds=lease_seconds,
-        starts_per_second=starts_per_second,
-        snapshot=snapshot,
-        on_close=on_close,
-    )

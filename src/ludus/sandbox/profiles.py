@@ -1,170 +1,140 @@
-"""From profiles to a pool of their slots.
+"""Opens pools of slots.
+
+    async with open_pool("bwrap") as pool:
+        async with pool.lease(SandboxSpec()) as box:
+            await box.exec("echo hi")
+
+A pool has the slots of one backend, or of several profiles. A spec names the profile that its slot is made with; the
+empty name is the default one:
 
     profiles = {"": BwrapSettings(), "gpu": ModalSettings(gpu="T4")}
-    async with open_profiles(profiles) as pool:
+    async with open_pool(profiles) as pool:
         async with pool.lease(SandboxSpec(profile="gpu")) as box:
             await box.exec("nvidia-smi")
 
-One pool serves them all: a spec names the profile that its slots are made with, and "" is the default one. What a
-profile needs is started when its first slot is asked for, so a profile that nobody uses costs nothing and may be
-broken. Secrets are read by whoever may read the environment, and passed in: a profile has only their names.
+A profile's backend is started when its first slot is requested. So a profile that is not used costs nothing, and it does
+not matter if it is broken. Profiles contain the names of secrets only: `read_secret` returns the values.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+
+import msgspec
 
 from ludus.errors import ConfigError, suggest
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.local.bwrap import Bwrap
-from ludus.sandbox.local.unisolated import Local
-from ludus.sandbox.pool import Create, Pool, Snapshot
-from ludus.sandbox.remote.apptainer import Apptainer
-from ludus.sandbox.remote.docker import Docker
-from ludus.sandbox.remote.fleet import Backend, Fleet
-from ludus.sandbox.remote.nomad import Nomad
-from ludus.sandbox.remote.ssh import Ssh
-from ludus.sandbox.settings import (
-    ApptainerSettings,
-    BwrapSettings,
-    DockerSettings,
-    LocalSettings,
-    ModalSettings,
-    NomadSettings,
-    Profile,
-    RemoteProfile,
-    SshSettings,
-)
-
-ReadSecret = Callable[[str, str], str]
-"""The value of an environment variable, given its name and the setting that names it; empty for an empty name."""
-
-
-@dataclass(frozen=True)
-class PoolSettings:
-    """How many slots there are, and for how long."""
-
-    max_slots: int = 64
-    warm: int = 0
-    acquire_seconds: float = 600.0
-    idle_seconds: float | None = None
-    lifetime_seconds: float | None = None
-    lease_seconds: float | None = None
-    """After which a slot that is held by name, and gives no sign of life, is taken back."""
-    starts_per_second: float | None = None
-
-
-def _no_secret(variable: str, setting: str) -> str:
-    if variable:
-        raise ConfigError(f"{setting} names the variable {variable}, but nothing was given to read it with")
-    return ""
-
-
-def open_fleet(profile: RemoteProfile, *, secret: ReadSecret = _no_secret) -> Fleet:
-    """The slots of a remote profile, without a pool. Nothing is started yet."""
-    room = profile.slots * len(profile.hosts) if isinstance(profile, SshSettings) else None
-    return Fleet(make_backend(profile, secret), slots=profile.slots, idle_seconds=profile.idle_seconds, room=room)
-
-
-def make_backend(profile: RemoteProfile, secret: ReadSecret = _no_secret) -> Backend:
-    match profile:
-        case DockerSettings():  # Podman's among them
-            return Docker(profile)
-        case SshSettings():
-            return Ssh(profile)
-        case ApptainerSettings():
-            return Apptainer(profile)
-        case NomadSettings():
-            return Nomad(profile, token=secret(profile.token_var, "sandbox.nomad.token_var"))
-        case ModalSettings():
-            from ludus.sandbox.remote.modal import Modal
-
-            key = secret(profile.token_id_var, "sandbox.modal.token_id_var")
-            word = secret(profile.token_secret_var, "sandbox.modal.token_secret_var")
-            return Modal(profile, token=(key, word) if key else None)
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """How slots of one profile are made."""
-
-    create: Create
-    snapshot: Snapshot
-
-
-class _Kinds:
-    """What is needed for each profile, made when it is first asked for."""
-
-    def __init__(self, profiles: Mapping[str, Profile], secret: ReadSecret, stack: AsyncExitStack) -> None:
-        self._profiles = profiles
-        self._secret = secret
-        self._stack = stack
-        self._made: dict[str, _Kind] = {}
-
-    async def create(self, spec: SandboxSpec) -> Sandbox:
-        return await self.of(spec.profile).create(spec)
-
-    async def snapshot(self, box: Sandbox) -> SandboxSpec:
-        return await self.of(box.spec.profile).snapshot(box)
-
-    def of(self, name: str) -> _Kind:
-        if name not in self._profiles:
-            known = [profile for profile in self._profiles if profile]
-            raise ConfigError(f"there is no sandbox profile '{name}'; {suggest(name, known)}")
-        if name not in self._made:
-            self._made[name] = self._make(self._profiles[name])
-        return self._made[name]
-
-    def _make(self, profile: Profile) -> _Kind:
-        if isinstance(profile, BwrapSettings):
-            bwrap = Bwrap()
-            self._stack.callback(bwrap.close)
-            bwrap.check()
-            return _Kind(bwrap.create, bwrap.snapshot)
-        if isinstance(profile, LocalSettings):
-            local = Local()
-            self._stack.callback(local.close)
-            return _Kind(local.create, local.snapshot)
-        fleet = open_fleet(profile, secret=self._secret)
-        self._stack.push_async_callback(fleet.close)
-        return _Kind(fleet.create, fleet.snapshot)
+from ludus.sandbox.backend import Backend, BackendSettings, ReadSecret, SlotBackend, SlotSource
+from ludus.sandbox.backends import BACKENDS, Profile, is_isolated, make_backend, refuse_secret
+from ludus.sandbox.pool import Pool, PoolSettings
+from ludus.sandbox.remote.fleet import RemoteBackend, open_fleet
 
 
 @asynccontextmanager
-async def open_profiles(
-    profiles: Mapping[str, Profile],
+async def open_pool(
+    backend: str | Profile | Mapping[str, Profile] = "bwrap",
     settings: PoolSettings = PoolSettings(),
     *,
     first: str = "",
-    secret: ReadSecret = _no_secret,
+    lease_seconds: float | None = None,
+    require_sandbox: bool = False,
+    read_secret: ReadSecret = refuse_secret,
 ) -> AsyncGenerator[Pool, None]:
-    """A pool of the slots of all profiles. Leaving ends every slot and every container.
+    """A pool of slots. Leaving the block ends every slot and every container.
+
+    `backend`: the name of a built-in backend that needs no settings, the settings of a built-in backend, a backend of
+    your own, or several of these by profile name. `first`: the profile that is checked before the pool opens.
+    `lease_seconds`: see `Pool`. `require_sandbox`: refuse backends that isolate nothing.
 
     Raises:
-        ConfigError: there is no profile `first`, or what it needs is not here.
+        ConfigError: the backend or the profile `first` is unknown, does not work here, or isolates nothing although
+            `require_sandbox` is set. There is no fallback to another backend.
     """
+    profiles = {name: _find_profile(profile) for name, profile in _list_profiles(backend).items()}
+    if require_sandbox:
+        require_isolation(profiles)
     async with AsyncExitStack() as stack:
-        kinds = _Kinds(profiles, secret, stack)
-        kinds.of(first)
-        pool = Pool(
-            kinds.create,
-            max_slots=settings.max_slots,
-            warm=settings.warm,
-            acquire_seconds=settings.acquire_seconds,
-            idle_seconds=settings.idle_seconds,
-            lifetime_seconds=settings.lifetime_seconds,
-            lease_seconds=settings.lease_seconds,
-            starts_per_second=settings.starts_per_second,
-            snapshot=kinds.snapshot,
-        )
+        sources = _SlotSources(profiles, read_secret, stack)
+        await sources.open(first)
+        pool = Pool(sources.create, settings, lease_seconds=lease_seconds, snapshot=sources.snapshot)
         async with pool:
             yield pool
 
 
-@asynccontextmanager
-async def open_profile(
-    profile: Profile, settings: PoolSettings = PoolSettings(), *, secret: ReadSecret = _no_secret
-) -> AsyncGenerator[Pool, None]:
-    """A pool of the slots of one profile."""
-    async with open_profiles({"": profile}, settings, secret=secret) as pool:
-        yield pool
+def _list_profiles(backend: str | Profile | Mapping[str, Profile]) -> Mapping[str, str | Profile]:
+    return {"": backend} if isinstance(backend, str | BackendSettings | Backend) else backend
+
+
+def _find_profile(profile: str | Profile) -> Profile:
+    return choose_builtin(profile) if isinstance(profile, str) else profile
+
+
+def choose_builtin(name: str) -> BackendSettings:
+    """The default settings of a built-in backend.
+
+    Raises:
+        ConfigError: there is no such backend, or one of its settings has no default.
+    """
+    if name not in BACKENDS:
+        raise ConfigError(f"sandbox.backend '{name}' is unknown; {suggest(name, list(BACKENDS))}")
+    kind = BACKENDS[name].Settings
+    try:
+        settings = kind()
+    except TypeError:
+        missing = next(f.name for f in msgspec.structs.fields(kind) if f.required)
+        raise ConfigError(f"sandbox.{name}.{missing} is not set: --sandbox.{name}.{missing} …") from None
+    assert isinstance(settings, BackendSettings)
+    return settings
+
+
+def require_isolation(profiles: Mapping[str, Profile]) -> None:
+    """Raise ConfigError if a profile isolates nothing."""
+    for name, profile in profiles.items():
+        if not is_isolated(profile):
+            setting = f"sandbox.profiles.{name}" if name else "sandbox.backend"
+            raise ConfigError(f"{setting} isolates nothing, but sandbox.require_sandbox is set: use 'bwrap'")
+
+
+def open_slots(profile: Profile, read_secret: ReadSecret = refuse_secret) -> SlotSource:
+    """What makes the slots of a profile, without a pool. Nothing is started yet. Close it at the end."""
+    backend = make_backend(profile, read_secret)
+    if isinstance(backend, RemoteBackend):
+        return open_fleet(backend)
+    assert isinstance(backend, SlotBackend), f"{type(backend).__name__} is neither a SlotBackend nor a RemoteBackend"
+    return backend
+
+
+class _SlotSources:
+    """The slots of each profile. A profile is opened when its first slot is requested."""
+
+    def __init__(self, profiles: Mapping[str, Profile], read_secret: ReadSecret, stack: AsyncExitStack) -> None:
+        self._profiles = profiles
+        self._read_secret = read_secret
+        self._stack = stack
+        self._sources: dict[str, SlotSource] = {}
+        self._lock = asyncio.Lock()
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        return await (await self.open(spec.profile)).create(spec)
+
+    async def snapshot(self, box: Sandbox) -> SandboxSpec:
+        return await (await self.open(box.spec.profile)).snapshot(box)
+
+    async def open(self, name: str) -> SlotSource:
+        if name not in self._profiles:
+            known = [profile for profile in self._profiles if profile]
+            raise ConfigError(f"there is no sandbox profile '{name}'; {suggest(name, known)}")
+        async with self._lock:
+            if name not in self._sources:
+                self._sources[name] = await self._open(self._profiles[name])
+        return self._sources[name]
+
+    async def _open(self, profile: Profile) -> SlotSource:
+        source = open_slots(profile, self._read_secret)
+        try:
+            await source.check()
+        except BaseException:
+            await source.close()
+            raise
+        self._stack.push_async_callback(source.close)
+        return source

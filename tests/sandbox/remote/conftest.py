@@ -16,14 +16,18 @@ import msgspec
 import pytest
 
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.pool import Pool
-from ludus.sandbox.profiles import open_fleet
-from ludus.sandbox.remote.bundle import receiver
-from ludus.sandbox.remote.fleet import Fleet
+from ludus.sandbox.backends import make_backend
+from ludus.sandbox.pool import Pool, PoolSettings
+from ludus.sandbox.remote.apptainer import ApptainerSettings
+from ludus.sandbox.remote.bundle import build_receive_command
+from ludus.sandbox.remote.docker import DockerSettings
+from ludus.sandbox.remote.fleet import Fleet, RemoteBackend, open_fleet
 from ludus.sandbox.remote.link import StdioLink
+from ludus.sandbox.remote.modal import ModalSettings
+from ludus.sandbox.remote.nomad import NomadSettings
 from ludus.sandbox.remote.program import run_program
-from ludus.sandbox.remote.remote_sandbox import About
-from ludus.sandbox.settings import ApptainerSettings, DockerSettings, ModalSettings, NomadSettings, SshSettings
+from ludus.sandbox.remote.remote_sandbox import SlotdInfo
+from ludus.sandbox.remote.ssh import SshSettings
 
 HERE = Path(__file__).parent
 SPEC = SandboxSpec(disk_mb=64, memory_mb=512)
@@ -147,10 +151,10 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
 @asynccontextmanager
 async def started_slotd(*prefix: str, python: str = "/usr/bin/python3", lapse: float = 30.0, **settings: Any) -> Any:
     """A slotd as a child process, and the link to it."""
-    link = StdioLink(await run_program([*prefix, *receiver(python)]))
+    link = StdioLink(await run_program([*prefix, *build_receive_command(python)]))
     try:
         reply = await link.start({"view": "system", **settings}, seconds=30, lapse=lapse)
-        yield link, msgspec.convert(reply.head, About)
+        yield link, msgspec.convert(reply.head, SlotdInfo)
     finally:
         await link.close()
 
@@ -168,7 +172,7 @@ class Ground:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.pool = Pool(fleet.create, max_slots=8, warm=1)
+        self.pool = Pool(fleet.create, PoolSettings(max_slots=8, warm=1))
         self._runner = asyncio.Runner()
         self._runner.run(self.pool.__aenter__())
 
@@ -200,7 +204,9 @@ class Maker:
         return self._kind(**{**self._common, **changes})
 
     def __call__(self, **changes: object) -> Fleet:
-        return open_fleet(self.profile(**changes), secret=lambda name, _: self.secrets.get(name, ""))
+        backend = make_backend(self.profile(**changes), lambda name, _: self.secrets.get(name, ""))
+        assert isinstance(backend, RemoteBackend)
+        return open_fleet(backend)
 
 
 @pytest.fixture(scope="session")

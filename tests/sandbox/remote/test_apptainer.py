@@ -9,9 +9,9 @@ import pytest
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.processes import children
-from ludus.sandbox.remote.apptainer import apptainer_command
-from ludus.sandbox.settings import ApptainerSettings, Mount
+from ludus.sandbox.backend import Mount
+from ludus.sandbox.processes import find_children
+from ludus.sandbox.remote.apptainer import ApptainerSettings, build_apptainer_command
 
 SPEC = SandboxSpec(disk_mb=32)
 
@@ -23,16 +23,16 @@ def test_slots_of_an_ordinary_user(apptainer_fleet, tmp_path):
         (tmp_path / "f").write_text("shared")
         for part in (tmp_path, *list(tmp_path.parents)[:2]):
             part.chmod(0o755)
-        before = set(children(os.getpid()))
+        before = set(find_children(os.getpid()))
         fleet = apptainer_fleet(env={"FROM": "profile"}, mounts=(Mount(source=str(tmp_path), target="/cache"),))
         one, two = await asyncio.gather(*(fleet.create(SPEC) for _ in range(2)))
-        assert fleet.servers()[0].about.isolation == "namespaces"
+        assert fleet.list_servers()[0].info.isolation == "namespaces"
         seen = await one.exec("id -un; cat /cache/f; echo $FROM; env | grep -c APPTAINER; ls /proc | grep -c '^[0-9]'")
         assert seen.stdout.splitlines()[:3] == [b"agent", b"sharedprofile", b"0"]
         await one.exec("echo x >/tmp/f; sleep 640.5 &")
         assert (await two.exec("ls /tmp; pgrep -f 640.5 || echo none")).stdout == b"none\n"
         await fleet.close()
-        assert set(children(os.getpid())) == before
+        assert set(find_children(os.getpid())) == before
 
     run(work)
 
@@ -60,7 +60,7 @@ def test_the_command_line():
     settings = ApptainerSettings(
         image="docker://python:3.11", slots=2, cpus=1.5, gpus=True, fakeroot=True, limit_memory=True, arguments=("--x",)
     )
-    command = apptainer_command(settings, SandboxSpec(memory_mb=100, disk_mb=10, processes=50))
+    command = build_apptainer_command(settings, SandboxSpec(memory_mb=100, disk_mb=10, processes=50))
     assert command[:2] == ["apptainer", "exec"]
     for flag in ("--containall", "--no-home", "--cleanenv", "--nv", "--fakeroot", "--x"):
         assert flag in command

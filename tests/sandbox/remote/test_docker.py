@@ -12,10 +12,10 @@ import pytest
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.owner import is_orphan, own_mark
-from ludus.sandbox.remote.docker import OWNER, Docker, container, split_image
-from ludus.sandbox.remote.docker_api import Engine
-from ludus.sandbox.settings import DockerSettings, Mount
+from ludus.sandbox.backend import Mount
+from ludus.sandbox.owner import is_orphan, make_owner_mark
+from ludus.sandbox.remote.docker import OWNER, Docker, DockerSettings, build_container, split_image
+from ludus.sandbox.remote.docker_api import DockerApi
 
 SPEC = SandboxSpec(disk_mb=32, memory_mb=256, processes=100)
 
@@ -37,7 +37,7 @@ def open_files() -> int:
 async def containers(socket: str) -> list[dict]:
     """Those of this test run, that are not of the session's pools."""
     filters = json.dumps({"label": [OWNER, "test=yes"]})
-    return json.loads(await Engine(socket).request("GET", "/containers/json", {"all": "true", "filters": filters}))
+    return json.loads(await DockerApi(socket).request("GET", "/containers/json", {"all": "true", "filters": filters}))
 
 
 async def none_left(socket: str) -> None:
@@ -213,7 +213,7 @@ def test_a_container_that_dies_is_that_slots_failure_and_the_next_slot_gets_anot
             running = asyncio.create_task(box.exec("sleep 30"))
             await asyncio.sleep(0.2)
             (entry,) = await containers(socket)
-            await Engine(socket).request("POST", f"/containers/{entry['Id']}/kill")
+            await DockerApi(socket).request("POST", f"/containers/{entry['Id']}/kill")
             with pytest.raises(SandboxError) as died:
                 await running
             assert died.value.retryable
@@ -232,7 +232,7 @@ def test_a_container_that_dies_is_that_slots_failure_and_the_next_slot_gets_anot
 def test_a_paused_container_is_noticed(docker_fleet, docker_socket):
     async def work() -> None:
         fleet = docker_fleet(lapse_seconds=1.0, **TEST)
-        engine = Engine(str(docker_socket))
+        engine = DockerApi(str(docker_socket))
         try:
             box = await fleet.create(SPEC)
             (entry,) = await containers(str(docker_socket))
@@ -434,9 +434,9 @@ def test_a_storm_of_slots_and_cancelled_starts_leaves_nothing(docker_fleet, dock
 
 
 def test_the_mark_of_a_driver():
-    assert not is_orphan(own_mark())
+    assert not is_orphan(make_owner_mark())
     child = subprocess.Popen(["sleep", "60"])
-    host, boot, _, _ = own_mark().split("_")
+    host, boot, _, _ = make_owner_mark().split("_")
     started = Path(f"/proc/{child.pid}/stat").read_text().split()[21]
     mark = "_".join((host, boot, str(child.pid), started))
     assert not is_orphan(mark)
@@ -450,9 +450,9 @@ def test_the_mark_of_a_driver():
 
 def test_what_dead_drivers_left_is_swept(docker_fleet, docker_socket):
     async def work() -> None:
-        engine = Engine(str(docker_socket))
-        host, boot, _, _ = own_mark().split("_")
-        marks = {"dead": f"{host}_{boot}_999999_1", "alive": own_mark(), "elsewhere": "otherhost_b_1_2"}
+        engine = DockerApi(str(docker_socket))
+        host, boot, _, _ = make_owner_mark().split("_")
+        marks = {"dead": f"{host}_{boot}_999999_1", "alive": make_owner_mark(), "elsewhere": "otherhost_b_1_2"}
         for name, mark in marks.items():
             body = {"Image": "ludus-test:latest", "Cmd": ["true"], "Labels": {OWNER: mark, "test": "yes"}}
             await engine.request("POST", "/containers/create", {"name": f"sweep-{name}"}, body)
@@ -475,7 +475,7 @@ def test_what_dead_drivers_left_is_swept(docker_fleet, docker_socket):
 
 
 def test_what_a_container_is_asked_to_be():
-    one = container(DockerSettings(image="i", cpus=1.5, gpus=-1), SandboxSpec(memory_mb=100, disk_mb=10), "me")
+    one = build_container(DockerSettings(image="i", cpus=1.5, gpus=-1), SandboxSpec(memory_mb=100, disk_mb=10), "me")
     host = one["HostConfig"]
     assert host["NetworkMode"] == "none"
     assert (host["CapDrop"], "SYS_ADMIN" in host["CapAdd"]) == (["ALL"], False)
@@ -484,7 +484,7 @@ def test_what_a_container_is_asked_to_be():
     assert host["Memory"] == host["MemorySwap"] == (100 + 30 + 64 + 96) << 20
     assert host["DeviceRequests"][0]["Count"] == -1
     assert "size=10m" in host["Tmpfs"]["/workspace"]
-    many = container(DockerSettings(image="i", slots=4), SandboxSpec(network=True), "me")["HostConfig"]
+    many = build_container(DockerSettings(image="i", slots=4), SandboxSpec(network=True), "me")["HostConfig"]
     assert many["NetworkMode"] == "bridge"
     assert "SYS_ADMIN" in many["CapAdd"]
     assert "/workspace" not in many["Tmpfs"]

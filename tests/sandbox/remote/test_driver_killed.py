@@ -10,19 +10,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ludus.sandbox.settings import Profile
+from ludus.sandbox.backends import BuiltinSettings
 
 DRIVER = """
 import asyncio, os, sys
 import msgspec
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.profiles import open_profile
-from ludus.sandbox.settings import Profile
+from ludus.sandbox.backends import BuiltinSettings
+from ludus.sandbox.profiles import open_pool
 
 async def main():
-    profile = msgspec.json.decode(sys.argv[1], type=Profile)
+    profile = msgspec.json.decode(sys.argv[1], type=BuiltinSettings)
     secret = lambda name, setting: os.environ[name] if name else ""
-    async with open_profile(profile, secret=secret) as pool:
+    async with open_pool(profile, read_secret=secret) as pool:
         async def one(number):
             async with pool.lease(SandboxSpec(disk_mb=16)) as box:
                 await box.exec(f"setsid sleep 650.{number} & sleep 651.{number} &")
@@ -44,7 +44,7 @@ def test_nothing_is_left_of_a_killed_driver(backend, request, tmp_path):
     number = NUMBERS[backend]
     env = {**os.environ, "TEST_NOMAD_TOKEN": "test-token", "TEST_MODAL_ID": "ak-test", "TEST_MODAL_SECRET": "as-test"}
     encoded = msgspec.json.encode(profile).decode()
-    assert msgspec.json.decode(encoded, type=Profile) == profile
+    assert msgspec.json.decode(encoded, type=BuiltinSettings) == profile
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, encoded, str(number)], stdout=subprocess.PIPE, env=env, start_new_session=True
     )

@@ -7,7 +7,7 @@ import pytest
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.remote.fleet import Fleet
-from ludus.sandbox.remote.remote_sandbox import About, demand
+from ludus.sandbox.remote.remote_sandbox import SlotdInfo, check_isolation
 
 SMALL, LARGE = SandboxSpec(memory_mb=100), SandboxSpec(memory_mb=900)
 
@@ -22,8 +22,8 @@ class FakeSlot:
 
 
 class FakeServer:
-    def __init__(self, spec, places, reusable):
-        self.spec, self.places, self.reusable = spec, places, reusable
+    def __init__(self, spec, capacity, reusable):
+        self.spec, self.capacity, self.reusable = spec, capacity, reusable
         self.alive, self.closed, self.opened = True, False, 0
 
     async def open(self, spec, leave):
@@ -39,12 +39,12 @@ class FakeServer:
 
 
 class FakeBackend:
-    def __init__(self, places=2, reusable=True, seconds=0.01):
-        self.servers, self.places, self.reusable, self.seconds = [], places, reusable, seconds
+    def __init__(self, capacity=2, reusable=True, seconds=0.01):
+        self.servers, self.capacity, self.reusable, self.seconds = [], capacity, reusable, seconds
         self.fail = 0
         self.closed = False
 
-    def kind(self, spec):
+    def get_kind(self, spec):
         return spec.memory_mb
 
     async def launch(self, spec):
@@ -52,7 +52,7 @@ class FakeBackend:
         if self.fail:
             self.fail -= 1
             raise SandboxError("no room")
-        self.servers.append(FakeServer(spec, self.places, self.reusable))
+        self.servers.append(FakeServer(spec, self.capacity, self.reusable))
         return self.servers[-1]
 
     async def close(self):
@@ -60,16 +60,16 @@ class FakeBackend:
 
 
 def fleet(backend, idle=60.0):
-    return Fleet(backend, slots=backend.places, idle_seconds=idle)
+    return Fleet(backend, slots=backend.capacity, idle_seconds=idle)
 
 
 def test_a_storm_of_slots_fills_servers_and_starts_no_more_than_needed():
     async def main() -> None:
-        backend = FakeBackend(places=4)
+        backend = FakeBackend(capacity=4)
         slots = fleet(backend)
         boxes = await asyncio.gather(*(slots.create(SMALL) for _ in range(10)), slots.create(LARGE))
         assert sorted(server.opened for server in backend.servers) == [1, 2, 4, 4]
-        assert len(slots.servers()) == 4
+        assert len(slots.list_servers()) == 4
         await asyncio.gather(*(box.close() for box in boxes))
         again = await slots.create(SMALL)
         assert len(backend.servers) == 4
@@ -84,7 +84,7 @@ def test_a_storm_of_slots_fills_servers_and_starts_no_more_than_needed():
 
 def test_a_server_that_is_not_as_new_is_used_once():
     async def main() -> None:
-        backend = FakeBackend(places=1, reusable=False)
+        backend = FakeBackend(capacity=1, reusable=False)
         slots = fleet(backend)
         for number in range(3):
             box = await slots.create(SMALL)
@@ -113,7 +113,7 @@ def test_an_idle_server_is_ended():
 
 def test_a_dead_server_gets_no_more_slots_and_is_ended():
     async def main() -> None:
-        backend = FakeBackend(places=4)
+        backend = FakeBackend(capacity=4)
         slots = fleet(backend)
         one, two = await slots.create(SMALL), await slots.create(SMALL)
         backend.servers[0].alive = False
@@ -131,7 +131,7 @@ def test_a_dead_server_gets_no_more_slots_and_is_ended():
 
 def test_a_server_that_does_not_start_fails_those_who_waited_and_nobody_else():
     async def main() -> None:
-        backend = FakeBackend(places=2)
+        backend = FakeBackend(capacity=2)
         backend.fail = 1
         slots = fleet(backend)
         results = await asyncio.gather(*(slots.create(SMALL) for _ in range(4)), return_exceptions=True)
@@ -184,10 +184,10 @@ def test_closing_while_servers_start_leaves_nothing():
     ],
 )
 def test_what_is_accepted_as_isolation(isolation, slots, trusted, container, accepted):
-    about = About(version=1, python="3.11", isolation=isolation, why="because")
+    about = SlotdInfo(version=1, python="3.11", isolation=isolation, why="because")
     if accepted:
-        demand(about, slots=slots, trusted=trusted, container=container)
+        check_isolation(about, slots=slots, trusted=trusted, container=container)
     else:
         with pytest.raises(SandboxError, match="because") as refused:
-            demand(about, slots=slots, trusted=trusted, container=container)
+            check_isolation(about, slots=slots, trusted=trusted, container=container)
         assert not refused.value.retryable

@@ -7,9 +7,8 @@ import pytest
 
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.owner import own_mark
-from ludus.sandbox.remote.modal import Modal
-from ludus.sandbox.settings import ModalSettings
+from ludus.sandbox.owner import make_owner_mark
+from ludus.sandbox.remote.modal import Modal, ModalSettings
 
 SPEC = SandboxSpec(disk_mb=32)
 
@@ -30,7 +29,7 @@ def test_a_sandbox_has_what_the_profile_says_and_ends_with_its_slots(modal_fleet
         boxes = await asyncio.gather(*(fleet.create(SPEC) for _ in range(3)))
         found = await sandboxes("one")
         assert len(found) == 2
-        assert set((await found[0].get_tags.aio()).values()) == {own_mark()}
+        assert set((await found[0].get_tags.aio()).values()) == {make_owner_mark()}
         assert (await boxes[0].exec("echo $FROM; pwd; env | grep -c MODAL_")).stdout == b"profile\n/workspace\n0\n"
         assert (await boxes[0].exec("(exec 3<>/dev/tcp/10.255.255.1/80) 2>&1")).stdout.endswith(b"unreachable\n")
         await asyncio.gather(*(box.close() for box in boxes))
@@ -81,12 +80,12 @@ def test_what_dead_drivers_left_is_ended(modal_fleet, modal_standin):
     async def work() -> None:
         import modal
 
-        host, boot, _, _ = own_mark().split("_")
+        host, boot, _, _ = make_owner_mark().split("_")
         client = await modal.Client.from_credentials.aio("ak-test", "as-test")
         app = await modal.App.lookup.aio("four", create_if_missing=True, client=client)
         image = modal.Image.from_registry("python:3.11")
         made = {}
-        for name, mark in (("dead", f"{host}_{boot}_999999_1"), ("alive", own_mark()), ("elsewhere", "other_b_1_2")):
+        for name, mark in (("dead", f"{host}_{boot}_999999_1"), ("alive", make_owner_mark()), ("elsewhere", "other_b_1_2")):
             made[name] = await modal.Sandbox.create.aio(app=app, image=image, client=client, tags={"ludus-owner": mark})
         fleet = modal_fleet(app="four")
         await fleet.create(SPEC)

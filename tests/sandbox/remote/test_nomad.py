@@ -9,9 +9,9 @@ import pytest
 from ludus.errors import SandboxError
 from ludus.http_client import Client
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.owner import own_mark
-from ludus.sandbox.remote.nomad import Nomad, job
-from ludus.sandbox.settings import Mount, NomadSettings
+from ludus.sandbox.backend import Mount
+from ludus.sandbox.owner import make_owner_mark
+from ludus.sandbox.remote.nomad import Nomad, NomadSettings, build_job
 
 SPEC = SandboxSpec(disk_mb=32)
 
@@ -84,7 +84,7 @@ def test_trouble_that_stays_is_told_and_leaves_nothing(nomad, nomad_fleet, troub
 
 def test_a_wrong_token_is_refused_for_good(nomad):
     async def work() -> None:
-        backend = Nomad(NomadSettings(address=nomad.address), token="wrong")
+        backend = Nomad(NomadSettings(address=nomad.address), {"token": "wrong"})
         with pytest.raises(SandboxError, match="403: Permission denied") as refused:
             await backend.launch(SPEC)
         assert not refused.value.retryable
@@ -115,12 +115,12 @@ def test_an_allocation_that_is_stopped_fails_its_slots(nomad, nomad_fleet, monke
 
 def test_what_dead_drivers_left_is_purged(nomad, nomad_fleet):
     async def work() -> None:
-        host, boot, _, _ = own_mark().split("_")
-        marks = (f"{host}_{boot}_999999_1", own_mark(), "otherhost_b_1_2")
+        host, boot, _, _ = make_owner_mark().split("_")
+        marks = (f"{host}_{boot}_999999_1", make_owner_mark(), "otherhost_b_1_2")
         names = [f"test-{mark}-aaaa" for mark in marks]
         settings = NomadSettings(driver="raw_exec", python="/bin/sleep")
         for name in names:
-            await ask(nomad, "POST", "/v1/jobs", {"Job": job(settings, SPEC, name, "t")})
+            await ask(nomad, "POST", "/v1/jobs", {"Job": build_job(settings, SPEC, name, "t")})
         fleet = nomad_fleet(job_prefix="test")
         await fleet.create(SPEC)
         assert set(names) & set(await jobs(nomad)) == set(names[1:])
@@ -141,9 +141,9 @@ def test_the_docker_driver_runs_in_a_real_engine(folder, docker_socket, tmp_path
 
     async def work() -> None:
         settings = NomadSettings(address=nomad.address, image=machinery.IMAGE, slots=2, env={"FROM": "profile"})
-        backend = Nomad(settings, token=nomad.token)
+        backend = Nomad(settings, {"token": nomad.token})
         server = await backend.launch(SPEC)
-        assert server.about.isolation == "namespaces"
+        assert server.info.isolation == "namespaces"
         box = await server.open(SPEC, _nothing)
         seen = await box.exec("pwd; echo $FROM; cat /secrets/slotd.json; env | grep -c NOMAD_; touch /x")
         assert seen.stdout == b"/workspace\nprofile\n0\n"
@@ -173,13 +173,13 @@ def test_the_singularity_driver_runs_apptainer(apptainer, tmp_path, monkeypatch)
 
     async def work() -> None:
         settings = NomadSettings(address=nomad.address, driver="singularity", image=str(root), slots=2)
-        config = job(settings, SPEC, "n", "t")["TaskGroups"][0]["Tasks"][0]["Config"]
+        config = build_job(settings, SPEC, "n", "t")["TaskGroups"][0]["Tasks"][0]["Config"]
         assert config["command"] == "apptainer"
         assert config["args"][0] == "exec"
         assert "${NOMAD_SECRETS_DIR}:/secrets:ro" in config["args"]
-        backend = Nomad(settings, token=nomad.token)
+        backend = Nomad(settings, {"token": nomad.token})
         server = await backend.launch(SPEC)
-        assert server.about.isolation == "namespaces"
+        assert server.info.isolation == "namespaces"
         box = await server.open(SPEC, _nothing)
         assert (await box.exec("pwd; cat /secrets/slotd.json")).stdout == b"/workspace\n"
         await server.close()
@@ -195,7 +195,7 @@ def test_what_a_job_is_asked_to_be():
     settings = NomadSettings(
         image="i", slots=3, gpus=1, namespace="ns", mounts=(Mount(source="/a", target="/b"),), privileged=True
     )
-    asked = job(settings, SandboxSpec(memory_mb=100, disk_mb=10), "name", "secret-token")
+    asked = build_job(settings, SandboxSpec(memory_mb=100, disk_mb=10), "name", "secret-token")
     task = asked["TaskGroups"][0]["Tasks"][0]
     assert (asked["Type"], asked["Namespace"], task["Driver"]) == ("batch", "ns", "docker")
     assert task["Resources"]["MemoryMB"] == 3 * (100 + 30 + 64) + 96

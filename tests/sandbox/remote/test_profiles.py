@@ -12,12 +12,16 @@ import pytest
 from ludus.cli import main
 from ludus.config import load
 from ludus.config.build_agent import build_env
-from ludus.config.build_sandboxes import open_sandboxes, sandbox_profiles
+from ludus.config.build_sandboxes import make_profiles, open_sandboxes
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.owner import own_mark
-from ludus.sandbox.profiles import PoolSettings, open_profiles
-from ludus.sandbox.settings import BwrapSettings, DockerSettings, LocalSettings, SshSettings
+from ludus.sandbox.local.bwrap import BwrapSettings
+from ludus.sandbox.local.unisolated import LocalSettings
+from ludus.sandbox.owner import make_owner_mark
+from ludus.sandbox.pool import PoolSettings
+from ludus.sandbox.profiles import open_pool
+from ludus.sandbox.remote.docker import DockerSettings
+from ludus.sandbox.remote.ssh import SshSettings
 
 LUDUS = [sys.executable, "-c", "import sys; from ludus.cli import main; sys.exit(main())"]
 
@@ -102,8 +106,8 @@ def test_tasks_of_one_run_may_have_different_profiles(docker_single_fleet, tmp_p
 def test_the_commands_about_slots(docker_single_fleet, docker_socket, capfd):
     """`ludus sandbox` and the doctor, on an engine where a dead driver has left a container."""
     words = settings("docker", docker_single_fleet.profile())
-    host, boot, _, _ = own_mark().split("_")
-    marks = {"dead": f"{host}_{boot}_999999_1", "alive": own_mark()}
+    host, boot, _, _ = make_owner_mark().split("_")
+    marks = {"dead": f"{host}_{boot}_999999_1", "alive": make_owner_mark()}
     engine = ["docker", "--host", f"unix://{docker_socket}"]
     for name, mark in marks.items():
         made = [*engine, "create", "--name", name, "--network", "none", "--label", f"ludus.owner={mark}"]
@@ -145,16 +149,16 @@ def read(text: str, tmp_path):
 
 def test_a_backend_is_described_in_the_section_of_its_name(tmp_path):
     sandbox = read("sandbox: {backend: docker, docker: {image: python:3.11, slots: 4, env: {A: b}}}", tmp_path)
-    assert sandbox_profiles(sandbox) == {"": DockerSettings(image="python:3.11", slots=4, env={"A": "b"})}
-    assert sandbox_profiles(load().sandbox) == {"": BwrapSettings()}
-    assert sandbox_profiles(load([], [("sandbox.backend", "local")]).sandbox) == {"": LocalSettings()}
+    assert make_profiles(sandbox) == {"": DockerSettings(image="python:3.11", slots=4, env={"A": "b"})}
+    assert make_profiles(load().sandbox) == {"": BwrapSettings()}
+    assert make_profiles(load([], [("sandbox.backend", "local")]).sandbox) == {"": LocalSettings()}
 
 
 def test_profiles_are_named(tmp_path):
     sandbox = read(
         "sandbox: {profile: far, profiles: {far: {backend: ssh, hosts: [a, b]}, near: {backend: local}}}", tmp_path
     )
-    assert sandbox_profiles(sandbox) == {
+    assert make_profiles(sandbox) == {
         "": BwrapSettings(),
         "far": SshSettings(hosts=("a", "b")),
         "near": LocalSettings(),
@@ -181,7 +185,7 @@ def test_profiles_are_named(tmp_path):
 )
 def test_what_is_wrong_is_told(text, words, tmp_path):
     with pytest.raises(ConfigError) as told:
-        sandbox_profiles(read(f"sandbox: {text}", tmp_path))
+        make_profiles(read(f"sandbox: {text}", tmp_path))
     assert words in str(told.value)
 
 
@@ -198,7 +202,7 @@ def test_a_profile_that_is_not_there_is_told_before_anything_runs():
 def test_a_profile_that_nobody_uses_may_be_broken():
     async def main() -> None:
         profiles = {"": LocalSettings(), "bad": DockerSettings(image="x", socket="/nowhere/d.sock")}
-        async with open_profiles(profiles, PoolSettings(max_slots=2)) as pool:
+        async with open_pool(profiles, PoolSettings(max_slots=2)) as pool:
             async with pool.lease(SandboxSpec()) as box:
                 assert (await box.exec("echo fine")).text == "fine\n"
             with pytest.raises(SandboxError, match="cannot be reached"):

@@ -19,10 +19,10 @@ from ludus.errors import SandboxError
 from ludus.http_client import Client
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.port import remote_port as passage
-from ludus.sandbox.port.local_port import open_door
-from ludus.sandbox.remote.bundle import bundle, finder
+from ludus.sandbox.port.local_port import open_port
+from ludus.sandbox.remote.bundle import build_bundle, build_file_command
 from ludus.sandbox.remote.link import HttpLink
-from ludus.sandbox.remote.remote_sandbox import About, Server
+from ludus.sandbox.remote.remote_sandbox import SlotdInfo, SlotServer
 
 PYTHON = "/usr/bin/python3"
 
@@ -38,13 +38,13 @@ run = machinery.finish
 
 
 def door(box, handle):
-    return open_door(box, lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader(), handle))
+    return open_port(box, lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader(), handle))
 
 
 @asynccontextmanager
 async def in_slot(slotd, places: int = 1):
     async with slotd() as (link, about):
-        server = Server(link, about, places=places, end=nothing)
+        server = SlotServer(link, about, capacity=places, end=nothing)
         boxes = [await server.open(SandboxSpec(disk_mb=32), nothing) for _ in range(places)]
         yield (link, *boxes)
 
@@ -267,10 +267,10 @@ def test_a_cancelled_owner_leaves_no_door(slotd):
 def listening(tmp_path):
     """The port and token of a slotd that listens on loopback."""
     config = {"token": "0123456789abcdef", "host": "127.0.0.1", "view": "system"}
-    (tmp_path / "slotd").write_bytes(base64.b64encode(bundle()))
+    (tmp_path / "slotd").write_bytes(base64.b64encode(build_bundle()))
     (tmp_path / "slotd.json").write_text(json.dumps(config))
     port = machinery.free_port()
-    command = finder(PYTHON, str(tmp_path / "slotd"), str(tmp_path / "slotd.json"), str(port))
+    command = build_file_command(PYTHON, str(tmp_path / "slotd"), str(tmp_path / "slotd.json"), str(port))
     daemon = machinery.Daemon(command, tmp_path / "log")
     daemon.wait_until(lambda: machinery.listens(port))
     yield port, config["token"]
@@ -312,7 +312,7 @@ def test_what_is_said_through_a_door_is_whole_although_answers_are_lost(listenin
         async with proxy, Client(response_bytes=1 << 24) as client:
             link = HttpLink(client, address, token)
             about = await link.start(seconds=30, lapse=30.0)
-            server = Server(link, msgspec.convert(about.head, About), places=1, end=nothing)
+            server = SlotServer(link, msgspec.convert(about.head, SlotdInfo), capacity=1, end=nothing)
             box = await server.open(SandboxSpec(disk_mb=32), nothing)
             await box.write("talk.py", TALK.encode())
             async with door(box, turn_round) as inside:

@@ -17,11 +17,11 @@ import pytest
 from ludus.errors import SandboxError
 from ludus.http_client import Client
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.processes import children
-from ludus.sandbox.remote.bundle import bundle, finder, receiver
+from ludus.sandbox.processes import find_children
+from ludus.sandbox.remote.bundle import build_bundle, build_file_command, build_receive_command
 from ludus.sandbox.remote.link import HttpLink, StdioLink
 from ludus.sandbox.remote.program import run_program
-from ludus.sandbox.remote.remote_sandbox import Server
+from ludus.sandbox.remote.remote_sandbox import SlotServer
 from ludus.sandbox.slotd import frames as wire
 
 machinery = sys.modules["ludus_tests_machinery"]
@@ -44,7 +44,7 @@ async def call(link, head, body=b""):
 
 
 def test_the_bundle_needs_only_the_standard_library_and_older_grammar():
-    archive = zipfile.ZipFile(BytesIO(bundle()))
+    archive = zipfile.ZipFile(BytesIO(build_bundle()))
     known = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in archive.namelist()}
     for name in archive.namelist():
         if not name.endswith(".py"):
@@ -62,9 +62,9 @@ def test_the_bundle_needs_only_the_standard_library_and_older_grammar():
 
 
 def test_the_commands_that_start_it_hold_no_secret_and_no_line_break():
-    for command in (receiver("python3"), finder("python3", "/p", "/c", "80")):
+    for command in (build_receive_command("python3"), build_file_command("python3", "/p", "/c", "80")):
         assert all("\n" not in part for part in command)
-    assert bundle() == bundle()
+    assert build_bundle() == build_bundle()
 
 
 # ---- requests -------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_bad_requests_are_refused_and_harm_nobody(slotd):
                 {"op": "run", "slot": "nobody", "execution": "e"},
                 {"op": "open", "slot": "../b", "spec": SPEC},
                 {"op": "open", "slot": "b", "spec": {}},
-                {"op": "fresh"},
+                {"op": "restart"},
             ):
                 with pytest.raises(SandboxError):
                     await call(link, head)
@@ -143,7 +143,7 @@ def test_a_reset_slot_is_as_new(slotd, settings):
     async def main() -> None:
         async with slotd(**settings) as (link, about):
             assert about.isolation == ("none" if settings else "namespaces")
-            server = Server(link, about, places=1, end=nothing)
+            server = SlotServer(link, about, capacity=1, end=nothing)
             box = await server.open(SandboxSpec(disk_mb=32), nothing)
             await box.exec("echo dirt >file; export X=1; cd /tmp; echo dirt >dirt; sleep 610.5 & setsid sleep 610.25 &")
             await box.start("sleep 610.75")
@@ -181,7 +181,7 @@ while True:
 def test_slots_do_not_see_each_other(slotd):
     async def main() -> None:
         async with slotd() as (link, about):
-            server = Server(link, about, places=2, end=nothing)
+            server = SlotServer(link, about, capacity=2, end=nothing)
             one, two = [await server.open(SandboxSpec(disk_mb=32), nothing) for _ in range(2)]
             await one.exec("echo secret >f; echo secret >/tmp/f; echo secret >/dev/shm/f; sleep 611.5 &")
             await one.write("listen.py", LISTENER)
@@ -203,7 +203,7 @@ def test_slots_do_not_see_each_other(slotd):
 def test_a_slot_holds_no_right_and_can_gain_none(slotd):
     async def main() -> None:
         async with slotd() as (link, about):
-            server = Server(link, about, places=1, end=nothing)
+            server = SlotServer(link, about, capacity=1, end=nothing)
             box = await server.open(SandboxSpec(disk_mb=32), nothing)
             status = (
                 await box.exec("grep -E '^(Cap(Prm|Eff|Bnd)|NoNewPrivs|Seccomp):' /proc/self/status")
@@ -231,7 +231,7 @@ def test_a_slot_holds_no_right_and_can_gain_none(slotd):
 def test_a_bomb_of_processes_or_files_stays_in_its_slot(slotd):
     async def main() -> None:
         async with slotd() as (link, about):
-            server = Server(link, about, places=2, end=nothing)
+            server = SlotServer(link, about, capacity=2, end=nothing)
             spec = SandboxSpec(disk_mb=8, processes=60)
             one, two = [await server.open(spec, nothing) for _ in range(2)]
             await one.exec("bomb() { bomb | bomb & }; bomb", timeout=3)
@@ -258,10 +258,10 @@ def test_when_the_owner_falls_silent_all_slots_end(slotd, settings):
     async def main() -> None:
         async with slotd(lapse=2.0, **settings) as (link, about):
             slotd_pid = link._channel.pid
-            server = Server(link, about, places=1, end=nothing)
+            server = SlotServer(link, about, capacity=1, end=nothing)
             box = await server.open(SandboxSpec(disk_mb=32), nothing)
             await box.exec("sleep 612.5 & setsid sleep 612.25 &")
-            (first,) = children(slotd_pid)
+            (first,) = find_children(slotd_pid)
             sleeping = asyncio.create_task(box.exec("sleep 612.75"))
             await asyncio.sleep(2.2)  # the heart beats: nothing happens
             assert not sleeping.done()
@@ -286,7 +286,7 @@ def marked(word: str) -> list[str]:
 def test_a_slotd_that_falls_silent_is_noticed(slotd):
     async def main() -> None:
         async with slotd(lapse=2.0) as (link, about):
-            server = Server(link, about, places=1, end=nothing)
+            server = SlotServer(link, about, capacity=1, end=nothing)
             box = await server.open(SandboxSpec(disk_mb=32), nothing)
             os.kill(link._channel.pid, signal.SIGSTOP)
             try:
@@ -303,9 +303,9 @@ def test_a_killed_slotd_takes_its_slots_along_and_the_next_removes_its_folder(sl
     async def main() -> None:
         before = set(Path("/var/lib").glob("ludus-*"))  # noqa: ASYNC240
         async with slotd() as (link, about):
-            server = Server(link, about, places=1, end=nothing)
+            server = SlotServer(link, about, capacity=1, end=nothing)
             box = await server.open(SandboxSpec(disk_mb=32), nothing)
-            (first,) = children(link._channel.pid)
+            (first,) = find_children(link._channel.pid)
             os.kill(link._channel.pid, signal.SIGKILL)
             with pytest.raises(SandboxError):
                 await box.exec("true")
@@ -343,7 +343,7 @@ def test_something_else_at_the_other_end_is_told(command, words):
 
 def test_a_driver_of_another_version_is_refused(monkeypatch, slotd):
     async def main() -> None:
-        bundle()  # as it is
+        build_bundle()  # as it is
         monkeypatch.setattr(wire, "VERSION", 99)
         with pytest.raises(SandboxError, match="speaks version 99"):
             async with slotd():
@@ -361,12 +361,12 @@ class Web:
     def __init__(self, folder: Path, **settings: object) -> None:
         import base64
 
-        (folder / "slotd").write_bytes(base64.b64encode(bundle()))
+        (folder / "slotd").write_bytes(base64.b64encode(build_bundle()))
         self.token = "0123456789abcdef"
         config = {"token": self.token, "host": "127.0.0.1", "view": "system", **settings}
         (folder / "slotd.json").write_text(json.dumps(config))
         self.port = machinery.free_port()
-        command = finder(PYTHON, str(folder / "slotd"), str(folder / "slotd.json"), str(self.port))
+        command = build_file_command(PYTHON, str(folder / "slotd"), str(folder / "slotd.json"), str(self.port))
         self.daemon = machinery.Daemon(command, folder / "log")
         self.daemon.wait_until(lambda: machinery.listens(self.port))
 

@@ -11,9 +11,9 @@ import pytest
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.processes import children
-from ludus.sandbox.remote.ssh import ssh_command
-from ludus.sandbox.settings import Mount, SshSettings
+from ludus.sandbox.backend import Mount
+from ludus.sandbox.processes import find_children
+from ludus.sandbox.remote.ssh import SshSettings, build_ssh_command
 
 SPEC = SandboxSpec(disk_mb=32)
 
@@ -25,10 +25,10 @@ def test_one_connection_carries_all_slots_and_leaves_nothing(ssh_fleet, tmp_path
         (tmp_path / "f").write_text("shared")
         for part in (tmp_path, *list(tmp_path.parents)[:2]):
             part.chmod(0o755)
-        before = set(children(os.getpid()))
+        before = set(find_children(os.getpid()))
         fleet = ssh_fleet(slots=6, mounts=(Mount(source=str(tmp_path), target="/cache"),), env={"FROM": "profile"})
         boxes = await asyncio.gather(*(fleet.create(SPEC) for _ in range(6)))
-        assert len(set(children(os.getpid())) - before) == 1
+        assert len(set(find_children(os.getpid())) - before) == 1
         assert (
             await boxes[0].exec("cat /cache/f; echo $FROM; ls /root /home")
         ).stdout == b"sharedprofile\n/home:\nagent\n"
@@ -40,7 +40,7 @@ def test_one_connection_carries_all_slots_and_leaves_nothing(ssh_fleet, tmp_path
         await asyncio.gather(*(box.close() for box in boxes))
         assert (await (await fleet.create(SPEC)).exec("echo on")).stdout == b"on\n"
         await fleet.close()
-        assert set(children(os.getpid())) == before
+        assert set(find_children(os.getpid())) == before
 
     run(work)
 
@@ -68,11 +68,11 @@ def test_what_cannot_connect_says_why(ssh_fleet, change, words):
 def test_a_killed_connection_fails_its_slots_and_the_next_slot_gets_another(ssh_fleet):
     async def work() -> None:
         fleet = ssh_fleet()
-        before = set(children(os.getpid()))
+        before = set(find_children(os.getpid()))
         box = await fleet.create(SPEC)
         running = asyncio.create_task(box.exec("sleep 630.5"))
         await asyncio.sleep(0.2)
-        (client,) = set(children(os.getpid())) - before
+        (client,) = set(find_children(os.getpid())) - before
         os.kill(client, signal.SIGKILL)
         with pytest.raises(SandboxError, match="connection"):
             await running
@@ -98,7 +98,7 @@ def _bytes(path: Path) -> bytes:
 
 def test_the_command_line():
     settings = SshSettings(hosts=("h",), port=7, user="u", key_file="/k e y", known_hosts="/kh", python="py'3")
-    command = ssh_command(settings, "h")
+    command = build_ssh_command(settings, "h")
     assert command[0] == "ssh"
     for pair in (("-p", "7"), ("-l", "u"), ("-i", "/k e y"), ("-o", "StrictHostKeyChecking=yes")):
         assert pair in pairwise(command)

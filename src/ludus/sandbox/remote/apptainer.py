@@ -1,71 +1,93 @@
 """Slots in containers of Apptainer (or Singularity), which needs neither a daemon nor root: for clusters.
 
-A container is one `apptainer exec` that the driver holds by its stdin and stdout; it ends with slotd, and slotd ends
-when the driver does, so there is no instance to list, stop or forget. It is started with `--containall`, without the
-user's home and environment, over a file system in memory.
+A container is one `apptainer exec` whose stdin and stdout the driver holds. It ends with slotd, and slotd ends with the
+driver, so there is no instance to list, to stop or to forget. It is started with `--containall`, without the user's home
+and environment, on a file system in memory.
 
-slotd runs as the user who runs the driver. Slots get namespaces of their own inside the container wherever the host
-allows user namespaces, which Apptainer itself most often needs too; where it does not, slots are refused, unless
-`trusted`. Memory and processes of a whole container are limited only with `limit_memory`, which needs control groups
-that the user may use; else memory is limited per process, and processes per slot.
+slotd runs as the user who runs the driver. Slots get their own namespaces inside the container where the host allows
+user namespaces, which Apptainer itself most often needs too. Where it does not, slots are refused, unless `trusted` is
+set. Memory and processes of a whole container are limited only with `limit_memory`, which needs control groups that the
+user may use. Else memory is limited per process, and processes per slot.
 """
 
 from collections.abc import Hashable
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.local.limits import SHM_MB
-from ludus.sandbox.owner import OwnedResource
+from ludus.sandbox.backend import BackendFinding, RemoteSettings, look_for_program
+from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.remote.bundle import build_receive_command
+from ludus.sandbox.remote.fleet import RemoteBackend
 from ludus.sandbox.remote.link import StdioLink
 from ludus.sandbox.remote.program import run_program
 from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
-from ludus.sandbox.settings import ApptainerSettings
+from ludus.types import Count
 
 _SLOTD_MB = 96
+_PROGRAM = "apptainer"
 
 
-class Apptainer:
+class ApptainerSettings(RemoteSettings, frozen=True, kw_only=True, tag="apptainer"):
+    """Containers of Apptainer or Singularity: no daemon, no root."""
+
+    image: str
+    """A SIF file, a folder, or an address such as docker://python:3.11."""
+    command: str = _PROGRAM
+    """The program; `singularity` for older installations."""
+    slots: Count = 1
+    """Slots per container."""
+    cpus: float = 0.0
+    """Processors of a container; 0 for no limit. Needs control groups."""
+    limit_memory: bool = False
+    """Limit the container's memory and processes by control groups (apptainer's --memory, --pids-limit)."""
+    gpus: bool = False
+    """Make NVIDIA GPUs visible (--nv)."""
+    fakeroot: bool = False
+    """Root inside the container (--fakeroot), for images that expect it."""
+    arguments: tuple[str, ...] = ()
+    """Further arguments of `apptainer exec`."""
+    trusted: bool = False
+    """Accept slots without isolation from each other and from slotd."""
+
+
+class Apptainer(RemoteBackend[ApptainerSettings]):
     """Starts containers, each with a slotd in it."""
 
-    def __init__(self, settings: ApptainerSettings) -> None:
-        self._settings = settings
+    name = "apptainer"
+    Settings = ApptainerSettings
 
-    def kind(self, spec: SandboxSpec) -> Hashable:
+    @classmethod
+    async def look(cls) -> BackendFinding:
+        return look_for_program(cls.name, _PROGRAM, "name an image: --sandbox.apptainer.image")
+
+    def get_kind(self, spec: SandboxSpec) -> Hashable:
         return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
 
     async def launch(self, spec: SandboxSpec) -> SlotServer:
-        settings = self._settings
+        settings = self.settings
         link = StdioLink(await run_program(build_apptainer_command(settings, spec)))
         hello = {"view": "image", "exclusive": settings.slots == 1, "as_root": settings.fakeroot}
-        greeting = link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
+        reply = link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
         try:
-            about = await finish_handshake(link, greeting, slots=settings.slots, trusted=settings.trusted, container=False)
+            info = await finish_handshake(link, reply, slots=settings.slots, trusted=settings.trusted, container=False)
         except SandboxError as error:
             raise SandboxError(f"image '{settings.image}' runs no slots: {error}", retryable=error.retryable) from error
-        return SlotServer(link, about, places=settings.slots, end=_do_nothing, held=_list_container_limits(settings), env=settings.env)
-
-    async def holdings(self) -> list[OwnedResource]:
-        return []
-
-    async def drop(self, holding: OwnedResource) -> None:
-        raise AssertionError("there are none")
-
-    async def close(self) -> None:
-        """Nothing is left when its servers are ended."""
+        return SlotServer(
+            link,
+            info,
+            capacity=settings.slots,
+            end=_do_nothing,
+            container_limits=("memory", "processes") if settings.limit_memory and settings.slots == 1 else (),
+            env=settings.env,
+        )
 
 
 async def _do_nothing() -> None:
-    pass
-
-
-def _list_container_limits(settings: ApptainerSettings) -> tuple[str, ...]:
-    """What control groups hold of a slot."""
-    return ("memory", "processes") if settings.limit_memory and settings.slots == 1 else ()
+    """The container has ended with its link."""
 
 
 def build_apptainer_command(settings: ApptainerSettings, spec: SandboxSpec) -> list[str]:
-    """How slotd is started in a container."""
+    """The command that starts slotd in a container."""
     options = ["--containall", "--no-home", "--cleanenv", "--writable-tmpfs"]
     for source, target in (*((mount.source, mount.target) for mount in settings.mounts), *spec.caches):
         options += ("--bind", f"{source}:{target}:ro")

@@ -1,7 +1,8 @@
-"""`slotd` as one file, and the line of Python that starts it on the other side.
+"""`slotd` as one file, and the commands that start it on the other side.
 
-The file is a zip that Python runs. Beside `slotd/` it holds the modules that slotd shares with the local backends, word
-for word, under their own names. What those import of Ludus (an error, a result) is replaced by `slotd/bundle_stubs.py`.
+The file is a zip that Python runs. Beside `slotd/` it contains the modules that slotd shares with the local backends,
+unchanged and under their own names. What those import from Ludus (an error, a result) is replaced by
+`slotd/bundle_stubs.py`.
 """
 
 import io
@@ -12,10 +13,10 @@ from pathlib import Path
 from ludus.sandbox.local.host_dir import SCRIPTS, join_lines
 
 SHARED = ("shell.py", "processes.py", "teardown.py", "seccomp.py")
-"""These import only the standard library, one another, `SandboxError` and `ExecResult`."""
+"""These import only the standard library, each other, `SandboxError` and `ExecResult`."""
 _SANDBOX = Path(__file__).parent.parent
 _LATER_ANNOTATIONS = "from __future__ import annotations\n"
-"""Newer notations in annotations do no harm in older Pythons that do not evaluate them."""
+"""With it, older Pythons do not evaluate annotations, so newer syntax in them does no harm."""
 _MAIN = """\
 from ludus.sandbox.slotd.py38 import fill_gaps
 from ludus.sandbox.slotd.main import main
@@ -53,13 +54,13 @@ runpy.run_path("/proc/self/fd/%d" % fd, run_name="__main__")
 
 @cache
 def build_bundle() -> bytes:
-    """The zip file. Equal on every call, and from equal sources."""
-    plain = (_SANDBOX / "slotd" / "bundle_stubs.py").read_text()
+    """The zip file. The same sources always give the same bytes."""
+    stubs = (_SANDBOX / "slotd" / "bundle_stubs.py").read_text()
     files = {
         "__main__.py": _MAIN,
         "ludus/__init__.py": "",
-        "ludus/errors.py": plain,
-        "ludus/sandbox/__init__.py": plain,
+        "ludus/errors.py": stubs,
+        "ludus/sandbox/__init__.py": stubs,
         "ludus/sandbox/slot_scripts/inner.line": join_lines((SCRIPTS / "inner.sh").read_text()),
     }
     for name in SHARED:
@@ -76,18 +77,18 @@ def build_bundle() -> bytes:
 
 
 def build_receive_command(python: str) -> list[str]:
-    """A command that takes the bundle from its stdin and becomes slotd. It is the same text always, without a line
-    break, and holds nothing secret."""
+    """A command that reads the bundle from its stdin and becomes slotd. Its text is always the same, on one line, and
+    contains nothing secret."""
     return [python, "-I", "-c", f"exec({_RECEIVE!r})"]
 
 
 def build_shipment() -> bytes:
-    """What to write first to the stdin of a `receiver`."""
+    """What to write first to the stdin of a `build_receive_command`: the length of the bundle and the bundle."""
     program = build_bundle()
     return len(program).to_bytes(4, "big") + program
 
 
 def build_file_command(python: str, program: str, config: str, port: str) -> list[str]:
-    """A command that becomes a slotd which listens on `port`. `program` is a file with the bundle in base64, `config`
-    one with the settings and the token."""
+    """A command that becomes a slotd that listens on `port`. `program` is a file with the bundle in base64, `config` a
+    file with the settings and the token."""
     return [python, "-I", "-c", f"exec({_FIND!r})", program, config, port]

@@ -1,67 +1,120 @@
-"""Slots in containers of a Docker engine, or of Podman: `podman system service` speaks the same API.
+"""Slots in containers of a Docker engine, or of Podman: `podman system service` has the same API.
 
-A container runs `slotd` as its only program, attached to the driver by the engine, and is removed by the engine when it
-ends. With one slot per container (the default) the container has no rights beyond a few that slotd needs to act as the
-slot's user, and the slot is a user of its own in it. With more, slotd is allowed to make namespaces (CAP_SYS_ADMIN), so
-that slots of one container see nothing of each other; the slots themselves hold no capability in either case and cannot
-gain any. `network=False` means a container without a network.
+A container runs `slotd` as its only program. The engine attaches it to the driver and removes it when it ends. With one
+slot per container (the default) the container has only the few capabilities that slotd needs to act as the slot's user,
+and the slot runs as a user of its own. With more, slotd may make namespaces (CAP_SYS_ADMIN), so that the slots of one
+container see nothing of each other. The slots themselves have no capability in either case and cannot gain any.
+`network=False` means a container without a network.
 
-When the driver dies, its containers end by themselves: the engine closes their stdin, and silence ends them too. What
-an unlucky moment may leave (a container made but not yet started) is found by its labels when the next driver starts.
+When the driver dies, its containers end: the engine closes their stdin, and slotd also ends when no message comes. A
+container that was made but not yet started may be left. The next driver finds it by its label and removes it.
 
-The image needs bash, the usual tools and Python 3.8 or later; it is not changed. Files of the image are read-only to
-the slot (`root=True` lifts that, and the separation of slot and slotd with it).
+The image needs bash, the usual tools and Python 3.8 or later. It is not changed. Files of the image are read-only for
+the slot; `root=True` lifts that, and the separation of slot and slotd with it.
 """
 
 import asyncio
-import secrets
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from secrets import token_hex
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.local.limits import SHM_MB
+from ludus.sandbox.backend import BackendFinding, RemoteSettings
+from ludus.sandbox.limits import SHM_MB, LimitStatus
 from ludus.sandbox.owner import OwnedResource, make_owner_mark
 from ludus.sandbox.remote.bundle import build_receive_command
 from ludus.sandbox.remote.docker_api import DockerApi, DockerApiError
-from ludus.sandbox.remote.fleet import Once
+from ludus.sandbox.remote.fleet import Once, RemoteBackend
 from ludus.sandbox.remote.link import StdioLink
 from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
-from ludus.sandbox.settings import DockerSettings, backend_of
 from ludus.sandbox.slotd.frames import Frame
 from ludus.sandbox.slotd.mount_view import HOME, WORKSPACE
 from ludus.sandbox.teardown import run_shielded
+from ludus.types import Positive, Whole
 
 OWNER = "ludus.owner"
-"""The label that tells whose a container is."""
+"""The label that names the owner of a container."""
 _SLOTD_MB = 96
 _SLOTD_PROCESSES = 32
-_USER_RIGHTS = ("SETUID", "SETGID", "CHOWN", "KILL", "DAC_OVERRIDE", "FOWNER")
-_NAMESPACE_RIGHTS = ("SYS_ADMIN", "SYS_CHROOT", "NET_ADMIN", "SETPCAP")
+_USER_CAPABILITIES = ("SETUID", "SETGID", "CHOWN", "KILL", "DAC_OVERRIDE", "FOWNER")
+_NAMESPACE_CAPABILITIES = ("SYS_ADMIN", "SYS_CHROOT", "NET_ADMIN", "SETPCAP")
 _GONE = (404, 409)
-"""Statuses of removing what is gone, or is being removed."""
+"""Statuses that a removal gets for a container that is gone or is being removed."""
+_LOOK_SECONDS = 5.0
 
 
-class Docker:
+class DockerSettings(RemoteSettings, frozen=True, kw_only=True, tag="docker"):
+    """Containers of a Docker engine."""
+
+    image: str
+    """The image; it needs bash and Python."""
+    socket: str = "/var/run/docker.sock"
+    """The engine's unix socket."""
+    cpus: float = 0.0
+    """Processors of a container; 0 for no limit."""
+    memory_mb: Whole = 0
+    """Memory of a container; 0: what its slots may use by their spec, and some for slotd."""
+    gpus: int = 0
+    """GPUs of a container; -1 for all."""
+    network: str = "bridge"
+    """The engine's network for slots that may use one: `bridge`, `host`, or one that you made."""
+    root: bool = False
+    """Run commands as the container's root, for images that expect it. A slot can then break itself."""
+    read_only: bool = False
+    """Make the image's own files read-only for slotd as well. A command's input is then limited to 32 MB."""
+    runtime: str = ""
+    """Another runtime of the engine, such as `runsc`."""
+    pull: bool = True
+    """Fetch an image that is not there."""
+    pull_seconds: Positive = 1800.0
+    """Time to fetch it."""
+    api_seconds: Positive = 60.0
+    """Time for the engine to reply."""
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+    """Labels for the containers."""
+
+
+class Docker(RemoteBackend[DockerSettings]):
     """Starts containers, each with a slotd in it."""
 
-    def __init__(self, settings: DockerSettings) -> None:
-        self._settings = settings
-        self._engine = DockerApi(settings.socket, seconds=settings.api_seconds)
-        self._owner = make_owner_mark()
-        self._swept = Once(self._sweep)
-        self._doubtful: set[str] = set()
-        """Containers that the engine may still make, or still have, although it did not say so."""
+    name = "docker"
+    Settings = DockerSettings
+    start_hint: ClassVar[str] = "start the engine"
+    """How to start the service, if its socket is missing."""
 
-    def kind(self, spec: SandboxSpec) -> Hashable:
+    def __init__(self, settings: DockerSettings, secrets: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(settings, secrets)
+        self._api = DockerApi(settings.socket, seconds=settings.api_seconds)
+        self._owner = make_owner_mark()
+        self._sweep_once = Once(self._sweep)
+        self._unconfirmed: set[str] = set()
+        """Containers that the engine may have, or may still make, although it did not confirm that."""
+
+    @classmethod
+    async def look(cls) -> BackendFinding:
+        socket = str(next(f.default for f in msgspec.structs.fields(cls.Settings) if f.name == "socket"))
+        if not await asyncio.to_thread(Path(socket).exists):
+            remedy = f"{cls.start_hint}, or name its socket: --sandbox.{cls.name}.socket"
+            return BackendFinding(cls.name, "off", f"there is no {socket}", remedy)
+        try:
+            info = await DockerApi(socket, seconds=_LOOK_SECONDS).get("/info", {}, DockerInfo)
+        except DockerApiError as error:
+            return BackendFinding(cls.name, "broken", str(error), "may this user use the socket?")
+        limits = describe_engine_limits(info)
+        return BackendFinding(cls.name, "ready", f"version {info.server_version} replies", limits=limits)
+
+    def get_kind(self, spec: SandboxSpec) -> Hashable:
         return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
 
     async def launch(self, spec: SandboxSpec) -> SlotServer:
-        await self._swept.run()
-        name = f"ludus-{self._owner}-{secrets.token_hex(4)}"
+        await self._sweep_once.run()
+        name = f"ludus-{self._owner}-{token_hex(4)}"
         try:
             return await self._start(name, spec)
         except BaseException:
@@ -69,30 +122,30 @@ class Docker:
             raise
 
     async def close(self) -> None:
-        await self._swept.stop()
-        for name in tuple(self._doubtful):
+        await self._sweep_once.stop()
+        for name in tuple(self._unconfirmed):
             await self._remove(name)
 
     # ---- one container --------------------------------------------------------------------------------------------
 
     async def _start(self, name: str, spec: SandboxSpec) -> SlotServer:
-        settings = self._settings
+        settings = self.settings
         await self._create(name, spec)
-        link = StdioLink(await self._engine.attach(name))
-        greeting = self._start_slotd(link, name)
-        about = await finish_handshake(link, greeting, slots=settings.slots, trusted=settings.root, container=True)
+        link = StdioLink(await self._api.attach(name))
+        reply = self._start_slotd(link, name)
+        info = await finish_handshake(link, reply, slots=settings.slots, trusted=settings.root, container=True)
         return SlotServer(
             link,
-            about,
-            places=settings.slots,
+            info,
+            capacity=settings.slots,
             end=lambda: self._remove(name),
-            held=("memory", "processes", "disk") if settings.slots == 1 else (),
+            container_limits=("memory", "processes", "disk") if settings.slots == 1 else (),
         )
 
     async def _start_slotd(self, link: StdioLink, name: str) -> Frame:
-        """Start the container, to whose streams the link is attached already, and the slotd in it."""
-        settings = self._settings
-        await self._engine.request("POST", f"/containers/{name}/start", body={})
+        """Start the container, to which the link is attached already, and the slotd in it."""
+        settings = self.settings
+        await self._api.request("POST", f"/containers/{name}/start", body={})
         hello = {"view": "image", "as_root": settings.root, "exclusive": settings.slots == 1}
         try:
             return await link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
@@ -100,7 +153,7 @@ class Docker:
             raise SandboxError(f"image '{settings.image}' runs no slots: {error}") from error
 
     async def _create(self, name: str, spec: SandboxSpec) -> None:
-        body = build_container(self._settings, spec, self._owner)
+        body = build_container(self.settings, spec, self._owner)
         try:
             await self._make(name, body)
         except DockerApiError as error:
@@ -110,59 +163,76 @@ class Docker:
             await self._make(name, body)
 
     async def _make(self, name: str, body: dict[str, Any]) -> None:
-        """Have a container made. The engine does not stop when we hang up, so we hear it out even when cancelled."""
-        self._doubtful.add(name)
+        """Have the engine make a container. The engine goes on when the driver disconnects, so the driver waits for its
+        reply even when cancelled."""
+        self._unconfirmed.add(name)
         try:
-            await run_shielded(self._engine.request("POST", "/containers/create", {"name": name}, body))
+            await run_shielded(self._api.request("POST", "/containers/create", {"name": name}, body))
         except DockerApiError as error:
-            if error.status:  # it answered: there is none
-                self._doubtful.discard(name)
+            if error.status:  # the engine replied: there is no container
+                self._unconfirmed.discard(name)
             raise
-        self._doubtful.discard(name)
+        self._unconfirmed.discard(name)
 
     async def _pull(self) -> None:
-        image = self._settings.image
-        if not self._settings.pull:
-            raise SandboxError(f"there is no image '{image}' here, and sandbox.pull is off", retryable=False)
+        image = self.settings.image
+        if not self.settings.pull:
+            raise SandboxError(
+                f"there is no image '{image}' here, and sandbox.{self.name}.pull is off", retryable=False
+            )
         repository, tag = split_image(image)
         query = {"fromImage": repository, "tag": tag}
-        report = await self._engine.request("POST", "/images/create", query, {}, seconds=self._settings.pull_seconds)
+        report = await self._api.request("POST", "/images/create", query, {}, seconds=self.settings.pull_seconds)
         for line in msgspec.json.Decoder(_Progress).decode_lines(report):
             if line.error:
-                raise SandboxError(f"image '{image}' cannot be had: {line.error}")
+                raise SandboxError(f"image '{image}' cannot be fetched: {line.error}")
 
     async def _remove(self, name: str) -> None:
-        """Remove a container, running or not. An engine that fails is asked again; the next driver's sweep is the last
-        resort."""
+        """Remove a container, running or not. If the engine fails, this is tried again. What is left after that is
+        removed by the next driver."""
         for pause in (0.2, 1.0, 0.0):
             try:
-                await self._engine.request("DELETE", f"/containers/{name}", {"force": "true", "v": "true"})
+                await self._api.request("DELETE", f"/containers/{name}", {"force": "true", "v": "true"})
             except DockerApiError as error:
                 if error.status not in _GONE:
                     await asyncio.sleep(pause)
                     continue
             else:
-                self._doubtful.discard(name)
+                self._unconfirmed.discard(name)
             return
-        self._doubtful.add(name)
+        self._unconfirmed.add(name)
 
-    async def holdings(self) -> list[OwnedResource]:
+    async def list_resources(self) -> list[OwnedResource]:
         filters = msgspec.json.encode({"label": [OWNER]}).decode()
-        found = await self._engine.read("/containers/json", {"all": "true", "filters": filters}, list[_Entry])
-        backend = backend_of(self._settings)
-        return [OwnedResource(backend, "container", entry.id, entry.labels.get(OWNER, "")) for entry in found]
+        found = await self._api.get("/containers/json", {"all": "true", "filters": filters}, list[_Container])
+        return [OwnedResource(self.name, "container", each.id, each.labels.get(OWNER, "")) for each in found]
 
-    async def drop(self, holding: OwnedResource) -> None:
-        await self._remove(holding.name)
+    async def remove_resource(self, resource: OwnedResource) -> None:
+        await self._remove(resource.name)
 
     async def _sweep(self) -> None:
-        """Remove what drivers of this host have left that are not alive any more."""
-        for holding in await self.holdings():
-            if holding.orphaned:
-                await self.drop(holding)
+        """Remove what dead drivers of this host have left."""
+        for resource in await self.list_resources():
+            if resource.orphaned:
+                await self.remove_resource(resource)
 
 
-class _Entry(Struct, rename="pascal"):
+class PodmanSettings(DockerSettings, frozen=True, kw_only=True, tag="podman"):
+    """Containers of Podman's service (`podman system service`), which has the same API as Docker."""
+
+    socket: str = "/run/podman/podman.sock"
+    """The service's unix socket."""
+
+
+class Podman(Docker):
+    """Starts containers through Podman's service."""
+
+    name = "podman"
+    Settings = PodmanSettings
+    start_hint = "podman system service --time=0 &"
+
+
+class _Container(Struct, rename="pascal"):
     """A container in the engine's list."""
 
     id: str
@@ -175,13 +245,31 @@ class _Progress(Struct):
     error: str = ""
 
 
-# ---- what a container looks like ----------------------------------------------------------------------------------
+class DockerInfo(Struct, rename="pascal"):
+    """What an engine reports about itself, as far as it does."""
+
+    server_version: str = ""
+    cgroup_version: str = ""
+    memory_limit: bool = False
+    pids_limit: bool = False
+
+
+def describe_engine_limits(info: DockerInfo) -> tuple[LimitStatus, ...]:
+    """The limits of a container with one slot."""
+    groups = f"the container's control group, version {info.cgroup_version or '?'}"
+    memory = LimitStatus("memory", groups if info.memory_limit else "nothing", info.memory_limit)
+    processes = LimitStatus("processes", groups if info.pids_limit else "nothing", info.pids_limit)
+    disk = LimitStatus("disk", "size of the container's own file systems", True)
+    return memory, processes, disk, LimitStatus("time and output", "slotd", True)
+
+
+# ---- the request that makes a container ---------------------------------------------------------------------------
 
 
 def build_container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> dict[str, Any]:
     """The request that makes a container."""
     nested = settings.slots > 1 and not settings.root
-    rights = () if settings.root else _USER_RIGHTS
+    capabilities = () if settings.root else _USER_CAPABILITIES
     security = [] if settings.root else ["no-new-privileges"]
     memory = _compute_memory_mb(settings, spec) * 2**20
     host: dict[str, Any] = {
@@ -194,14 +282,14 @@ def build_container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> 
         "ShmSize": SHM_MB * 2**20,
         "ReadonlyRootfs": settings.read_only,
         "CapDrop": [] if settings.root else ["ALL"],
-        "CapAdd": [*rights, *(_NAMESPACE_RIGHTS if nested else ())],
+        "CapAdd": [*capabilities, *(_NAMESPACE_CAPABILITIES if nested else ())],
         "SecurityOpt": [*security, *(("apparmor=unconfined",) if nested else ())],
         "Tmpfs": _build_tmpfs(settings, spec),
         "Binds": [f"{source}:{target}:ro" for source, target in (*_list_mounts(settings), *spec.caches)],
         "LogConfig": {"Type": "none", "Config": {}},
     }
     if nested:
-        host |= {"MaskedPaths": [], "ReadonlyPaths": []}  # else a slot could not have a /proc of its own
+        host |= {"MaskedPaths": [], "ReadonlyPaths": []}  # else a slot could not have its own /proc
     if settings.gpus:
         request = {"Driver": "nvidia", "Count": settings.gpus, "Capabilities": [["gpu"]]}
         host["DeviceRequests"] = [request]
@@ -231,14 +319,14 @@ def _list_mounts(settings: DockerSettings) -> list[tuple[str, str]]:
 
 
 def _compute_memory_mb(settings: DockerSettings, spec: SandboxSpec) -> int:
-    """Room for the slots' processes, their full disks, which lie in memory, and slotd."""
+    """Memory for the slots' processes, for their full disks, which are in memory, and for slotd."""
     if settings.memory_mb:
         return settings.memory_mb
     return settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
 
 
 def _build_tmpfs(settings: DockerSettings, spec: SandboxSpec) -> dict[str, str]:
-    """File systems in memory. A slot with a view of its own makes its own, inside."""
+    """File systems in memory. A slot in a mount namespace makes its own inside the container."""
     common = "rw,exec,nosuid,nodev"
     own = {"/run/ludus": f"{common},mode=711,size={_SLOTD_MB // 3}m"} if settings.read_only else {}
     if settings.slots == 1:
@@ -256,5 +344,5 @@ def split_image(image: str) -> tuple[str, str]:
     head, slash, last = image.rpartition("/")
     name, _, tag = last.partition(":")
     if not name:
-        raise ConfigError(f"sandbox.image is '{image}', which is not the name of an image")
+        raise ConfigError(f"sandbox.docker.image is '{image}', which is not the name of an image")
     return f"{head}{slash}{name}", tag or "latest"

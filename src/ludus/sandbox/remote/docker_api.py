@@ -1,8 +1,8 @@
-"""The Docker Engine's HTTP API over its unix socket, as far as slots need it. Podman's service speaks it too.
+"""The Docker engine's HTTP API over its unix socket, as far as slots need it. Podman's service has the same API.
 
-One connection per request: requests are rare, and a connection that is not kept cannot be stale. `attach` gives the
-connection over to the container's stdin and stdout, as a `Channel`. Every request has a time limit; no answer, a
-broken one or a status of refusal is an `EngineError`.
+Each request has its own connection: requests are rare, and a connection that is not kept cannot be stale. `attach`
+turns a connection into a container's stdin and stdout, as a `Channel`. Every request has a time limit. No response, a
+broken response or an error status is a `DockerApiError`.
 """
 
 import asyncio
@@ -19,21 +19,21 @@ from ludus.errors import SandboxError
 T = TypeVar("T")
 
 _READ_BYTES = 2**18
-_WORDS_BYTES = 4096
+_STDERR_BYTES = 4096
 _CLOSE_SECONDS = 5.0
 
 
 class DockerApiError(SandboxError):
-    """The engine refused, or did not answer."""
+    """The engine refused a request, or did not respond."""
 
     def __init__(self, message: str, *, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
-        """Of HTTP; 0 if there was no answer."""
+        """The HTTP status; 0 if there was no response."""
 
 
 class DockerApi:
-    """An engine that listens on `socket`."""
+    """A client of the engine that listens on `socket`."""
 
     def __init__(self, socket: str, *, seconds: float = 60.0) -> None:
         self._socket = socket
@@ -48,13 +48,13 @@ class DockerApi:
         *,
         seconds: float | None = None,
     ) -> bytes:
-        """Send a request; the body of its answer, most often JSON."""
+        """Send a request. Returns the body of the response, most often JSON."""
         limit = self._seconds if seconds is None else seconds
         try:
             async with asyncio.timeout(limit):
                 status, data = await self._send_request(method, path, query or {}, body)
         except TimeoutError:
-            raise DockerApiError(f"the engine did not answer to {method} {path} within {limit:g} s") from None
+            raise DockerApiError(f"the engine did not respond to {method} {path} within {limit:g} s") from None
         except (OSError, EOFError, httptools.HttpParserError) as error:
             raise DockerApiError(
                 f"the engine at {self._socket} cannot be reached: {str(error) or 'it hung up'}"
@@ -63,33 +63,33 @@ class DockerApi:
             raise DockerApiError(f"the engine refused {method} {path} with {status}: {_parse_reason(data)}", status=status)
         return data
 
-    async def read(self, path: str, query: dict[str, str], kind: type[T]) -> T:
-        """Ask for something, and take the answer apart."""
+    async def get(self, path: str, query: dict[str, str], kind: type[T]) -> T:
+        """Send a GET request. Returns the decoded response."""
         data = await self.request("GET", path, query)
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:
-            raise DockerApiError(f"the engine's answer to {path} is not understood: {error}") from error
+            raise DockerApiError(f"the engine's response to {path} is not understood: {error}") from error
 
     async def _send_request(self, method: str, path: str, query: dict[str, str], body: object) -> tuple[int, bytes]:
         reader, writer = await asyncio.open_unix_connection(self._socket, limit=_READ_BYTES)
         try:
             writer.write(_encode_request(method, path, query, body, "Connection: close\r\n"))
             await writer.drain()
-            answer = _ResponseReader()
-            while not answer.whole:
+            response = _ResponseReader()
+            while not response.complete:
                 data = await reader.read(_READ_BYTES)
                 if not data:
                     break
-                answer.feed(data)
-            if not answer.whole and not (answer.status and answer.until_close):
+                response.feed(data)
+            if not response.complete and not (response.status and response.until_close):
                 raise EOFError
-            return answer.status, bytes(answer.body)
+            return response.status, bytes(response.body)
         finally:
             await _close_writer(writer)
 
     async def attach(self, container: str) -> "AttachedChannel":
-        """The container's stdin, stdout and stderr. Attach before it starts, and nothing is missed."""
+        """The container's stdin, stdout and stderr. Attach before the container starts, so that nothing is missed."""
         path = f"/containers/{container}/attach"
         query = {"stream": "1", "stdin": "1", "stdout": "1", "stderr": "1"}
         try:
@@ -120,12 +120,12 @@ def _encode_request(method: str, path: str, query: dict[str, str], body: object,
 
 
 class _ResponseReader:
-    """Collects an HTTP answer. The `on_…` methods are called by the parser."""
+    """Collects an HTTP response. The parser calls the `on_…` methods."""
 
     def __init__(self) -> None:
         self.status = 0
         self.body = bytearray()
-        self.whole = False
+        self.complete = False
         self.until_close = True
         self._parser = httptools.HttpResponseParser(self)
 
@@ -143,7 +143,7 @@ class _ResponseReader:
         self.body += data
 
     def on_message_complete(self) -> None:
-        self.whole = True
+        self.complete = True
 
 
 class _Refusal(msgspec.Struct):
@@ -164,14 +164,15 @@ async def _close_writer(writer: asyncio.StreamWriter) -> None:
 
 
 class AttachedChannel:
-    """A hijacked connection: raw bytes in; out of it come frames of stdout and stderr, told apart by their heads."""
+    """A connection that was turned into a container's streams. Bytes are sent as they are; the container's output comes
+    in pieces, each with a head that names stdout or stderr."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._words = b""
+        self._stderr = b""
         self._left = 0
-        """What is still to come of the current frame of stdout."""
+        """Bytes still to come of the current piece of stdout."""
 
     def send(self, data: bytes) -> None:
         self._writer.write(data)
@@ -184,8 +185,8 @@ class AttachedChannel:
             while not self._left:
                 kind, size = struct.unpack(">B3xI", await self._reader.readexactly(8))
                 if kind == 2:
-                    words = await self._reader.readexactly(size)
-                    self._words = (self._words + words)[-_WORDS_BYTES:]
+                    text = await self._reader.readexactly(size)
+                    self._stderr = (self._stderr + text)[-_STDERR_BYTES:]
                 else:
                     self._left = size
         except asyncio.IncompleteReadError:
@@ -194,8 +195,8 @@ class AttachedChannel:
         self._left -= len(data)
         return data
 
-    def words(self) -> str:
-        return self._words.decode(errors="replace").strip()
+    def get_stderr(self) -> str:
+        return self._stderr.decode(errors="replace").strip()
 
     async def close(self) -> None:
         await _close_writer(self._writer)

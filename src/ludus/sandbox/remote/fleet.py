@@ -1,54 +1,56 @@
-"""Many slots on few servers: the `create` that a pool needs, over backends that start containers.
+"""Many slots on few servers: the slots of a backend that starts containers or reaches hosts.
 
-A slot goes to a server that has room for its kind, else to one that is being started, else a new one is started for
-it. A server that still keeps its slots apart after many (`Server.reusable`) is kept for `idle_seconds` after its last
-slot, for the next; any other is ended with it. A server that died is ended at once: its slots have failed, and new ones
-go elsewhere. Where there can only be so many slots (`room`), the next one waits until another is closed.
+A slot goes to a server that has room for its kind, else to one that is being started, else a new server is started for
+it. A server that still isolates its slots after many (`SlotServer.reusable`) is kept for `idle_seconds` after its last
+slot, for the next one. Any other server is ended with its slot. A server that died is ended at once: its slots have
+failed, and new ones go elsewhere. Where the number of slots is limited (`room`), the next one waits until another is
+closed.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from ludus.errors import SandboxError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.archive import extract_entries, read_entries
+from ludus.sandbox.backend import Backend, BackendFinding, RemoteSettings
 from ludus.sandbox.local.host_dir import HostDir
-from ludus.sandbox.owner import OwnedResource
 from ludus.sandbox.remote.remote_sandbox import SlotServer
 from ludus.sandbox.teardown import run_shielded
 
 T = TypeVar("T")
+R = TypeVar("R", bound=RemoteSettings)
+
+_ISOLATION_WORDS = {"namespaces": "namespaces", "user": "a user of their own", "none": "nothing"}
 
 
-class Backend(Protocol):
-    """Starts servers."""
+class RemoteBackend(Backend[R]):
+    """A backend that starts servers: containers, jobs or hosts that hold one or more slots each."""
 
-    def kind(self, spec: SandboxSpec) -> Hashable:
-        """Specs of one kind can share a server."""
-        ...
+    @classmethod
+    def isolates(cls, settings: RemoteSettings) -> bool:
+        """Slots that would not be isolated are refused, unless the setting `trusted` accepts them."""
+        return not getattr(settings, "trusted", False)
+
+    @property
+    def room(self) -> int | None:
+        """The number of slots that can exist at once; None if only the pool limits it."""
+        return None
+
+    def get_kind(self, spec: SandboxSpec) -> Hashable:
+        """The kind of server that a spec needs. Specs of one kind can share a server."""
+        raise NotImplementedError(f"{type(self).__name__}.get_kind")
 
     async def launch(self, spec: SandboxSpec) -> SlotServer:
-        """Raises SandboxError, and leaves nothing behind, if there can be none."""
-        ...
-
-    async def holdings(self) -> list[OwnedResource]:
-        """What drivers have there, this one and others, as far as it would outlive them."""
-        ...
-
-    async def drop(self, holding: OwnedResource) -> None:
-        """Remove it, in use or not."""
-        ...
-
-    async def close(self) -> None:
-        """Called once, when all servers are ended."""
-        ...
+        """Start a server. Raises SandboxError, and leaves nothing behind, if that fails."""
+        raise NotImplementedError(f"{type(self).__name__}.launch")
 
 
 class Once(Generic[T]):
-    """Work that is done once, when it is first needed, by whoever comes first; if it fails, by the next as well."""
+    """Work that is done once, when it is first needed. If it fails, the next caller tries again."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._work = work
@@ -67,15 +69,15 @@ class Once(Generic[T]):
 
 
 class _ServerEntry:
-    """A server, ready or not yet, and who is on it."""
+    """A server, running or starting, and how many slots are on it."""
 
-    def __init__(self, kind: Hashable, starting: "asyncio.Task[SlotServer]", places: int) -> None:
+    def __init__(self, kind: Hashable, starting: "asyncio.Task[SlotServer]", capacity: int) -> None:
         self.kind = kind
         self.starting = starting
-        self.places = places
-        self.taken = 0
+        self.capacity = capacity
+        self.used = 0
         self.retired = False
-        self.idle: asyncio.TimerHandle | None = None
+        self.idle_timer: asyncio.TimerHandle | None = None
 
     @property
     def server(self) -> SlotServer | None:
@@ -85,34 +87,38 @@ class _ServerEntry:
     def has_room(self, kind: Hashable) -> bool:
         server = self.server
         usable = not self.retired and (server is None or server.alive)
-        return usable and self.kind == kind and self.taken < self.places
+        return usable and self.kind == kind and self.used < self.capacity
 
 
 class Fleet:
-    """Slots on the servers of one backend. Close it when its slots are closed."""
+    """The slots of one remote backend. Close it when its slots are closed; that closes the backend too."""
 
     def __init__(
-        self, backend: Backend, *, slots: int = 1, idle_seconds: float = 60.0, room: int | None = None
+        self, backend: RemoteBackend[Any], *, slots: int = 1, idle_seconds: float = 60.0, room: int | None = None
     ) -> None:
+        """`slots`: how many a server holds. `room`: how many there can be at once; None for no limit."""
         self._room = None if room is None else asyncio.Semaphore(room)
         self._backend = backend
         self._slots = slots
         self._idle_seconds = idle_seconds
-        self._berths: list[_ServerEntry] = []
+        self._servers: list[_ServerEntry] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._host: HostDir | None = None
-        """For snapshots."""
+        """Holds snapshots."""
         self._layers = 0
+
+    async def check(self) -> None:
+        """Nothing can be checked without starting a server."""
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         if self._room is not None:
             await self._room.acquire()
-        kind = self._backend.kind(spec)
-        berth = next((berth for berth in self._berths if berth.has_room(kind)), None) or self._launch(kind, spec)
-        berth.taken += 1
-        if berth.idle is not None:
-            berth.idle.cancel()
-            berth.idle = None
+        kind = self._backend.get_kind(spec)
+        entry = next((entry for entry in self._servers if entry.has_room(kind)), None) or self._launch(kind, spec)
+        entry.used += 1
+        if entry.idle_timer is not None:
+            entry.idle_timer.cancel()
+            entry.idle_timer = None
         left = False
 
         async def leave() -> None:
@@ -120,20 +126,20 @@ class Fleet:
             if not left:
                 left = True
                 try:
-                    await self._leave(berth)
+                    await self._leave(entry)
                 finally:
                     if self._room is not None:
                         self._room.release()
 
         try:
-            server = await asyncio.shield(berth.starting)
+            server = await asyncio.shield(entry.starting)
             return await server.open(spec, leave)
         except BaseException:
             await run_shielded(leave())
             raise
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
-        """The spec of slots that start with a copy of what the workspace is in `box` now. The copy is the driver's."""
+        """The spec of slots that start with a copy of the present workspace of `box`. The copy is kept by the driver."""
         packed = await box.pack(WORKSPACE)
         if self._host is None:
             self._host = HostDir()
@@ -145,16 +151,28 @@ class Fleet:
             raise SandboxError(f"no snapshot could be made: {error}") from error
         return msgspec.structs.replace(box.spec, base=(str(layer),))
 
+    async def try_out(self) -> BackendFinding:
+        """Make a slot, run a command in it and close it. Raises SandboxError if that fails."""
+        box = await self.create(SandboxSpec(disk_mb=64))
+        try:
+            await box.exec("true")
+            server = self.list_servers()[0]
+        finally:
+            await box.close()
+        isolation = _ISOLATION_WORDS[server.info.isolation]
+        message = f"a slot ran; slots are isolated by {isolation} (Python {server.info.python} in the container or host)"
+        return BackendFinding(self._backend.name, "works", message, limits=server.describe_limits())
+
     def list_servers(self) -> list[SlotServer]:
-        """Those that run now."""
-        return [server for berth in self._berths if (server := berth.server) is not None and server.alive]
+        """The servers that run now."""
+        return [server for entry in self._servers if (server := entry.server) is not None and server.alive]
 
     async def close(self) -> None:
         await run_shielded(self._close())
 
     async def _close(self) -> None:
-        for berth in tuple(self._berths):
-            self._retire(berth)
+        for entry in tuple(self._servers):
+            self._retire(entry)
         while self._tasks:
             await asyncio.wait(self._tasks)
         await self._backend.close()
@@ -165,56 +183,62 @@ class Fleet:
     # ---- one server -----------------------------------------------------------------------------------------------
 
     def _launch(self, kind: Hashable, spec: SandboxSpec) -> _ServerEntry:
-        berth = _ServerEntry(kind, asyncio.create_task(self._backend.launch(spec)), self._slots)
-        berth.starting.add_done_callback(lambda task: self._note_start(berth, task))
-        self._berths.append(berth)
-        return berth
+        entry = _ServerEntry(kind, asyncio.create_task(self._backend.launch(spec)), self._slots)
+        entry.starting.add_done_callback(lambda task: self._note_start(entry, task))
+        self._servers.append(entry)
+        return entry
 
-    def _note_start(self, berth: _ServerEntry, task: "asyncio.Task[SlotServer]") -> None:
+    def _note_start(self, entry: _ServerEntry, task: "asyncio.Task[SlotServer]") -> None:
         if task.cancelled() or task.exception() is not None:
-            if berth in self._berths:
-                self._berths.remove(berth)
-        elif not berth.taken:  # those who waited for it have gone
-            self._start_idle_timer(berth)
+            if entry in self._servers:
+                self._servers.remove(entry)
+        elif not entry.used:  # the callers that waited for it have gone
+            self._start_idle_timer(entry)
 
-    async def _leave(self, berth: _ServerEntry) -> None:
-        berth.taken -= 1
-        server = berth.server
+    async def _leave(self, entry: _ServerEntry) -> None:
+        entry.used -= 1
+        server = entry.server
         if server is None:
-            if not berth.taken and not berth.starting.done():
-                self._retire(berth)
+            if not entry.used and not entry.starting.done():
+                self._retire(entry)
         elif not server.alive or not server.reusable:
-            berth.retired = True
-            if not berth.taken and (ending := self._retire(berth)) is not None:
+            entry.retired = True
+            if not entry.used and (ending := self._retire(entry)) is not None:
                 await asyncio.wait((ending,))
-        elif not berth.taken:
-            self._start_idle_timer(berth)
+        elif not entry.used:
+            self._start_idle_timer(entry)
 
-    def _start_idle_timer(self, berth: _ServerEntry) -> None:
+    def _start_idle_timer(self, entry: _ServerEntry) -> None:
         loop = asyncio.get_running_loop()
-        berth.idle = loop.call_later(self._idle_seconds, self._retire, berth)
+        entry.idle_timer = loop.call_later(self._idle_seconds, self._retire, entry)
 
-    def _retire(self, berth: _ServerEntry) -> "asyncio.Task[None] | None":
-        """Begin to end a server, unless that has begun."""
-        if berth not in self._berths:
+    def _retire(self, entry: _ServerEntry) -> "asyncio.Task[None] | None":
+        """Start to end a server, unless that has started already."""
+        if entry not in self._servers:
             return None
-        self._berths.remove(berth)
-        berth.retired = True
-        if berth.idle is not None:
-            berth.idle.cancel()
-        task = asyncio.create_task(_end(berth))
+        self._servers.remove(entry)
+        entry.retired = True
+        if entry.idle_timer is not None:
+            entry.idle_timer.cancel()
+        task = asyncio.create_task(_end(entry))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
 
-async def _end(berth: _ServerEntry) -> None:
-    """End a server, or its start. Nobody waits for what may go wrong: the backend's own sweep finds what is left."""
-    berth.starting.cancel()
-    await asyncio.wait((berth.starting,))
-    server = berth.server
+async def _end(entry: _ServerEntry) -> None:
+    """End a server, or its start. Errors are ignored: the backend finds what is left when it next starts."""
+    entry.starting.cancel()
+    await asyncio.wait((entry.starting,))
+    server = entry.server
     if server is not None:
         try:
             await server.close()
         except SandboxError:
             return
+
+
+def open_fleet(backend: RemoteBackend[Any]) -> Fleet:
+    """The slots of a remote backend. Nothing is started yet."""
+    settings: RemoteSettings = backend.settings
+    return Fleet(backend, slots=settings.slots, idle_seconds=settings.idle_seconds, room=backend.room)

@@ -1,59 +1,99 @@
 """Slots in sandboxes of Modal (https://modal.com), with its own client library: the extra `modal`.
 
-A Modal sandbox runs slotd by `exec`, and the driver talks to it over that process's stdin and stdout. That works with
-the network blocked, needs no tunnel, and nothing listens anywhere. `network=False` blocks the sandbox's network
-altogether.
+A Modal sandbox runs slotd by `exec`, and the driver uses that process's stdin and stdout. That works with the network
+blocked, needs no tunnel, and nothing listens anywhere. `network=False` blocks the sandbox's network altogether.
 
-When the driver dies, slotd ends after a silence, and Modal ends a sandbox in which nothing runs (`idle_timeout`); a
-sandbox also ends after `lifetime_seconds`, which fails the slots it still has. What is left of a dead driver is ended
-by the next one on the same host. The client's calls are awaited on its own thread and never block the driver's loop.
+When the driver dies, slotd ends when no message comes, and Modal ends a sandbox in which nothing runs (`idle_timeout`).
+A sandbox also ends after `lifetime_seconds`, which fails the slots that it still has. Sandboxes that a dead driver left
+are ended by the next driver on the same host. The client's calls run on its own thread and never block the driver's
+loop.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable
+import importlib.util
+from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from ludus.errors import ConfigError, SandboxError, boundary
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.local.limits import SHM_MB
+from ludus.sandbox.backend import BackendFinding, RemoteSettings
+from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.owner import OwnedResource, make_owner_mark
 from ludus.sandbox.remote.bundle import build_receive_command
-from ludus.sandbox.remote.fleet import Once
+from ludus.sandbox.remote.fleet import Once, RemoteBackend
 from ludus.sandbox.remote.link import StdioLink
 from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
-from ludus.sandbox.settings import ModalSettings
 from ludus.sandbox.teardown import run_shielded
+from ludus.types import Count, Positive, Whole
 
 _OWNER = "ludus-owner"
 _SLOTD_MB = 96
 _IDLE_SECONDS = 60
-"""After which Modal ends a sandbox that runs nothing."""
+"""Modal ends a sandbox that runs nothing for this long."""
 _END_SECONDS = 30.0
 _PIECE_BYTES = 2**20
 """The client takes no more than 2 MB at once."""
 
 
-class Modal:
+class ModalSettings(RemoteSettings, frozen=True, kw_only=True, tag="modal"):
+    """Sandboxes of Modal."""
+
+    app: str = "ludus"
+    """The app that sandboxes belong to; made when it does not exist."""
+    image: str = "python:3.11"
+    """An image of a registry."""
+    slots: Count = 1
+    """Slots per sandbox; more than one needs namespaces inside it."""
+    cpus: Positive = 1.0
+    """Processors of a sandbox."""
+    memory_mb: Whole = 0
+    """Memory of a sandbox; 0: what its slots may use by their spec, and some for slotd."""
+    gpu: str = ""
+    """Kind and number of GPUs, such as `T4` or `A100:2`; empty for none."""
+    lifetime_seconds: Count = 3600
+    """Modal ends a sandbox after this time, whatever it does."""
+    secrets: tuple[str, ...] = ()
+    """Names of Modal secrets whose variables the container gets."""
+    region: str = ""
+    """Where to run; empty: anywhere."""
+    token_id_var: str = ""
+    """The NAME of the environment variable with Modal's token id; empty: what the modal client finds."""
+    token_secret_var: str = ""
+    """The NAME of the environment variable with Modal's token secret."""
+    trusted: bool = False
+    """Accept slots that are not isolated from each other, where Modal allows no better."""
+
+
+class Modal(RemoteBackend[ModalSettings]):
     """Starts Modal sandboxes, each with a slotd in it."""
 
-    def __init__(self, settings: ModalSettings, *, token: tuple[str, str] | None = None) -> None:
-        """`token` is Modal's token id and secret; without it, the client looks where it always does."""
-        self._settings = settings
-        self._token = token
+    name = "modal"
+    Settings = ModalSettings
+
+    def __init__(self, settings: ModalSettings, secrets: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`secrets`: `token_id` and `token_secret`. Without them the client looks for a token where it always does."""
+        super().__init__(settings, secrets)
         self._modal = _import_modal()
         self._owner = make_owner_mark()
-        self._opened = Once(self._open)
+        self._open_once = Once(self._open)
 
-    def kind(self, spec: SandboxSpec) -> Hashable:
+    @classmethod
+    async def look(cls) -> BackendFinding:
+        if importlib.util.find_spec("modal") is None:
+            return BackendFinding(cls.name, "off", "Modal's client is not installed", "pip install 'ludus[modal]'")
+        return BackendFinding(cls.name, "ready", "Modal's client is here; your account is checked when it is used")
+
+    def get_kind(self, spec: SandboxSpec) -> Hashable:
         return spec.network, spec.memory_mb, spec.disk_mb, spec.processes
 
     async def launch(self, spec: SandboxSpec) -> SlotServer:
-        if spec.caches or self._settings.mounts:
+        if spec.caches or self.settings.mounts:
             raise SandboxError("Modal cannot mount folders of a host: leave out caches and mounts", retryable=False)
-        client, app = await self._opened.run()
+        client, app = await self._open_once.run()
         with boundary(SandboxError, "Modal"):
-            async with asyncio.timeout(self._settings.start_seconds):
+            async with asyncio.timeout(self.settings.start_seconds):
                 sandbox = await self._create(client, app, spec)
         try:
             return await self._start(sandbox, spec)
@@ -62,35 +102,34 @@ class Modal:
             raise
 
     async def close(self) -> None:
-        await self._opened.stop()
+        await self._open_once.stop()
 
     async def _open(self) -> Any:
-        """The client and the app, after what dead drivers have left is ended."""
+        """The client and the app. Sandboxes that dead drivers have left are ended first."""
         modal = self._modal
         with boundary(SandboxError, "Modal"):
-            client = (
-                await modal.Client.from_credentials.aio(*self._token)
-                if self._token
-                else await modal.Client.from_env.aio()
-            )
-            app = await modal.App.lookup.aio(self._settings.app, create_if_missing=True, client=client)
-            for holding in await _list_sandboxes(modal, client, app):
-                if holding.orphaned:
-                    await _terminate(await modal.Sandbox.from_id.aio(holding.name, client=client))
+            if key := self.secrets.get("token_id", ""):
+                client = await modal.Client.from_credentials.aio(key, self.secrets.get("token_secret", ""))
+            else:
+                client = await modal.Client.from_env.aio()
+            app = await modal.App.lookup.aio(self.settings.app, create_if_missing=True, client=client)
+            for resource in await _list_sandboxes(modal, client, app):
+                if resource.orphaned:
+                    await _terminate(await modal.Sandbox.from_id.aio(resource.name, client=client))
         return client, app
 
-    async def holdings(self) -> list[OwnedResource]:
-        client, app = await self._opened.run()
+    async def list_resources(self) -> list[OwnedResource]:
+        client, app = await self._open_once.run()
         with boundary(SandboxError, "Modal"):
             return await _list_sandboxes(self._modal, client, app)
 
-    async def drop(self, holding: OwnedResource) -> None:
-        client, _ = await self._opened.run()
+    async def remove_resource(self, resource: OwnedResource) -> None:
+        client, _ = await self._open_once.run()
         with boundary(SandboxError, "Modal"):
-            await _terminate(await self._modal.Sandbox.from_id.aio(holding.name, client=client))
+            await _terminate(await self._modal.Sandbox.from_id.aio(resource.name, client=client))
 
     async def _create(self, client: Any, app: Any, spec: SandboxSpec) -> Any:
-        settings, modal = self._settings, self._modal
+        settings, modal = self.settings, self._modal
         memory = settings.memory_mb or settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
         return await modal.Sandbox.create.aio(
             app=app,
@@ -109,24 +148,24 @@ class Modal:
         )
 
     async def _start(self, sandbox: Any, spec: SandboxSpec) -> SlotServer:
-        settings = self._settings
+        settings = self.settings
         with boundary(SandboxError, "Modal"):
             process = await sandbox.exec.aio(*build_receive_command(settings.python), text=False)
         link = StdioLink(ModalChannel(process))
         hello = {"view": "image", "exclusive": settings.slots == 1}
-        greeting = link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
-        about = await finish_handshake(link, greeting, slots=settings.slots, trusted=settings.trusted, container=True)
+        reply = link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
+        info = await finish_handshake(link, reply, slots=settings.slots, trusted=settings.trusted, container=True)
         return SlotServer(
             link,
-            about,
-            places=settings.slots,
+            info,
+            capacity=settings.slots,
             end=lambda: _terminate(sandbox),
-            held=("memory",) if settings.slots == 1 else (),
+            container_limits=("memory",) if settings.slots == 1 else (),
         )
 
 
 async def _list_sandboxes(modal: Any, client: Any, app: Any) -> list[OwnedResource]:
-    """The sandboxes of an app, whoever's they are."""
+    """All sandboxes of an app, of every driver."""
     found: list[OwnedResource] = []
     async for sandbox in modal.Sandbox.list.aio(app_id=app.app_id, client=client):
         mark = (await sandbox.get_tags.aio()).get(_OWNER, "")
@@ -135,7 +174,7 @@ async def _list_sandboxes(modal: Any, client: Any, app: Any) -> list[OwnedResour
 
 
 async def _terminate(sandbox: Any) -> None:
-    """End a sandbox. One that will not is ended by Modal: nothing runs in it any more, and its lifetime is limited."""
+    """End a sandbox. If that fails, Modal ends it: nothing runs in it any more, and its lifetime is limited."""
     with suppress(SandboxError), boundary(SandboxError, "Modal"):
         async with asyncio.timeout(_END_SECONDS):
             await sandbox.terminate.aio()
@@ -157,13 +196,12 @@ class ModalChannel:
         self._chunks: AsyncIterator[bytes] = aiter(process.stdout)
         self._unsent: list[bytes] = []
         self._turn = asyncio.Lock()
-        self._why = ""
 
     def send(self, data: bytes) -> None:
         self._unsent.append(data)
 
     async def drain(self) -> None:
-        """Hand over what is unsent. One at a time: the client numbers what it writes by the order of calls."""
+        """Send what is unsent. One call at a time: the client numbers what it writes by the order of calls."""
         async with self._turn:
             while self._unsent:
                 data, self._unsent = b"".join(self._unsent), []
@@ -171,7 +209,7 @@ class ModalChannel:
                     for start in range(0, len(data), _PIECE_BYTES):
                         self._process.stdin.write(data[start : start + _PIECE_BYTES])
                         await self._process.stdin.drain.aio()
-                except Exception as error:  # whatever the client raises means that the process cannot be reached
+                except Exception as error:  # the client may raise anything; the process cannot be reached
                     raise ConnectionError(f"Modal: {type(error).__name__}: {error}") from error
 
     async def receive(self) -> bytes:
@@ -180,8 +218,8 @@ class ModalChannel:
         except Exception as error:  # as above
             raise ConnectionError(f"Modal: {type(error).__name__}: {error}") from error
 
-    def words(self) -> str:
-        return self._why
+    def get_stderr(self) -> str:
+        return ""
 
     async def close(self) -> None:
         """The process ends with its sandbox."""

@@ -1,20 +1,21 @@
 """Slots in containers, or in bare processes, that a Nomad cluster runs.
 
-Each server is a job of its own (type `batch`, one allocation, never restarted), so that exactly the one that is meant
-is ended. slotd comes to it as a template of the job and listens on a port that Nomad gives it; requests carry a token
-that is made for each job and lies in the task's secrets folder. Whoever may read the job in Nomad can read that token,
-and the requests are not encrypted: keep Nomad and its network to yourselves.
+Each server is its own job (type `batch`, one allocation, never restarted), so that each can be ended alone. slotd comes
+to it as a template of the job and listens on a port that Nomad assigns. Requests have a token that is made for each job
+and is in the task's secrets folder. Everyone who may read the job in Nomad can read that token, and the requests are not
+encrypted: keep Nomad and its network private.
 
-Nothing polls Nomad: waiting for an allocation is a blocking query. When the driver dies, slotd ends after a silence and
-the job is over; its record in Nomad is purged by the next driver on the same host.
+Nothing polls Nomad: waiting for an allocation is a blocking query. When the driver dies, slotd ends when no message
+comes, and the job ends with it. The next driver on the same host purges its record in Nomad.
 """
 
 import asyncio
 import base64
-import secrets
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
-from typing import Any, NoReturn, TypeVar
+from secrets import token_hex, token_urlsafe
+from types import MappingProxyType
+from typing import Any, Literal, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -23,53 +24,107 @@ from msgspec import Struct, field
 from ludus.errors import SandboxError
 from ludus.http_client import Client, HttpError, Timeouts
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.local.limits import SHM_MB
+from ludus.sandbox.backend import BackendFinding, RemoteSettings
+from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.owner import OwnedResource, make_owner_mark
 from ludus.sandbox.port.remote_port import STREAMS
 from ludus.sandbox.remote.bundle import build_bundle, build_file_command
-from ludus.sandbox.remote.fleet import Once
+from ludus.sandbox.remote.fleet import Once, RemoteBackend
 from ludus.sandbox.remote.link import HttpLink
 from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
-from ludus.sandbox.settings import NomadSettings
 from ludus.sandbox.slotd.frames import Frame
 from ludus.sandbox.teardown import run_shielded
+from ludus.types import Count, Positive, Whole
 
 T = TypeVar("T")
 
 _TASK, _PORT = "slotd", "slotd"
 _SLOTD_MB = 96
 _WAIT_SECONDS = 30
-_RIGHTS = ("setuid", "setgid", "chown", "kill", "dac_override", "fowner")
-_NAMESPACE_RIGHTS = ("sys_admin", "sys_chroot", "net_admin", "setpcap")
-_FAILED = ("failed", "lost", "complete")
+_LOOK_SECONDS = 5.0
+_USER_CAPABILITIES = ("setuid", "setgid", "chown", "kill", "dac_override", "fowner")
+_NAMESPACE_CAPABILITIES = ("sys_admin", "sys_chroot", "net_admin", "setpcap")
+_ENDED = ("failed", "lost", "complete")
+_ADDRESS = "http://localhost:4646"
+
+
+class NomadSettings(RemoteSettings, frozen=True, kw_only=True, tag="nomad"):
+    """Containers (or bare processes) that a Nomad cluster runs."""
+
+    address: str = _ADDRESS
+    """Nomad's address."""
+    token_var: str = ""
+    """The NAME of the environment variable that holds Nomad's token; empty for none."""
+    job_prefix: str = "ludus"
+    """How the names of our jobs begin."""
+    datacenters: tuple[str, ...] = ("dc1",)
+    """Where jobs may run."""
+    region: str = ""
+    """Empty: Nomad's own."""
+    namespace: str = ""
+    """Empty: Nomad's own."""
+    driver: Literal["docker", "singularity", "raw_exec"] = "docker"
+    """How Nomad runs slotd. `singularity` is raw_exec of `apptainer exec`."""
+    image: str = ""
+    """The image, for docker and singularity."""
+    slots: Count = 10
+    """Slots per container."""
+    cpu_mhz: Count = 500
+    """Processor share of a container."""
+    memory_mb: Whole = 0
+    """Memory of a container; 0: what its slots may use by their spec, and some for slotd."""
+    gpus: Whole = 0
+    """NVIDIA GPUs of a container."""
+    privileged: bool = False
+    """Let slotd make namespaces: docker's privileged mode. Nomad's client must allow it."""
+    purge_on_start: bool = False
+    """Remove jobs with our prefix that other drivers have left, before the first job is started."""
+    api_seconds: Positive = 30.0
+    """Time for Nomad to reply."""
+    trusted: bool = False
+    """Accept slots without isolation, where nothing better is allowed."""
 
 
 class NomadError(SandboxError):
-    """Nomad refused, or did not answer."""
+    """Nomad refused a request, or did not reply."""
 
     def __init__(self, message: str, *, status: int = 0) -> None:
         super().__init__(message, retryable=status not in (400, 403))
         self.status = status
 
 
-class Nomad:
+class Nomad(RemoteBackend[NomadSettings]):
     """Starts jobs, each with a slotd in it."""
 
-    def __init__(self, settings: NomadSettings, *, token: str = "") -> None:
-        self._settings = settings
-        self._api = _NomadApi(settings, token)
-        # Each connection through a slot's port has two requests under way; others must not wait for them.
+    name = "nomad"
+    Settings = NomadSettings
+
+    def __init__(self, settings: NomadSettings, secrets: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(settings, secrets)
+        self._api = _NomadApi(settings, secrets.get("token", ""))
+        # Each connection through a slot's port has two requests under way; other requests must not wait for them.
         self._client = Client(connections=settings.slots * (2 * STREAMS + 4) + 8, response_bytes=2**30)
         """For slotds, not for Nomad."""
         self._owner = make_owner_mark()
-        self._swept = Once(self._sweep)
+        self._sweep_once = Once(self._sweep)
 
-    def kind(self, spec: SandboxSpec) -> Hashable:
+    @classmethod
+    async def look(cls) -> BackendFinding:
+        limits = Timeouts(connect=_LOOK_SECONDS, silence=_LOOK_SECONDS, total=_LOOK_SECONDS)
+        remedy = "name your cluster: --sandbox.nomad.address"
+        async with Client(timeouts=limits) as client:
+            try:
+                response = await client.request("GET", f"{_ADDRESS}/v1/status/leader")
+            except HttpError:
+                return BackendFinding(cls.name, "off", f"nothing answers at {_ADDRESS}", remedy)
+        return BackendFinding(cls.name, "ready", f"{_ADDRESS} answers with status {response.status}")
+
+    def get_kind(self, spec: SandboxSpec) -> Hashable:
         return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
 
     async def launch(self, spec: SandboxSpec) -> SlotServer:
-        await self._swept.run()
-        name = f"{self._settings.job_prefix}-{self._owner}-{secrets.token_hex(4)}"
+        await self._sweep_once.run()
+        name = f"{self.settings.job_prefix}-{self._owner}-{token_hex(4)}"
         try:
             return await self._start(name, spec)
         except BaseException:
@@ -77,38 +132,40 @@ class Nomad:
             raise
 
     async def close(self) -> None:
-        await self._swept.stop()
+        await self._sweep_once.stop()
         await self._client.close()
         await self._api.close()
 
     # ---- one job --------------------------------------------------------------------------------------------------
 
     async def _start(self, name: str, spec: SandboxSpec) -> SlotServer:
-        settings, token = self._settings, secrets.token_urlsafe(32)
+        settings, token = self.settings, token_urlsafe(32)
         try:
             async with asyncio.timeout(settings.start_seconds):
                 body = {"Job": build_job(settings, spec, name, token)}
-                # Nomad does not stop when we hang up, so we hear it out even when cancelled.
+                # Nomad goes on when the driver disconnects, so the driver waits for its reply even when cancelled.
                 submitted = await run_shielded(self._api.request("POST", "/v1/jobs", _Submitted, body=body))
                 address = await self._wait_for_address(name, submitted.evaluation)
         except TimeoutError:
             raise SandboxError(f"Nomad did not run job {name} within {settings.start_seconds:g} s") from None
         link = HttpLink(self._client, f"http://{address}", token)
-        greeting = self._wait_for_slotd(link, name)
-        about = await finish_handshake(link, greeting, slots=settings.slots, trusted=settings.trusted, container=spec.network)
+        reply = self._wait_for_slotd(link, name)
+        info = await finish_handshake(
+            link, reply, slots=settings.slots, trusted=settings.trusted, container=spec.network
+        )
         bare = settings.driver == "raw_exec"
         return SlotServer(
             link,
-            about,
-            places=settings.slots,
+            info,
+            capacity=settings.slots,
             end=lambda: self._purge(name),
             env=settings.env if bare else {},
             mounts=settings.mounts if bare else None,
         )
 
     async def _wait_for_slotd(self, link: HttpLink, name: str) -> Frame:
-        """Wait until slotd answers, or Nomad tells that its task has ended."""
-        settings = self._settings
+        """Wait until slotd replies, or Nomad reports that its task has ended."""
+        settings = self.settings
         starting = asyncio.create_task(link.start(seconds=settings.start_seconds, lapse=settings.lapse_seconds))
         watching = asyncio.create_task(self._watch(name))
         try:
@@ -120,7 +177,7 @@ class Nomad:
             await run_shielded(_wait_until_ended(starting, watching))
 
     async def _watch(self, name: str) -> NoReturn:
-        """Until the job ends, which it should not."""
+        """Wait until the job ends, which is an error."""
         index = 0
         while True:
             path = f"/v1/job/{quote(name, safe='')}/allocations"
@@ -128,7 +185,7 @@ class Nomad:
             _raise_if_ended(name, stubs)
 
     async def _wait_for_address(self, name: str, evaluation: str) -> str:
-        """Where the job's slotd listens, once it runs."""
+        """Wait until the job runs. Returns the address that its slotd listens on."""
         index = 0
         while True:
             path = f"/v1/job/{quote(name, safe='')}/allocations"
@@ -147,22 +204,22 @@ class Nomad:
             raise SandboxError(f"Nomad has no room for a job: {', '.join(why) or 'no node fits'}")
 
     async def _purge(self, name: str) -> None:
-        with suppress(NomadError):  # the next driver's sweep is the last resort
+        with suppress(NomadError):  # what is left is removed by the next driver
             await self._api.request("DELETE", f"/v1/job/{quote(name, safe='')}", _Submitted, {"purge": "true"})
 
-    async def holdings(self) -> list[OwnedResource]:
-        prefix = f"{self._settings.job_prefix}-"
+    async def list_resources(self) -> list[OwnedResource]:
+        prefix = f"{self.settings.job_prefix}-"
         jobs = await self._api.request("GET", "/v1/jobs", list[_Job], {"prefix": prefix})
         return [OwnedResource("nomad", "job", job.id, job.id.removeprefix(prefix).rpartition("-")[0]) for job in jobs]
 
-    async def drop(self, holding: OwnedResource) -> None:
-        await self._purge(holding.name)
+    async def remove_resource(self, resource: OwnedResource) -> None:
+        await self._purge(resource.name)
 
     async def _sweep(self) -> None:
-        """Purge what drivers of this host have left that are not alive any more; with `purge_on_start`, all others'."""
-        for holding in await self.holdings():
-            if self._settings.purge_on_start or holding.orphaned:
-                await self.drop(holding)
+        """Purge the jobs that dead drivers of this host have left; with `purge_on_start`, the jobs of all drivers."""
+        for resource in await self.list_resources():
+            if self.settings.purge_on_start or resource.orphaned:
+                await self.remove_resource(resource)
 
 
 # ---- Nomad's API --------------------------------------------------------------------------------------------------
@@ -216,7 +273,7 @@ class _Allocation(Struct, rename="pascal"):
 
 
 class _NomadApi:
-    """Nomad's HTTP API. A request that cannot do harm twice is repeated when Nomad fails."""
+    """Nomad's HTTP API. Requests are repeated when Nomad fails: all of them may safely be sent twice."""
 
     def __init__(self, settings: NomadSettings, token: str) -> None:
         self._settings = settings
@@ -230,7 +287,7 @@ class _NomadApi:
         return answer
 
     async def wait_for_change(self, path: str, kind: type[T], index: int) -> tuple[T, int]:
-        """A blocking query: an answer when something changed since `index`, and the index to ask with next."""
+        """A blocking query. Returns when something has changed since `index`, with the reply and the next index."""
         query = {"index": str(index), "wait": f"{_WAIT_SECONDS}s"}
         return await self._send("GET", path, kind, query, None, self._settings.api_seconds + _WAIT_SECONDS)
 
@@ -254,10 +311,10 @@ class _NomadApi:
                 problem = NomadError(f"Nomad cannot be reached: {error}")
             else:
                 if response.status < 300:
-                    index = response.header("X-Nomad-Index")
+                    index = response.get_header("X-Nomad-Index")
                     return _decode(response.body, kind), int(index) if index.isdigit() else 0
                 words = response.body[:300].decode(errors="replace").strip()
-                problem = NomadError(f"Nomad answered {response.status}: {words}", status=response.status)
+                problem = NomadError(f"Nomad replied with status {response.status}: {words}", status=response.status)
                 if response.status < 500:
                     break
             await asyncio.sleep(pause)
@@ -268,12 +325,12 @@ def _decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise NomadError(f"Nomad's answer is not understood: {error}") from error
+        raise NomadError(f"Nomad's reply is not understood: {error}") from error
 
 
 def _raise_if_ended(name: str, allocations: list[_Allocation]) -> None:
     for allocation in allocations:
-        if allocation.client_status in _FAILED:
+        if allocation.client_status in _ENDED:
             raise SandboxError(f"job {name} {allocation.client_status}: {_describe_events(allocation)}")
 
 
@@ -285,7 +342,7 @@ async def _wait_until_ended(*tasks: asyncio.Task[Any]) -> None:
 
 
 def _describe_events(allocation: _Allocation) -> str:
-    """What Nomad tells of a task that failed."""
+    """What Nomad reports about a task that failed."""
     states = (allocation.task_states or {}).values()
     words = [event.display_message or event.type for state in states for event in state.events or []]
     return "; ".join(words[-4:]) or "no reason was given"
@@ -299,7 +356,7 @@ def _find_address(allocation: _Allocation) -> str:
     raise SandboxError("Nomad gave the job no port")
 
 
-# ---- what a job looks like ----------------------------------------------------------------------------------------
+# ---- the job ------------------------------------------------------------------------------------------------------
 
 
 def build_job(settings: NomadSettings, spec: SandboxSpec, name: str, token: str) -> dict[str, Any]:
@@ -363,7 +420,7 @@ def _build_config(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
     }
     if settings.privileged:
         return {**config, "privileged": True}
-    config |= {"cap_drop": ["all"], "cap_add": [*_RIGHTS, *_NAMESPACE_RIGHTS]}
+    config |= {"cap_drop": ["all"], "cap_add": [*_USER_CAPABILITIES, *_NAMESPACE_CAPABILITIES]}
     return {**config, "security_opt": ["no-new-privileges", "apparmor=unconfined"]}
 
 
@@ -388,7 +445,7 @@ def _build_templates(settings: NomadSettings, token: str) -> list[dict[str, Any]
         "lapse": settings.lapse_seconds,
         "exclusive": settings.slots == 1 and settings.driver != "raw_exec",
     }
-    plain = {"LeftDelim": "<%ludus", "RightDelim": "ludus%>", "ChangeMode": "noop"}
+    common = {"LeftDelim": "<%ludus", "RightDelim": "ludus%>", "ChangeMode": "noop"}
     program = {"EmbeddedTmpl": base64.b64encode(build_bundle()).decode(), "DestPath": "local/slotd", "Perms": "0644"}
-    told = {"EmbeddedTmpl": msgspec.json.encode(config).decode(), "DestPath": "secrets/slotd.json", "Perms": "0600"}
-    return [{**program, **plain}, {**told, **plain}]
+    settings_file = {"EmbeddedTmpl": msgspec.json.encode(config).decode(), "DestPath": "secrets/slotd.json", "Perms": "0600"}
+    return [{**program, **common}, {**settings_file, **common}]

@@ -1,4 +1,4 @@
-"""A program on this host as a `Channel`: `ssh`, `apptainer`, or anything else that passes its stdin and stdout on."""
+"""A program on this host as a `Channel`: `ssh`, `apptainer`, or any other that passes on its stdin and stdout."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -7,12 +7,12 @@ from contextlib import suppress
 from ludus.errors import SandboxError
 
 _READ_BYTES = 2**18
-_WORDS_BYTES = 4096
+_STDERR_BYTES = 4096
 _END_SECONDS = 3.0
 
 
 class ProgramChannel:
-    """The stdin and stdout of a child process. Its last words on stderr are kept, for errors."""
+    """The stdin and stdout of a child process. The last part of its stderr is kept, for error messages."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
@@ -21,8 +21,8 @@ class ProgramChannel:
         self._process = process
         self._stdin = process.stdin
         self._stdout = process.stdout
-        self._words = b""
-        self._ear = asyncio.create_task(self._collect_stderr(process.stderr))
+        self._stderr = b""
+        self._stderr_task = asyncio.create_task(self._collect_stderr(process.stderr))
 
     @property
     def pid(self) -> int:
@@ -36,15 +36,15 @@ class ProgramChannel:
 
     async def receive(self) -> bytes:
         data = await self._stdout.read(_READ_BYTES)
-        if not data:  # what it has to say may come a moment after its output ends
-            await asyncio.wait((self._ear,), timeout=1.0)
+        if not data:  # its stderr may end a moment after its stdout
+            await asyncio.wait((self._stderr_task,), timeout=1.0)
         return data
 
-    def words(self) -> str:
-        return self._words.decode(errors="replace").strip()
+    def get_stderr(self) -> str:
+        return self._stderr.decode(errors="replace").strip()
 
     async def close(self) -> None:
-        """Close its stdin; a program that does not end of it is killed. What it ran elsewhere ends all the same."""
+        """Close its stdin. A program that does not end then is killed; what it started elsewhere ends nevertheless."""
         self._stdin.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
@@ -52,17 +52,18 @@ class ProgramChannel:
         if self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
-        self._ear.cancel()
-        await asyncio.wait((self._ear,))
+        self._stderr_task.cancel()
+        await asyncio.wait((self._stderr_task,))
         with suppress(OSError):
             await self._stdin.wait_closed()
 
     async def _collect_stderr(self, stderr: asyncio.StreamReader) -> None:
-        while data := await stderr.read(_WORDS_BYTES):
-            self._words = (self._words + data)[-_WORDS_BYTES:]
+        while data := await stderr.read(_STDERR_BYTES):
+            self._stderr = (self._stderr + data)[-_STDERR_BYTES:]
 
 
 async def run_program(command: Sequence[str], env: Mapping[str, str] | None = None) -> ProgramChannel:
+    """Start a program. Raises SandboxError if it cannot be started."""
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(

@@ -1,7 +1,7 @@
-"""Slots on the other side of a link, and the servers (containers, hosts) that they live on.
+"""Slots on the other side of a link, and the servers (containers, hosts) that run them.
 
-`RemoteSandbox` has the same contract as every slot: files and background processes are commands, built in
-`sandbox.base`; the command itself is run by slotd. A `Server` is one slotd with room for some slots.
+`RemoteSandbox` has the same contract as every slot. Files and background processes are built on commands, in
+`sandbox/shell_sandbox.py`; slotd runs the commands. A `SlotServer` is one slotd with room for one or more slots.
 """
 
 import asyncio
@@ -18,61 +18,61 @@ from msgspec import Struct
 
 from ludus.errors import SandboxError
 from ludus.sandbox import WORKSPACE, ExecResult, SandboxSpec
-from ludus.sandbox.local.limits import LimitStatus
+from ludus.sandbox.backend import Mount
+from ludus.sandbox.limits import LimitStatus
 from ludus.sandbox.port.local_port import ProtocolFactory
 from ludus.sandbox.port.remote_port import open_remote_port
 from ludus.sandbox.remote.link import Link
-from ludus.sandbox.settings import Mount
 from ludus.sandbox.shell import SlotShell
 from ludus.sandbox.shell_sandbox import Layout, ShellSandbox
 from ludus.sandbox.slotd.frames import Frame
 from ludus.sandbox.teardown import run_shielded
 
 MARGIN_SECONDS = 60.0
-"""How much longer than a command's own time limit we wait for slotd, which enforces it."""
+"""The driver waits this much longer than a command's own time limit, which slotd enforces."""
 _PART_BYTES = 4 * 2**20
 _OPEN_SECONDS = 90.0
 _CLOSE_SECONDS = 60.0
 
 
 class SlotdInfo(Struct, frozen=True):
-    """What a slotd says of itself."""
+    """What a slotd reports about itself in the handshake."""
 
     version: int
     python: str
     isolation: str
     """`namespaces`, `user` or `none`: see `slotd/first_process.py`."""
     why: str = ""
-    """Why it is not better."""
+    """Why the isolation is not better."""
 
 
-def check_isolation(about: SlotdInfo, *, slots: int, trusted: bool, container: bool) -> None:
-    """Refuse a server whose slots would not be kept apart as they must.
+def check_isolation(info: SlotdInfo, *, slots: int, trusted: bool, container: bool) -> None:
+    """Raise SandboxError if the slots of a server would not be isolated enough.
 
-    `container`: slotd has a container to itself, which keeps a single slot from the host and from the network.
+    `container`: slotd has a container to itself, which isolates a single slot from the host and from the network.
     """
-    if about.isolation == "namespaces" or trusted or (about.isolation == "user" and container and slots == 1):
+    if info.isolation == "namespaces" or trusted or (info.isolation == "user" and container and slots == 1):
         return
-    remedy = "set slots to 1" if about.isolation == "user" and container else "set trusted, for code that you trust"
-    raise SandboxError(
-        f"slots would not be isolated there: {about.why}. Allow namespaces, or {remedy}", retryable=False
-    )
+    remedy = "set slots to 1" if info.isolation == "user" and container else "set trusted, for code that you trust"
+    raise SandboxError(f"slots would not be isolated there: {info.why}. Allow namespaces, or {remedy}", retryable=False)
 
 
-async def finish_handshake(link: Link, greeting: Awaitable[Frame], *, slots: int, trusted: bool, container: bool) -> SlotdInfo:
-    """What the slotd behind a new link says of itself, once it has answered the greeting. A link to one that does not
-    answer, or that `demand` refuses, is closed."""
+async def finish_handshake(
+    link: Link, reply: Awaitable[Frame], *, slots: int, trusted: bool, container: bool
+) -> SlotdInfo:
+    """Wait for slotd's reply to the handshake and check its isolation. If slotd does not reply or `check_isolation`
+    refuses it, the link is closed."""
     try:
-        about = msgspec.convert((await greeting).head, SlotdInfo)
-        check_isolation(about, slots=slots, trusted=trusted, container=container)
+        info = msgspec.convert((await reply).head, SlotdInfo)
+        check_isolation(info, slots=slots, trusted=trusted, container=container)
     except BaseException:
         await link.close()
         raise
-    return about
+    return info
 
 
 class _RemoteShell:
-    """The part of `Shell` that `ShellSandbox` uses, at a distance."""
+    """The part of `SlotShell` that `ShellSandbox` uses, over a link."""
 
     def __init__(self, link: Link, slot: str) -> None:
         self._link = link
@@ -88,7 +88,7 @@ class _RemoteShell:
 
     @property
     def pid(self) -> int:
-        """None that this host could number."""
+        """0: the slot has no process on this host."""
         return 0
 
     async def run(self, command: bytes, *, seconds: float, keep: int, stdin: bytes | None = None) -> ExecResult:
@@ -100,13 +100,13 @@ class _RemoteShell:
                 body, limit = command + rest, seconds + MARGIN_SECONDS
                 reply = await self._call({**head, "execution": execution}, body, seconds=limit)
             except asyncio.CancelledError:
-                with suppress(SandboxError):  # found by the next command; this caller has gone
+                with suppress(SandboxError):  # the caller has gone; the next command finds the slot dead
                     await run_shielded(self._call({"op": "cancel", "execution": execution}, seconds=MARGIN_SECONDS))
                 raise
         return _parse_result(reply)
 
     async def _send_input_parts(self, execution: str, stdin: bytes) -> bytes:
-        """Send a long input in parts, so that slotd never holds more than one of them. What is left is the last."""
+        """Send all parts of a long input but the last, which is returned. So slotd never holds more than one part."""
         offset = 0
         while len(stdin) - offset > _PART_BYTES:
             part = stdin[offset : offset + _PART_BYTES]
@@ -129,7 +129,7 @@ class _RemoteShell:
         return open_remote_port(self._link, self._slot, make_protocol)
 
     async def close(self) -> None:
-        """End the slot. A command under way is told, and does not have to end first."""
+        """End the slot. A running command fails; it does not have to end first."""
         if not self._closed:
             closing = self._call({"op": "close"}, seconds=_CLOSE_SECONDS)
             self._closed = True
@@ -155,10 +155,10 @@ def _parse_layout(reply: Frame) -> Layout:
 
 
 class RemoteSandbox(ShellSandbox):
-    """A slot of a `Server`."""
+    """A slot of a `SlotServer`."""
 
     def __init__(self, spec: SandboxSpec, shell: _RemoteShell, layout: Layout, resources: AsyncExitStack) -> None:
-        # `ShellSandbox` uses no more of a shell than this one has; the folder for input is on slotd's side.
+        # `ShellSandbox` uses only methods that `_RemoteShell` has. The folder for input is on slotd's side.
         super().__init__(spec, cast(SlotShell, shell), Path("/"), layout, resources)
         self._remote = shell
 
@@ -168,7 +168,7 @@ class RemoteSandbox(ShellSandbox):
         return await self._remote.run(command.encode(), seconds=seconds, keep=keep, stdin=stdin)
 
     async def reset(self) -> None:
-        """Make the slot as it was when it was opened: its processes, files and shared memory are gone."""
+        """Return the slot to its first state: its processes, files and shared memory are gone."""
         await self._remote.reset()
         self._jobs, self._results = {}, {}
         await self.upload_base()
@@ -178,7 +178,7 @@ class RemoteSandbox(ShellSandbox):
         return self._remote.open_port(make_protocol)
 
     async def upload_base(self) -> None:
-        """Copy what the workspace starts with into the slot."""
+        """Copy the layers of `spec.base` into the slot's workspace."""
         for layer in self.spec.base:
             try:
                 await self.upload(Path(layer), WORKSPACE)
@@ -192,22 +192,23 @@ class SlotServer:
     def __init__(
         self,
         link: Link,
-        about: SlotdInfo,
+        info: SlotdInfo,
         *,
-        places: int,
+        capacity: int,
         end: Callable[[], Awaitable[None]],
-        held: Sequence[str] = (),
+        container_limits: Sequence[str] = (),
         env: Mapping[str, str] = MappingProxyType({}),
         mounts: Sequence[Mount] | None = None,
     ) -> None:
-        """`held`: limits (memory, processes, disk) that a container holds for its slot. `mounts`: what slotd is to show
-        to every slot, beside the caches of its spec; None where the container has them already."""
-        self.about = about
-        self.places = places
+        """`end`: ends the container or job after the link is closed. `container_limits`: the limits (memory, processes,
+        disk) that the container enforces for its slot. `mounts`: folders that slotd shows to every slot, beside the
+        caches of its spec; None if the container has them already."""
+        self.info = info
+        self.capacity = capacity
         """Slots that it can hold at once."""
         self._link = link
         self._end = end
-        self._held = held
+        self._container_limits = container_limits
         self._env = env
         self._mounts = mounts
         self._names = count(1)
@@ -218,24 +219,25 @@ class SlotServer:
 
     @property
     def reusable(self) -> bool:
-        """Whether a new slot finds nothing of those before it. Without namespaces, something might have stayed."""
-        return self.about.isolation == "namespaces"
+        """Whether a new slot finds nothing that earlier slots left. Without namespaces, something might be left."""
+        return self.info.isolation == "namespaces"
 
     def describe_limits(self) -> tuple[LimitStatus, ...]:
-        """Which limits hold for its slots, for people."""
-        return describe_server_limits(self.about, container=self._held)
+        """The limits of its slots and what enforces them, for people."""
+        return describe_server_limits(self.info, container=self._container_limits)
 
-    async def open(self, spec: SandboxSpec, given_back: Callable[[], Awaitable[None]]) -> RemoteSandbox:
+    async def open(self, spec: SandboxSpec, on_close: Callable[[], Awaitable[None]]) -> RemoteSandbox:
+        """Open a slot. `on_close` is called when the slot is closed."""
         name = f"s{next(self._names)}_{secrets.token_hex(3)}"
-        wanted = {
+        request = {
             "network": spec.network,
             "disk_mb": spec.disk_mb,
             "processes": spec.processes,
-            "memory_mb": 0 if "memory" in self._held else spec.memory_mb,
+            "memory_mb": 0 if "memory" in self._container_limits else spec.memory_mb,
             "env": {**self._env, **dict(spec.env)},
             "mounts": [] if self._mounts is None else [*((m.source, m.target) for m in self._mounts), *spec.caches],
         }
-        call = self._link.call({"op": "open", "slot": name, "spec": wanted}, seconds=_OPEN_SECONDS)
+        call = self._link.call({"op": "open", "slot": name, "spec": request}, seconds=_OPEN_SECONDS)
         try:
             reply = await call
         except asyncio.CancelledError:
@@ -243,7 +245,7 @@ class SlotServer:
                 await run_shielded(self._link.call({"op": "close", "slot": name}, seconds=_CLOSE_SECONDS))
             raise
         shell, resources = _RemoteShell(self._link, name), AsyncExitStack()
-        resources.push_async_callback(given_back)
+        resources.push_async_callback(on_close)
         resources.push_async_callback(shell.close)
         box = RemoteSandbox(spec, shell, _parse_layout(reply), resources)
         try:
@@ -263,14 +265,14 @@ class SlotServer:
             await self._end()
 
 
-def describe_server_limits(about: SlotdInfo, *, container: Sequence[str]) -> tuple[LimitStatus, ...]:
-    """Which limits hold for the slots of a server; `container` names those that its container enforces for all."""
-    inside = about.isolation == "namespaces"
+def describe_server_limits(info: SlotdInfo, *, container: Sequence[str]) -> tuple[LimitStatus, ...]:
+    """The limits of a server's slots and what enforces them. `container`: the limits that its container enforces."""
+    inside = info.isolation == "namespaces"
     memory = LimitStatus("memory", "resource limit: per process, not per slot", False)
     if "memory" in container:
         memory = LimitStatus("memory", "the container's control group", True)
     processes = LimitStatus("processes", "resource limit of the slot's own user", True)
-    if about.isolation == "none":
+    if info.isolation == "none":
         strong = "processes" in container
         processes = LimitStatus("processes", "the container's control group" if strong else "nothing", strong)
     disk = LimitStatus("disk", "size of the slot's own file systems", True)

@@ -67,7 +67,7 @@ def test_a_bad_row_is_named(row: str, message: str) -> None:
 def test_tools_that_are_no_list_do_not_stop_the_rows() -> None:
     (line,) = parse_rows([json.dumps({"parser": "glm45", "input": CALL, "tools": {"name": "f"}})])
     assert json.loads(line)["tool_calls"] == [{"name": "f", "arguments": {"x": 1}}]
-    assert json.loads(line)["warning"] == '"tools" is no list and was passed over'
+    assert json.loads(line)["warning"] == '"tools" is not a list and was ignored'
     with pytest.raises(ConfigError, match="tools: expected a list"):
         parse_text("", "hermes", {"name": "f"})
 

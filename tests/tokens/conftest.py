@@ -1,4 +1,4 @@
-"""A small byte-level vocabulary, templates that behave like the families' own, and conversations to lead with them."""
+"""A small byte-level vocabulary, templates that behave like those of model families, and conversations with them."""
 
 import asyncio
 import json
@@ -28,10 +28,10 @@ WORDS = """The quick brown fox looks at the world, and the world looks back. Let
 You can call these functions: {"name": "look", "arguments": {"at": "here"}} <tool_call> </tool_call> <tool_response>
 user assistant system tool think result answer question weather city Paris Grüße 世界 naïve café 12345"""
 
-# In the manner of ChatML: replies as they are, tools in the system text.
+# ChatML: replies as they are, tools in the system text.
 PLAIN = read_template("chatml")
 
-# Drops the thinking of rounds that are over, and puts an empty block into the last message.
+# Drops the thinking of finished rounds, and puts an empty block into the last message.
 THINKING = """
 {%- macro block(role, text) %}{{ '<|im_start|>' + role + '\n' + text + '<|im_end|>\n' }}{% endmacro %}
 {%- set ns = namespace(last=0) %}
@@ -74,7 +74,7 @@ MOVING = """
 {{- '[RESULT]' + m.content + '[/RESULT]' }}{% endif %}
 {%- endfor %}"""
 
-# Answers of tools are quoted, only the first one gets an opening, content is trimmed; no newline behind the end.
+# Tool results are quoted, only the first one gets an opening, content is trimmed, no newline after the end.
 QUOTING = """
 {%- set ns = namespace(answered=false) %}
 {{- '<s>' }}
@@ -104,21 +104,29 @@ def make_tokenizer(extra: Sequence[str] = ()) -> Tokenizer:
     return Tokenizer(rust, bos="<s>", eos="<|im_end|>")
 
 
+THOUGHT = "<think>\nLet me see, 世界.\n</think>\n\n"
+
+
 @dataclass
-class Led:
-    """A conversation that was led: what was said, and what the engine knows about it."""
+class Conversation:
+    """A conversation with the toy engine: the session, and what the engine knows about it."""
 
     codec: Codec
     engine: ToyEngine
     session: TokenSession
     messages: list[Message]
     completions: list[Completion] = field(default_factory=list)
+    tools: tuple[ToolSpec, ...] = (LOOK,)
+    foreign: int = 0
+    """Assistant messages that were sent and not sampled in the session."""
 
-    def ask(self, text: str, messages: Sequence[Message] | None = None, **sampling: Any) -> Completion:
-        """Have the engine say `text`, and take it in."""
-        said = [text]
-        self.engine.replies = lambda _: said[0]
-        prompt = self.session.build_prompt(self.messages if messages is None else messages, self.tools)
+    def sample(self, text: str, messages: Sequence[Message] | None = None, **sampling: Any) -> Completion:
+        """Make the engine reply `text`, and add the reply to the session."""
+        self.engine.replies = lambda _: text
+        sent = self.messages if messages is None else messages
+        _, matched = self.session._find_node(sent, self.tools)
+        self.foreign += sum(message.role == "assistant" for message in sent[matched:])
+        prompt = self.session.build_prompt(sent, self.tools)
         drawn = asyncio.run(self.engine.generate(prompt.ids, Sampling(**{"max_tokens": 2000, **sampling})))
         completion = self.session.add_completion(prompt, drawn[0], stop=sampling.get("stop", ()))
         self.completions.append(completion)
@@ -126,32 +134,43 @@ class Led:
             self.messages.append(completion.message)
         return completion
 
-    tools: tuple[ToolSpec, ...] = (LOOK,)
-
-    def answer(self, completion: Completion, text: str = "It is there.") -> None:
+    def add_results(self, completion: Completion, text: str = "It is there.") -> None:
         self.messages += [Message("tool", text, call_id=call.id) for call in completion.message.calls]
+
+    def run(self, turns: int, *, thinks: bool = False, users: Sequence[int] = (), calls: int = 1) -> "Conversation":
+        """Run turns that call a tool. At `users` the model replies in text, and a user message follows."""
+        thought = THOUGHT if thinks else ""
+        for turn in range(turns):
+            if turn in users:
+                self.sample(f"{thought}Fertig {turn}: naïve \U0001f600.")
+                self.messages.append(Message("user", f"Go on, {turn}."))
+                continue
+            made = [Call("", "look", json.dumps({"at": f"wörld {turn}.{i}"})) for i in range(calls)]
+            completion = self.sample(self.codec.parser.render(made, f"{thought}I look."))
+            assert len(completion.message.calls) == calls
+            self.add_results(completion, f'A "quoted" result\n of {turn}, 世界 ')
+        return self
 
     @property
     def rows(self) -> list[TokenSequence]:
         return self.session.build_sequences()
 
-
-def proven(led: Led) -> bool:
-    """Whether every draw of the engine is in a row, marked and with its logprobs, behind its own prompt, and nothing
-    else is marked."""
-    rows = led.rows
-    for draw in led.engine.log:
-        start, end = len(draw.prompt), len(draw.prompt) + len(draw.ids)
-        marked = [
-            row
-            for row in rows
-            if row.tokens.ids[:end] == (*draw.prompt, *draw.ids)
-            and all(row.tokens.sampled[start:end])
-            and row.tokens.logprobs[start:end] == draw.logprobs
-        ]
-        if draw.ids and not marked:
-            return False
-    return sum(sum(row.tokens.sampled) for row in rows) == sum(len(draw.ids) for draw in led.engine.log)
+    def is_exact(self) -> bool:
+        """Whether every reply of the engine is in a row, marked and with its logprobs, after its own prompt, and
+        nothing else is marked."""
+        rows = self.rows
+        for draw in self.engine.log:
+            start, end = len(draw.prompt), len(draw.prompt) + len(draw.ids)
+            marked = [
+                row
+                for row in rows
+                if row.tokens.ids[:end] == (*draw.prompt, *draw.ids)
+                and all(row.tokens.sampled[start:end])
+                and row.tokens.logprobs[start:end] == draw.logprobs
+            ]
+            if draw.ids and not marked:
+                return False
+        return sum(sum(row.tokens.sampled) for row in rows) == sum(len(draw.ids) for draw in self.engine.log)
 
 
 class TokenKit:
@@ -159,9 +178,8 @@ class TokenKit:
 
     LOOK = LOOK
     TEMPLATES = TEMPLATES
-    Led = Led
+    THOUGHT = THOUGHT
     make_tokenizer = staticmethod(make_tokenizer)
-    proven = staticmethod(proven)
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -177,11 +195,14 @@ class TokenKit:
             read,
         )
 
-    def led(self, template: str = "plain", *, system: str = "Be brief.", seed: int = 0, **options: Any) -> Led:
+    def start(
+        self, template: str = "plain", *, system: str = "Be brief.", seed: int = 0, **options: Any
+    ) -> Conversation:
+        """A new conversation with a system text and a user message."""
         codec = self.codec(template, **options)
         messages = [*([Message("system", system)] if system else []), Message("user", "Grüße, 世界 \U0001f600!")]
         end = "</s>" if template in ("moving", "quoting") else "<|im_end|>"
-        return Led(codec, ToyEngine(self.tokenizer, [], seed=seed, end=end), TokenSession(codec), messages)
+        return Conversation(codec, ToyEngine(self.tokenizer, [], seed=seed, end=end), TokenSession(codec), messages)
 
     @staticmethod
     def call_text(codec: Codec, content: str = "", **arguments: Any) -> str:

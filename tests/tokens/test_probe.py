@@ -37,8 +37,8 @@ def test_a_template_that_does_its_work_is_not_talked_about(tokens):
     ("template", "code", "words"),
     [
         (NO_TOOLS, "drops_tools", "leaves out the tools.*Give a template that can"),
-        (ALTERNATING, "refuses_answers", "cannot show the answer of a tool .*must alternate.*Give a template"),
-        (NO_ANSWERS, "drops_answers", "leaves out the answers of tools"),
+        (ALTERNATING, "refuses_answers", "cannot show a tool result .*must alternate.*Give a template"),
+        (NO_ANSWERS, "drops_answers", "leaves out tool results"),
         ("{{ raise_exception('no!') if tools else messages[-1].content }}", "refuses_tools", "cannot show tools"),
     ],
 )
@@ -95,11 +95,11 @@ ONCE = "raise_exception('one user') if loop.index0 > 1 and m.role == 'user' else
 LIES = {
     "a tool": (telling(shown="tools[0] | tojson"), "fatal", "drops_tools", "some of the tools"),
     "tools": (telling("tools and messages[0].role != 'system'"), "fatal", "drops_tools", "when there is system text"),
-    "tools later": (telling("tools and messages[-1].role != 'tool'"), "warning", "drops_tools_later", "has answered"),
+    "tools later": (telling("tools and messages[-1].role != 'tool'"), "warning", "drops_tools_later", "after a tool result"),
     "system text": (telling(content=UNSYSTEM), "warning", "drops_system", "when there are tools"),
     "descriptions": (telling(shown=NAMES), "warning", "drops_parameters", "descriptions"),
-    "ends of answers": (telling(content=CUT), "fatal", "drops_answers", "cuts long answers"),
-    "one of two answers": (telling(content=LAST), "fatal", "drops_answers", "of two answers"),
+    "ends of answers": (telling(content=CUT), "fatal", "drops_answers", "cuts long tool results"),
+    "one of two answers": (telling(content=LAST), "fatal", "drops_answers", "one of two tool results"),
     "two answers": (telling(content=SINGLE), "warning", "refuses_parallel", "one by one"),
     "letters": (telling(content="m.content | e"), "fatal", "drops_user", "or changes what the user says"),
     "a second user": (telling(content=ONCE), "warning", "refuses_user", "one user"),

@@ -111,7 +111,7 @@ def test_templates_that_come_along_and_files(tmp_path):
     assert "<|im_start|>" in read_template("chatml")
     (tmp_path / "own.jinja").write_text("mine")
     assert read_template(str(tmp_path / "own.jinja")) == "mine"
-    with pytest.raises(ConfigError, match=r"no file, and none of those that come along \(chatml\)"):
+    with pytest.raises(ConfigError, match=r"neither a file nor a built-in template \(chatml\)"):
         read_template("chatlm")
 
 

@@ -11,56 +11,36 @@ from ludus.errors import ModelError
 from ludus.tokens import Generation
 from ludus.types import Call, Finish, Message, Reasoning, Sampling, ToolSpec
 
-THOUGHT = "<think>\nLet me see, 世界.\n</think>\n\n"
-
-
-def lead(led, tokens, turns, *, thinks=False, users=(), calls=1):
-    """Lead a conversation: calls of a tool, and at `users` an answer after which the user speaks."""
-    for turn in range(turns):
-        thought = THOUGHT if thinks else ""
-        if turn in users:
-            led.ask(f"{thought}Fertig {turn}: naïve \U0001f600.")
-            led.messages.append(Message("user", f"Go on, {turn}."))
-            continue
-        text = led.codec.parser.render(
-            [Call("", "look", json.dumps({"at": f"wörld {turn}.{i}"})) for i in range(calls)], f"{thought}I look."
-        )
-        completion = led.ask(text)
-        assert len(completion.message.calls) == calls
-        led.answer(completion, f'A "quoted" result\n of {turn}, 世界 ')
-    return led
-
-
 @pytest.mark.parametrize("template", ["plain", "thinking", "moving", "quoting"])
 @pytest.mark.parametrize("thinks", [False, True], ids=["plain", "thinks"])
 @pytest.mark.parametrize("system", ["", "Be brief."], ids=["no-system", "system"])
 @pytest.mark.parametrize("users", [(), (2, 5), (0, 1, 2, 3, 4, 5, 6, 7)], ids=["tools", "mixed", "chat"])
 def test_every_drawn_id_is_in_one_row_behind_its_own_prompt(tokens, template, thinks, system, users):
-    led = lead(tokens.led(template, system=system), tokens, 8, thinks=thinks, users=users)
-    assert tokens.proven(led)
-    assert led.session.counts.surprises == 0
-    assert led.session.counts.foreign == 0
+    talk = tokens.start(template, system=system).run(8, thinks=thinks, users=users)
+    assert talk.is_exact()
+    assert talk.session._trusts_short
+    assert talk.foreign == 0
 
 
 def test_parallel_calls_stay_one_sequence(tokens):
-    led = lead(tokens.led(), tokens, 5, calls=3)
-    assert tokens.proven(led)
-    assert len(led.rows) == 1
+    talk = tokens.start().run(5, calls=3)
+    assert talk.is_exact()
+    assert len(talk.rows) == 1
 
 
 def test_a_template_that_rewrites_nothing_gives_one_row(tokens):
     for template in ("plain", "quoting"):
-        led = lead(tokens.led(template), tokens, 12, thinks=True, users=(3, 7))
-        assert len(led.rows) == 1, template
-        assert all(completion.splice is None for completion in led.completions)
+        talk = tokens.start(template).run(12, thinks=True, users=(3, 7))
+        assert len(talk.rows) == 1, template
+        assert all(completion.splice is None for completion in talk.completions)
 
 
 def test_dropped_thinking_starts_a_branch_where_the_round_began(tokens):
-    led = lead(tokens.led("thinking"), tokens, 6, thinks=True, users=(2,))
-    first, second = led.rows
+    talk = tokens.start("thinking").run(6, thinks=True, users=(2,))
+    first, second = talk.rows
     assert first.steps == (0, 1, 2)
     assert second.steps == (3, 4, 5)
-    shown = led.codec.tokenizer.decode(second.tokens.ids)
+    shown = talk.codec.tokenizer.decode(second.tokens.ids)
     assert shown.count("Let me see") == 3  # its own round's thinking; the earlier round's is gone
     assert "Fertig 2" in shown
     assert second.shared > 0
@@ -69,87 +49,87 @@ def test_dropped_thinking_starts_a_branch_where_the_round_began(tokens):
 
 def test_append_keeps_what_the_template_would_rewrite(tokens):
     for template in ("thinking", "moving"):
-        led = lead(tokens.led(template, history="append"), tokens, 8, thinks=True, users=(2, 5))
-        assert tokens.proven(led)
-        assert len(led.rows) == 1, template
-        assert led.codec.tokenizer.decode(led.rows[0].tokens.ids).count("Let me see") == 8
+        talk = tokens.start(template, history="append").run(8, thinks=True, users=(2, 5))
+        assert talk.is_exact()
+        assert len(talk.rows) == 1, template
+        assert talk.codec.tokenizer.decode(talk.rows[0].tokens.ids).count("Let me see") == 8
 
 
 @pytest.mark.parametrize("template", ["plain", "quoting"])
 def test_prompts_are_what_the_template_renders(tokens, template):
     """With replies in the tokenizer's own ids, the prompt is the whole conversation rendered and encoded at once."""
-    led = tokens.led(template)
-    led.engine.scatter = 0.0
+    talk = tokens.start(template)
+    talk.engine.scatter = 0.0
     for turn in range(8):
-        led.ask(f"Reply {turn}.")
-        led.messages.append(Message("user", f"Question {turn}?"))
-        prompt = led.session.build_prompt(led.messages, led.tools)
-        text = led.codec.renderer.render_prompt(led.messages, led.tools)
-        assert led.codec.tokenizer.decode(prompt.ids) == text
-        assert prompt.ids == led.codec.tokenizer.encode(text)
+        talk.sample(f"Reply {turn}.")
+        talk.messages.append(Message("user", f"Question {turn}?"))
+        prompt = talk.session.build_prompt(talk.messages, talk.tools)
+        text = talk.codec.renderer.render_prompt(talk.messages, talk.tools)
+        assert talk.codec.tokenizer.decode(prompt.ids) == text
+        assert prompt.ids == talk.codec.tokenizer.encode(text)
 
 
 # ---- ends of turns ------------------------------------------------------------------------------------------------
 
 
 def test_an_end_of_turn_is_neither_doubled_nor_lost(tokens):
-    led = lead(tokens.led(), tokens, 4, users=(1,))
-    text = led.codec.tokenizer.decode(led.rows[0].tokens.ids)
+    talk = tokens.start().run(4, users=(1,))
+    text = talk.codec.tokenizer.decode(talk.rows[0].tokens.ids)
     assert "<|im_end|><|im_end|>" not in text
     assert text.count("<|im_end|>") == text.count("<|im_start|>")
 
 
 def test_a_reply_that_was_cut_gets_its_end_from_the_template(tokens):
-    led = tokens.led()
-    completion = led.ask("A long reply that goes on and on and on", max_tokens=5)
+    talk = tokens.start()
+    completion = talk.sample("A long reply that goes on and on and on", max_tokens=5)
     assert completion.finish is Finish.LENGTH
-    led.messages.append(Message("user", "Go on."))
-    led.ask("More.")
-    assert tokens.proven(led)
-    (row,) = led.rows
+    talk.messages.append(Message("user", "Go on."))
+    talk.sample("More.")
+    assert talk.is_exact()
+    (row,) = talk.rows
     end = row.tokens.sampled.index(True) + 5
-    assert led.codec.tokenizer.stop_tokens[row.tokens.ids[end]] == "<|im_end|>"
+    assert talk.codec.tokenizer.stop_tokens[row.tokens.ids[end]] == "<|im_end|>"
     assert not row.tokens.sampled[end]
 
 
 def test_another_end_token_stands_for_the_templates(tokens):
-    led = tokens.led()
-    prompt = led.session.build_prompt(led.messages, led.tools)
-    other = led.codec.tokenizer.find_id("</s>")
-    ids = (*led.codec.tokenizer.encode("Done."), other)
+    talk = tokens.start()
+    prompt = talk.session.build_prompt(talk.messages, talk.tools)
+    other = talk.codec.tokenizer.find_id("</s>")
+    ids = (*talk.codec.tokenizer.encode("Done."), other)
     drawn = Generation(ids=ids, logprobs=(-1.0,) * len(ids), finish=Finish.STOP)
-    completion = led.session.add_completion(prompt, drawn)
+    completion = talk.session.add_completion(prompt, drawn)
     assert completion.message.content == "Done."
-    after = led.session.build_prompt([*led.messages, completion.message, Message("user", "And?")], led.tools)
-    assert "Done.</s>\n<|im_start|>user\nAnd?" in led.codec.tokenizer.decode(after.ids)
+    after = talk.session.build_prompt([*talk.messages, completion.message, Message("user", "And?")], talk.tools)
+    assert "Done.</s>\n<|im_start|>user\nAnd?" in talk.codec.tokenizer.decode(after.ids)
 
 
 def test_an_empty_completion_is_a_turn(tokens):
-    led = tokens.led()
-    prompt = led.session.build_prompt(led.messages, led.tools)
-    completion = led.session.add_completion(prompt, Generation(ids=(), logprobs=(), finish=Finish.STOP))
+    talk = tokens.start()
+    prompt = talk.session.build_prompt(talk.messages, talk.tools)
+    completion = talk.session.add_completion(prompt, Generation(ids=(), logprobs=(), finish=Finish.STOP))
     assert completion.message.content == ""
     assert completion.tokens is not None and not any(completion.tokens.sampled)
-    led.messages += [completion.message, Message("user", "Hello?")]
-    led.ask("Yes.")
-    assert tokens.proven(led)
-    assert "assistant\n<|im_end|>\n<|im_start|>user\nHello?" in led.codec.tokenizer.decode(led.rows[0].tokens.ids)
+    talk.messages += [completion.message, Message("user", "Hello?")]
+    talk.sample("Yes.")
+    assert talk.is_exact()
+    assert "assistant\n<|im_end|>\n<|im_start|>user\nHello?" in talk.codec.tokenizer.decode(talk.rows[0].tokens.ids)
 
 
 # ---- what callers send back ---------------------------------------------------------------------------------------
 
 
 def test_history_is_matched_by_meaning_and_the_recorded_ids_are_used(tokens):
-    led = tokens.led()
+    talk = tokens.start()
     call = '<tool_call>\n{"name":"look",  "arguments":{"at": "a", "deep":true}}\n</tool_call>'
     text = f"<think>\nhm\n</think>\n\nI look.\n{call}"
-    sampled = led.ask(text)
+    sampled = talk.sample(text)
     (call,) = sampled.message.calls
     copied = Message("assistant", " I look. ", (Call("other_id", "look", '{"deep":true,"at":"a"}'),))
-    history = [led.messages[0], led.messages[1], copied, Message("tool", "ok", call_id="other_id")]
-    led.ask("Done.", messages=history)
-    assert led.completions[1].splice is None
-    assert tokens.proven(led)
+    history = [talk.messages[0], talk.messages[1], copied, Message("tool", "ok", call_id="other_id")]
+    talk.sample("Done.", messages=history)
+    assert talk.completions[1].splice is None
+    assert talk.is_exact()
     assert call.arguments != copied.calls[0].arguments
 
 
@@ -166,65 +146,65 @@ def test_history_is_matched_by_meaning_and_the_recorded_ids_are_used(tokens):
     ids=["words", "arguments", "type", "tool", "no-call", "reasoning"],
 )
 def test_an_edited_reply_starts_a_branch(tokens, edited):
-    led = tokens.led()
-    sampled = led.ask(THOUGHT + tokens.call_text(led.codec, "I look.", at="a"))
-    led.ask("Done.", messages=[*led.messages[:2], edited, Message("tool", "ok", call_id="call_0")])
-    assert led.completions[1].splice is not None
-    assert led.session.counts.foreign == 1
-    assert tokens.proven(led)
-    assert len(led.rows) == 2
+    talk = tokens.start()
+    sampled = talk.sample(tokens.THOUGHT + tokens.call_text(talk.codec, "I look.", at="a"))
+    talk.sample("Done.", messages=[*talk.messages[:2], edited, Message("tool", "ok", call_id="call_0")])
+    assert talk.completions[1].splice is not None
+    assert talk.foreign == 1
+    assert talk.is_exact()
+    assert len(talk.rows) == 2
     assert sampled.message != edited
 
 
 def test_a_compacted_history_starts_a_branch(tokens):
-    led = lead(tokens.led(), tokens, 4)
-    led.ask("Fine.", messages=[led.messages[0], Message("user", "Summary: you looked four times.")])
-    assert len(led.rows) == 2
-    assert led.rows[1].shared > 0  # the system text with the tools
-    assert tokens.proven(led)
+    talk = tokens.start().run(4)
+    talk.sample("Fine.", messages=[talk.messages[0], Message("user", "Summary: you looked four times.")])
+    assert len(talk.rows) == 2
+    assert talk.rows[1].shared > 0  # the system text with the tools
+    assert talk.is_exact()
 
 
 def test_several_samples_of_one_prompt_are_branches_that_share_it(tokens):
-    led = tokens.led()
-    prompt = led.session.build_prompt(led.messages, led.tools)
-    led.engine.replies = lambda _: "Same words."
-    for drawn in asyncio.run(led.engine.generate(prompt.ids, Sampling(max_tokens=50), 3)):
-        led.session.add_completion(prompt, drawn)
-    assert tokens.proven(led)
-    rows = led.rows
+    talk = tokens.start()
+    prompt = talk.session.build_prompt(talk.messages, talk.tools)
+    talk.engine.replies = lambda _: "Same words."
+    for drawn in asyncio.run(talk.engine.generate(prompt.ids, Sampling(max_tokens=50), 3)):
+        talk.session.add_completion(prompt, drawn)
+    assert talk.is_exact()
+    rows = talk.rows
     assert [row.steps for row in rows] == [(0,), (1,), (2,)]
     assert [row.shared >= len(prompt.ids) for row in rows] == [False, True, True]
 
 
 def test_a_retry_of_the_same_prompt_uses_the_same_node(tokens):
-    led = tokens.led()
-    first = led.session.build_prompt(led.messages, led.tools)
-    again = led.session.build_prompt(list(led.messages), led.tools)
+    talk = tokens.start()
+    first = talk.session.build_prompt(talk.messages, talk.tools)
+    again = talk.session.build_prompt(list(talk.messages), talk.tools)
     assert again.node is first.node
 
 
 def test_sub_agents_with_other_tools_do_not_disturb_each_other(tokens):
-    led = tokens.led()
+    talk = tokens.start()
     both = (tokens.LOOK, ToolSpec("ask", "Asks somebody.", {"type": "object", "properties": {}}))
-    main, side = list(led.messages), [led.messages[0], Message("user", "Only look.")]
+    main, side = list(talk.messages), [talk.messages[0], Message("user", "Only look.")]
     for turn in range(3):
         for history, tools in ((main, both), (side, both[:1])):
-            led.tools = tools
-            completion = led.ask(tokens.call_text(led.codec, at=f"{turn}"), messages=history)
+            talk.tools = tools
+            completion = talk.sample(tokens.call_text(talk.codec, at=f"{turn}"), messages=history)
             history += [completion.message, Message("tool", f"{turn}", call_id=completion.message.calls[0].id)]
-    assert tokens.proven(led)
-    assert len(led.rows) == 2
+    assert talk.is_exact()
+    assert len(talk.rows) == 2
 
 
 def test_two_requests_at_once_in_one_session(tokens):
-    led = tokens.led()
-    one = led.session.build_prompt(led.messages, led.tools)
-    two = led.session.build_prompt(led.messages, led.tools)
-    led.engine.replies = lambda _: "Reply."
-    drawn = [asyncio.run(led.engine.generate(p.ids, Sampling(max_tokens=50)))[0] for p in (one, two)]
-    led.session.add_completion(two, drawn[1])
-    led.session.add_completion(one, drawn[0])
-    assert tokens.proven(led)
+    talk = tokens.start()
+    one = talk.session.build_prompt(talk.messages, talk.tools)
+    two = talk.session.build_prompt(talk.messages, talk.tools)
+    talk.engine.replies = lambda _: "Reply."
+    drawn = [asyncio.run(talk.engine.generate(p.ids, Sampling(max_tokens=50)))[0] for p in (one, two)]
+    talk.session.add_completion(two, drawn[1])
+    talk.session.add_completion(one, drawn[0])
+    assert talk.is_exact()
 
 
 @settings(max_examples=40)
@@ -232,24 +212,24 @@ def test_two_requests_at_once_in_one_session(tokens):
     st.lists(st.sampled_from(["go on", "edit", "again", "shorten", "user"]), min_size=1, max_size=12), st.integers(0, 3)
 )
 def test_any_course_of_events_is_exact(tokens, events, which):
-    led = tokens.led(["plain", "thinking", "moving", "quoting"][which], seed=len(events))
+    talk = tokens.start(["plain", "thinking", "moving", "quoting"][which], seed=len(events))
     for number, event in enumerate(events):
-        if event == "edit" and len(led.messages) > 3:
-            led.messages[2] = Message("assistant", f"Edited {number}.")
-            led.messages[3:] = [Message("user", "So?")]
+        if event == "edit" and len(talk.messages) > 3:
+            talk.messages[2] = Message("assistant", f"Edited {number}.")
+            talk.messages[3:] = [Message("user", "So?")]
         elif event == "shorten":
-            del led.messages[2:]
-        elif event == "again" and led.messages[-1].role != "assistant":
-            led.ask("Another try.", messages=led.messages)
-        thought = THOUGHT if number % 2 else ""
-        completion = led.ask(
-            thought + (f"Say {number}." if event == "user" else tokens.call_text(led.codec, at=f"ü{number}"))
+            del talk.messages[2:]
+        elif event == "again" and talk.messages[-1].role != "assistant":
+            talk.sample("Another try.", messages=talk.messages)
+        thought = tokens.THOUGHT if number % 2 else ""
+        completion = talk.sample(
+            thought + (f"Say {number}." if event == "user" else tokens.call_text(talk.codec, at=f"ü{number}"))
         )
         if completion.message.calls:
-            led.answer(completion)
+            talk.add_results(completion)
         else:
-            led.messages.append(Message("user", f"Next {number}."))
-    assert tokens.proven(led)
+            talk.messages.append(Message("user", f"Next {number}."))
+    assert talk.is_exact()
 
 
 # ---- cost ---------------------------------------------------------------------------------------------------------
@@ -258,24 +238,24 @@ def test_any_course_of_events_is_exact(tokens, events, which):
 @pytest.mark.parametrize("template", ["plain", "thinking", "quoting"])
 def test_rendering_and_storage_are_linear_in_turns(tokens, template):
     def cost(turns):
-        led = tokens.led(template)
-        lead(led, tokens, 3)  # what the template does is found out first
-        before = led.codec.renderer.template.rendered_messages
-        lead(led, tokens, turns, thinks=True)
-        stored = sum(len(step.tokens) for step in led.session.steps)
-        assert stored == len(led.rows[-1].tokens)
-        return led.codec.renderer.template.rendered_messages - before
+        talk = tokens.start(template)
+        talk.run(3)  # what the template does is found out first
+        before = talk.codec.renderer.template.rendered_messages
+        talk.run(turns, thinks=True)
+        stored = sum(len(step.tokens) for step in talk.session.steps)
+        assert stored == len(talk.rows[-1].tokens)
+        return talk.codec.renderer.template.rendered_messages - before
 
     assert cost(96) <= 2.6 * cost(48) <= 2.6 * 2.6 * cost(24)
 
 
 def test_long_rounds_with_thinking_stay_linear(tokens):
     def cost(rounds):
-        led = tokens.led("thinking")
-        lead(led, tokens, 4, thinks=True, users=(1, 3))
-        before = led.codec.renderer.template.rendered_messages
-        lead(led, tokens, 4 * rounds, thinks=True, users=range(3, 4 * rounds, 4))
-        return led.codec.renderer.template.rendered_messages - before
+        talk = tokens.start("thinking")
+        talk.run(4, thinks=True, users=(1, 3))
+        before = talk.codec.renderer.template.rendered_messages
+        talk.run(4 * rounds, thinks=True, users=range(3, 4 * rounds, 4))
+        return talk.codec.renderer.template.rendered_messages - before
 
     assert cost(24) <= 2.6 * cost(12)
 
@@ -285,17 +265,17 @@ def test_a_template_that_turns_out_otherwise_is_rendered_whole_from_then_on(toke
     odd = tokens.TEMPLATES["plain"].replace(
         "{%- macro", "{{ 'Long talk. ' if messages | length > 25 else '' }}{%- macro", 1
     )
-    led = lead(tokens.led(odd), tokens, 24, users=range(24))
-    assert led.session.counts.surprises == 1
-    assert tokens.proven(led)
-    assert led.codec.tokenizer.decode(led.rows[-1].tokens.ids).startswith("Long talk.")
+    talk = tokens.start(odd).run(24, users=range(24))
+    assert not talk.session._trusts_short
+    assert talk.is_exact()
+    assert talk.codec.tokenizer.decode(talk.rows[-1].tokens.ids).startswith("Long talk.")
 
 
 # ---- engines that do not tell the truth ---------------------------------------------------------------------------
 
 
-def drawn(led, **changes):
-    ids = (*led.codec.tokenizer.encode("Hello."), next(iter(led.codec.tokenizer.stop_tokens)))
+def drawn(talk, **changes):
+    ids = (*talk.codec.tokenizer.encode("Hello."), next(iter(talk.codec.tokenizer.stop_tokens)))
     fields = {"ids": ids, "logprobs": (-0.5,) * len(ids), "finish": Finish.STOP, "text": "Hello."}
     return Generation(**{**fields, **changes})
 
@@ -314,64 +294,64 @@ def drawn(led, **changes):
     ],
 )
 def test_what_does_not_fit_together_is_an_error_of_the_model(tokens, changes, words):
-    led = tokens.led()
-    prompt = led.session.build_prompt(led.messages, led.tools)
+    talk = tokens.start()
+    prompt = talk.session.build_prompt(talk.messages, talk.tools)
     with pytest.raises(ModelError, match=words):
-        led.session.add_completion(prompt, drawn(led, **changes))
-    assert not led.session.steps
+        talk.session.add_completion(prompt, drawn(talk, **changes))
+    assert not talk.session.steps
 
 
 @pytest.mark.parametrize("text", [None, "", "Hel", " Hello. ", "Hello.<|im_end|>", "Hello.</s>"])
 def test_a_text_that_is_shorter_or_names_the_end_fits_the_ids(tokens, text):
-    led = tokens.led()
-    prompt = led.session.build_prompt(led.messages, led.tools)
-    assert led.session.add_completion(prompt, drawn(led, text=text)).message.content == "Hello."
+    talk = tokens.start()
+    prompt = talk.session.build_prompt(talk.messages, talk.tools)
+    assert talk.session.add_completion(prompt, drawn(talk, text=text)).message.content == "Hello."
 
 
 def test_logprobs_that_are_no_numbers_are_none(tokens):
-    led = tokens.led()
-    good = drawn(led)
+    talk = tokens.start()
+    good = drawn(talk)
     values = [-0.5] * len(good.ids)
     values[:3] = [float("-inf"), float("nan"), None]
-    prompt = led.session.build_prompt(led.messages, led.tools)
-    completion = led.session.add_completion(prompt, drawn(led, logprobs=tuple(values)))
+    prompt = talk.session.build_prompt(talk.messages, talk.tools)
+    completion = talk.session.add_completion(prompt, drawn(talk, logprobs=tuple(values)))
     assert completion.tokens.logprobs[-len(values) :] == (None, None, None, *[-0.5] * (len(values) - 3))
 
 
 def test_a_stop_string_inside_of_a_character(tokens):
     """The engine stops in the middle of a character: the ids stay, the text has a replacement."""
-    led = tokens.led()
+    talk = tokens.start()
     data = "Gut \U0001f600".encode()[:-2]
-    ids = tuple(led.engine._bytes[byte] for byte in data)
-    prompt = led.session.build_prompt(led.messages, led.tools)
+    ids = tuple(talk.engine._bytes[byte] for byte in data)
+    prompt = talk.session.build_prompt(talk.messages, talk.tools)
     made = Generation(ids=ids, logprobs=(-0.1,) * len(ids), finish=Finish.STOP, text="Gut ", prompt=tuple(prompt.ids))
-    completion = led.session.add_completion(prompt, made)
+    completion = talk.session.add_completion(prompt, made)
     assert completion.message.content.startswith("Gut \ufffd")
-    led.messages += [completion.message, Message("user", "What?")]
-    after = led.session.build_prompt(led.messages, led.tools)
+    talk.messages += [completion.message, Message("user", "What?")]
+    after = talk.session.build_prompt(talk.messages, talk.tools)
     assert after.ids[len(prompt.ids) : len(prompt.ids) + len(ids)] == list(ids)
 
 
 def test_a_stop_string_is_cut_from_the_words_but_not_from_the_ids(tokens):
-    led = tokens.led()
-    completion = led.ask("One. STOP Two.", stop=("STOP",))
+    talk = tokens.start()
+    completion = talk.sample("One. STOP Two.", stop=("STOP",))
     assert completion.message.content == "One. "
-    assert "STOP" in led.codec.tokenizer.decode(led.engine.log[-1].ids)
-    led.messages.append(Message("user", "Go on."))
-    led.ask("Three.")
-    assert tokens.proven(led)
+    assert "STOP" in talk.codec.tokenizer.decode(talk.engine.log[-1].ids)
+    talk.messages.append(Message("user", "Go on."))
+    talk.sample("Three.")
+    assert talk.is_exact()
 
 
 def test_ids_beyond_the_vocabulary_are_kept_for_the_check_to_find(tokens):
-    led = tokens.led()
-    prompt = led.session.build_prompt(led.messages, led.tools)
-    completion = led.session.add_completion(prompt, Generation(ids=(10**6,), logprobs=(-1.0,), finish=Finish.STOP))
+    talk = tokens.start()
+    prompt = talk.session.build_prompt(talk.messages, talk.tools)
+    completion = talk.session.add_completion(prompt, Generation(ids=(10**6,), logprobs=(-1.0,), finish=Finish.STOP))
     assert completion.tokens.ids[-1] == 10**6
 
 
 def test_a_broken_call_goes_back_to_the_model(tokens):
-    led = tokens.led()
-    completion = led.ask('<tool_call>\n{"name": "look", "arguments": {"at": }\n</tool_call>')
+    talk = tokens.start()
+    completion = talk.sample('<tool_call>\n{"name": "look", "arguments": {"at": }\n</tool_call>')
     (call,) = completion.message.calls
     assert call.name == "look"
     assert completion.finish is Finish.CALLS

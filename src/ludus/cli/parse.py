@@ -12,7 +12,7 @@ import msgspec
 from ludus.cli.command import PARSER, Arguments, Command, argument
 from ludus.cli.token_rows import print_line
 from ludus.errors import ConfigError
-from ludus.parsers import Parser, list_names
+from ludus.parsers import Parser, ReplyParser, list_names
 from ludus.parsers.parse_rows import parse_rows, parse_text
 
 
@@ -36,7 +36,7 @@ def run(arguments: ParseArguments) -> int:
     return 0
 
 
-def _load_parser(name: str) -> Parser:
+def _load_parser(name: str) -> ReplyParser:
     """A built-in parser, or one of the user's own. Settings are imported for the latter only: they take a while."""
     if name in list_names():
         return Parser(name)

@@ -1,4 +1,4 @@
-"""What `ludus parse` does, without the command line: text and tools in, lines of JSON out."""
+"""`ludus parse` without the command line: text and tools in, lines of JSON out."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -7,44 +7,50 @@ from typing import Any, cast
 import msgspec
 
 from ludus.errors import ConfigError
-from ludus.parsers import ParsedReply, Parser
+from ludus.parsers import ParsedReply, ReplyParser, make_parser
 from ludus.parsers.offered_tools import as_mapping
 from ludus.parsers.values import dumps
 from ludus.types import JsonObject, ToolSpec
 
 
-def parse_text(text: str, parser: str | Parser, tools: Any = None) -> str:
-    """One reply as a line of JSON. `tools` is what `read_tools` understands."""
-    return _format_line(_find_parser(parser).parse(text, read_tools(tools)))
+def parse_text(text: str, parser: str | ReplyParser, tools: Any = None) -> str:
+    """Parse one reply. Returns a line of JSON. `tools` is in the form that `read_tools` accepts."""
+    return _format_line(make_parser(parser).parse(text, read_tools(tools)))
 
 
-def parse_rows(lines: Iterable[str], parser: str | Parser = "", tools: Any = None) -> Iterator[str]:
-    """A line for each row `{"parser", "input", "tools"}`; blank rows are passed over. What a row does not say is taken
-    from the arguments. A bad row is a ConfigError that names the line."""
-    parsers: dict[str | Parser, Parser] = {}
+def parse_rows(lines: Iterable[str], parser: str | ReplyParser = "", tools: Any = None) -> Iterator[str]:
+    """Parse rows `{"parser", "input", "tools"}`. Yields a line of JSON for each; blank rows are skipped. `parser` and
+    `tools` are used where a row has none of its own.
+
+    Raises:
+        ConfigError: a row is wrong. The error names the line.
+    """
+    named: dict[str, ReplyParser] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 row = _decode_row(line)
-                name = row.get("parser") or parser
-                if not isinstance(name, str | Parser) or not name:
-                    raise ConfigError('no parser: set "parser" in the row, or --parser')
-                if name not in parsers:
-                    parsers[name] = _find_parser(name)
-                yield _parse_row(parsers[name], row["input"], row.get("tools", tools))
+                chosen = _find_parser(row.get("parser") or parser, named)
+                yield _parse_row(chosen, row["input"], row.get("tools", tools))
             except ConfigError as error:
                 raise ConfigError(f"line {number}: {error}") from None
 
 
-def _find_parser(parser: str | Parser) -> Parser:
-    return Parser(parser) if isinstance(parser, str) else parser
+def _find_parser(parser: Any, named: dict[str, ReplyParser]) -> ReplyParser:
+    if isinstance(parser, ReplyParser):
+        return parser
+    if not isinstance(parser, str) or not parser:
+        raise ConfigError('no parser: set "parser" in the row, or --parser')
+    if parser not in named:
+        named[parser] = make_parser(parser)
+    return named[parser]
 
 
-def _parse_row(parser: Parser, text: str, tools: Any) -> str:
-    """Tools that are no list do not stop a file of many rows; the row says that they were passed over."""
+def _parse_row(parser: ReplyParser, text: str, tools: Any) -> str:
+    """Tools that are not a list do not stop a file of many rows. The row gets a warning that they were ignored."""
     if tools is None or isinstance(tools, list):
         return _format_line(parser.parse(text, read_tools(cast(Any, tools))))
-    return _format_line(parser.parse(text), warning='"tools" is no list and was passed over')
+    return _format_line(parser.parse(text, ()), warning='"tools" is not a list and was ignored')
 
 
 def _decode_row(line: str) -> JsonObject:
@@ -58,9 +64,9 @@ def _decode_row(line: str) -> JsonObject:
 
 
 def read_tools(tools: Any) -> tuple[ToolSpec, ...]:
-    """Tools as an API takes them, with or without `function` around each. What has no name is passed over."""
+    """Read tools in the form of a chat API, each with or without `function` around it. Unnamed tools are skipped."""
     if tools is not None and not isinstance(tools, list):
-        raise ConfigError("tools: expected a list of tools, as an API takes them")
+        raise ConfigError("tools: expected a list of tools, in the form of a chat API")
     found: list[ToolSpec] = []
     for tool in cast(list[Any], tools or []):
         spec = as_mapping(as_mapping(tool).get("function")) or as_mapping(tool)

@@ -1,16 +1,16 @@
-"""Exact tokens: what was sampled is what is trained.
+"""Exact tokens: the model is trained on the ids that were sampled.
 
-In chat mode a server renders the conversation, samples, and gives back text; which ids it used is lost, and encoding
-the text again gives others often enough to spoil training. In token mode Ludus renders the conversation itself, sends
-ids, and keeps the ids and logprobs that come back. It is the same `Model` to the loop and to environments:
+In chat mode a server renders the conversation, samples, and returns text. The ids it used are lost, and encoding the
+text again often gives other ids, which spoils training. In token mode Ludus renders the conversation itself, sends ids,
+and keeps the ids and logprobs of the reply. The loop and the environments see the same `Model` in both modes:
 
     TokenModel.complete(messages, tools, sampling)
-        Session.prompt   messages ──> ids: those known from before, then the newly rendered delta      session, render
-        Engine.generate  ids ──> sampled ids, their logprobs, why they ended                           engines/
-        Session.add      sampled ids ──> a message, a node of the tree, `Completion.tokens`            session, codec
+        TokenSession.build_prompt     messages ──> the known ids, then the newly rendered delta    token_session, render
+        Engine.generate               ids ──> sampled ids, their logprobs, the finish reason       engines/
+        TokenSession.add_completion   sampled ids ──> a message, a node, `Completion.tokens`       token_session, codec
 
-Read `render` (the idea) → `session` (the tree) → `model`. `tokenizer`, `template` and `gguf` read what models ship;
-`probe` says what is wrong with a template before it costs anything; `sequences` turns records into rows to train on.
+Read `render` (the idea) → `token_session` (the tree) → `token_model`. `tokenizer`, `template` and `gguf` read the files
+of a model. `probe` checks a template before a run. `sequences` turns records into rows for training.
 """
 
 from collections.abc import Sequence
@@ -22,24 +22,24 @@ from ludus.types import Finish, Sampling
 
 
 class Generation(Struct, frozen=True, kw_only=True):
-    """What an engine drew after a prompt."""
+    """One reply that an engine sampled after a prompt."""
 
     ids: tuple[int, ...]
-    """All of them, the one that ended the turn included, if the engine tells it."""
+    """All sampled ids, with the stop token if the engine returns it."""
     logprobs: tuple[float | None, ...]
-    """One for each id, of the model's own distribution at temperature 1; None where the engine has none to tell."""
+    """One for each id, of the model's own distribution at temperature 1. None where the engine gives no logprob."""
     finish: Finish
     text: str | None = None
-    """The engine's own reading of the ids, where it gives one."""
+    """The ids as text, as the engine decodes them. None if the engine returns no text."""
     prompt: tuple[int, ...] | None = None
-    """The prompt as the engine understood it, where it says so."""
+    """The prompt ids that the engine used. None if it does not return them."""
     prompt_tokens: int | None = None
-    """How many ids the engine counted in the prompt, where it says so."""
+    """The number of prompt ids that the engine counted. None if it does not return it."""
     cached_tokens: int = 0
 
 
 class EngineFacts(Struct, frozen=True, kw_only=True):
-    """What an engine says about the model it serves; None where it does not."""
+    """What an engine reports about its model. None where it reports nothing."""
 
     vocabulary: int | None = None
     """Ids are below this."""
@@ -48,17 +48,17 @@ class EngineFacts(Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    """Something that samples ids after ids. Raises `ModelError` when it cannot, after its own retries."""
+    """Samples ids after a prompt of ids. Raises `ModelError` when that fails, after its own retries."""
 
     @property
     def name(self) -> str: ...
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> Sequence[Generation]:
-        """Draw `n` continuations of a prompt, each for itself."""
+        """Draw `n` independent replies to a prompt."""
         ...
 
     async def tokenize(self, text: str) -> Sequence[int] | None:
-        """The engine's own ids of a text, without any that it would add; None if it cannot tell."""
+        """Encode a text with the engine's own tokenizer, without added special tokens. None if the engine cannot."""
         ...
 
     async def get_facts(self) -> EngineFacts: ...

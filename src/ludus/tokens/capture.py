@@ -1,9 +1,9 @@
 """Exact tokens from a server that renders and parses itself: vLLM's chat with `return_token_ids`.
 
-For those who have no tokenizer at hand or want the server's own tool parser: the server is asked for the ids of its
-prompt and of its reply, and both are recorded as they are. Nothing is proven about the next prompt, which the server
-renders from text again; it goes on from the reply before it only as far as its ids repeat that reply's ids exactly, and
-a new sequence starts where they do not. So every row is exact, but drift costs rows, which `TokenModel` avoids.
+This is for users without a tokenizer, or with the server's own tool parser. The server returns the ids of its prompt
+and of its reply, and both are recorded as they are. The server renders the next prompt from text again, so nothing is
+known about it in advance. A prompt continues the reply before it as far as its ids repeat that reply exactly; a new
+sequence starts where they do not. So every row is exact, but drift costs rows. `TokenModel` avoids that.
 """
 
 from collections.abc import Sequence
@@ -25,16 +25,16 @@ from ludus.types import Completion, Message, Sampling, ToolSpec
 
 
 class Capture(Tree):
-    """A conversation whose prompts an engine renders: a tree over ids alone."""
+    """A conversation whose prompts the engine renders: a tree of ids without messages."""
 
     def add_completion(self, completion: Completion, generated: Generation) -> Completion:
-        """The completion, with the exact ids.
+        """Add a completion. Returns it with the exact ids.
 
         Raises:
-            ModelError: the engine did not tell the prompt, or its columns do not fit together.
+            ModelError: the engine did not return the prompt, or ids and logprobs differ in length.
         """
         if generated.prompt is None:
-            raise ModelError("the engine did not tell the ids of the prompt", retryable=False)
+            raise ModelError("the engine did not return the ids of the prompt", retryable=False)
         check_columns(generated)
         parent = self._find_deepest(generated.prompt)
         rest = generated.prompt[parent.end :]
@@ -43,7 +43,7 @@ class Capture(Tree):
         return msgspec.structs.replace(completion, tokens=step.tokens, splice=step.splice)
 
     def _find_deepest(self, ids: Sequence[int]) -> Node:
-        """The deepest node whose sequence `ids` begins with."""
+        """The deepest node whose sequence is a prefix of `ids`."""
         best = self.root
         stack = list(self.root.children)
         while stack:
@@ -55,7 +55,7 @@ class Capture(Tree):
 
 
 class CapturedChatModel:
-    """A chat model whose server tells the ids. See `TokenModel` for the better way."""
+    """A chat model whose server returns the ids. `TokenModel` is the better way."""
 
     def __init__(self, settings: OpenAISettings, *endpoints: Endpoint, timing: Timing = Timing()) -> None:
         self._settings = settings
@@ -70,19 +70,19 @@ class CapturedChatModel:
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         capture = self._captures.find(messages)[0] or Capture()
         completion = await self.sample(capture, messages, tools, sampling)
-        twin = self._captures.register_copy(completion.message, capture)
-        return msgspec.structs.replace(completion, message=twin)
+        message = self._captures.register_copy(completion.message, capture)
+        return msgspec.structs.replace(completion, message=message)
 
     async def sample(
         self, capture: Capture, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling
     ) -> Completion:
-        """Draw a reply within a conversation that the caller keeps."""
-        asked = msgspec.structs.replace(sampling, extra={**_REQUEST_FIELDS, **sampling.extra})
+        """Draw a reply in a conversation that the caller keeps."""
+        with_ids = msgspec.structs.replace(sampling, extra={**_REQUEST_FIELDS, **sampling.extra})
         settings = self._settings
         body = build_request(
             messages,
             tools,
-            asked,
+            with_ids,
             settings.name,
             max_tokens_field=settings.max_tokens_field,
             omit=settings.omit,
@@ -136,7 +136,7 @@ def _read_generation(data: bytes, completion: Completion) -> Generation:
     if choice.token_ids is None or reply.prompt_token_ids is None:
         raise make_ids_error("the chat server", "`return_token_ids` needs vLLM 0.10.2 or later.")
     if choice.logprobs is None or choice.logprobs.content is None:
-        raise make_logprobs_error("the chat server", "It was asked for `logprobs: true`.")
+        raise make_logprobs_error("the chat server", "The request had `logprobs: true`.")
     return Generation(
         ids=tuple(choice.token_ids),
         logprobs=parse_logprobs([place.logprob for place in choice.logprobs.content]),

@@ -1,9 +1,8 @@
-"""How one model's conversations become ids, and its ids messages: tokenizer, template and parser together.
+"""Tokenizer, template and parser of one model: conversations to ids, and sampled ids to messages.
 
-`Codec.open` is the way to get one: it finds the tokenizer and its template, takes the parser by name, and refuses early
-what cannot work. `read` takes a reply apart: the think block that opens it, the tool calls, the rest. The ids stay
-what they were; only words are interpreted here. A call that cannot be read is not dropped: it becomes a call that the
-loop refuses with the reason, so that the mistake goes back to the model.
+`Codec.open` makes one. It loads the tokenizer and its template, finds the parser, and raises early if something cannot
+work. `parse_reply` splits a reply into reasoning, tool calls and content. The ids are not changed by that. A malformed
+call is not dropped: it becomes a call that the loop rejects with the reason, so that the model sees its mistake.
 """
 
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ludus.models.openai import split_think
-from ludus.parsers import CallProblem, Parser
+from ludus.parsers import CallProblem, Format, ReplyParser, make_parser
 from ludus.tokens.render import History, Renderer
 from ludus.tokens.template import Template, read_template
 from ludus.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -31,7 +30,7 @@ class _CachedPrompt(NamedTuple):
 class Codec:
     """Tokenizer, template and parser of one model."""
 
-    def __init__(self, tokenizer: Tokenizer, renderer: Renderer, parser: Parser) -> None:
+    def __init__(self, tokenizer: Tokenizer, renderer: Renderer, parser: ReplyParser) -> None:
         self.tokenizer = tokenizer
         self.renderer = renderer
         self.parser = parser
@@ -41,46 +40,49 @@ class Codec:
     def open(
         cls,
         tokenizer: str | Path,
-        parser: str | Parser,
+        parser: str | Format | ReplyParser,
         *,
         template: str = "",
         variables: Mapping[str, Any] | None = None,
         history: History = "template",
     ) -> "Codec":
-        """From names: a tokenizer (see `tokenizer.load`), a parser, and a template in place of the model's own.
+        """Make a codec from a tokenizer (see `load_tokenizer`), a parser (a name, a `Format` or a `ReplyParser`), and a
+        template to use instead of the model's own.
 
         Raises:
             ConfigError: one of them does not exist or cannot be used.
         """
-        shipped = load_tokenizer(tokenizer)
-        read = parser if isinstance(parser, Parser) else Parser(parser)
-        sources = read_template(template) if template else shipped.templates
-        made = Template(sources, tokens=shipped.tokens, variables=variables)
-        return cls(shipped.tokenizer, Renderer(made, shipped.tokenizer, _make_render_calls(read), history), read)
+        files = load_tokenizer(tokenizer)
+        own = make_parser(parser)
+        sources = read_template(template) if template else files.templates
+        compiled = Template(sources, tokens=files.tokens, variables=variables)
+        return cls(files.tokenizer, Renderer(compiled, files.tokenizer, _make_render_calls(own), history), own)
 
     def encode_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[str, tuple[int, ...]]:
-        """The first prompt of a conversation as text and ids. The rollouts of a group begin alike, so the last few are
-        remembered."""
-        begun = tuple(messages)
+        """Render and encode the first prompt of a conversation. The rollouts of a group begin with the same prompt, so
+        the last few are cached."""
+        opening = tuple(messages)
         for known in self._cached_prompts:
-            if known.messages == begun and known.tools == tuple(tools):
+            if known.messages == opening and known.tools == tuple(tools):
                 return known.text, known.ids
         text = self.renderer.render_prompt(messages, tools)
         ids = tuple(self.tokenizer.encode(text))
-        self._cached_prompts.append(_CachedPrompt(begun, tuple(tools), text, ids))
+        self._cached_prompts.append(_CachedPrompt(opening, tuple(tools), text, ids))
         return text, ids
 
     def ends_turn(self, ids: Sequence[int]) -> bool:
+        """Whether the last id is a stop token."""
         return bool(ids) and ids[-1] in self.tokenizer.stop_tokens
 
     def decode_reply(self, ids: Sequence[int]) -> str:
-        """What sampled ids say, without the token that ended them."""
+        """Decode sampled ids, without the stop token."""
         return self.tokenizer.decode(ids[:-1] if self.ends_turn(ids) else ids)
 
     def parse_reply(
         self, text: str, tools: Sequence[ToolSpec], *, stop: Sequence[str] = (), thinking: bool = False, first: int = 0
     ) -> Message:
-        """A reply as a message. `thinking`: the prompt opened a think block; `first`: the number of the first call."""
+        """Make a message of a reply. `thinking`: the prompt ends with an open think block. `first`: the number of the
+        first call."""
         text = _cut_at_stop(text, stop)
         calls: tuple[Call, ...] = ()
         reasoning: Reasoning | None = None
@@ -96,11 +98,11 @@ class Codec:
 
 
 def infer_finish(finish: Finish, message: Message) -> Finish:
-    """Why a reply ended: an engine knows no tools, so a plain end with calls is an end to call."""
+    """The finish reason of a reply. Engines do not know tools, so a plain stop with calls becomes `CALLS`."""
     return Finish.CALLS if message.calls and finish in (Finish.STOP, Finish.OTHER) else finish
 
 
-def _make_render_calls(parser: Parser) -> RenderCalls:
+def _make_render_calls(parser: ReplyParser) -> RenderCalls:
     def render(content: str, calls: Sequence[Call]) -> str:
         return parser.render(calls, content)
 
@@ -108,7 +110,7 @@ def _make_render_calls(parser: Parser) -> RenderCalls:
 
 
 def _cut_at_stop(text: str, stop: Sequence[str]) -> str:
-    """The text up to the first stop string, which some engines leave in."""
+    """The text before the first stop string. Some engines leave the stop string in the text."""
     found = [at for word in stop if word and (at := text.find(word)) >= 0]
     return text[: min(found)] if found else text
 
@@ -123,7 +125,7 @@ _NAME = re.compile(r"""["']?name["']?\s*[:=]\s*["']([^"']+)["']""")
 
 
 def _make_broken_calls(problems: Sequence[CallProblem], first: int) -> tuple[Call, ...]:
-    """Calls that could not be read, under the names that they seem to have: the loop will say what is wrong."""
+    """Malformed calls, with the names that they seem to have. The loop reports what is wrong."""
     raw = [problem.raw for problem in problems if problem.kind == "malformed"]
     names = (found.group(1) if (found := _NAME.search(text)) else "" for text in raw)
     return tuple(Call(f"call_{first + i}", name, text) for i, (name, text) in enumerate(zip(names, raw, strict=True)))

@@ -1,12 +1,12 @@
 """The toy engine behind HTTP, in the wire formats of vLLM, Atropos' `/generate`, SGLang and llama.cpp.
 
     async with StandIn(ToyEngine(tokenizer, ["Hello."])) as server:
-        engine = VllmEngine(ServerSettings(base_url=server.url, name="toy"))
+        engine = VllmEngine(ServerSettings(base_url=server.url, model="toy"))
 
-One server speaks them all: paths and request fields tell them apart. It follows the documented formats in what Ludus
-reads and sends, down to their quirks (llama.cpp cuts probabilities at a stop string, vLLM's text lacks what its ids
-have), and refuses what the real ones refuse. `mangle` lets a test spoil a reply before it is sent. Loopback only; for
-tests and benchmarks.
+One server serves all formats: paths and request fields tell them apart. It follows the documented formats in everything
+that Ludus sends and reads, with their quirks: llama.cpp cuts probabilities at a stop string, the text of vLLM lacks
+special tokens that its ids have. It refuses what the real servers refuse. `mangle` lets a test change a reply before it
+is sent. Loopback only; for tests and benchmarks.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from ludus.tokens.toy_engine import ToyDraw, ToyEngine
 from ludus.types import Call, Finish, JsonObject, Message, Sampling, ToolSpec
 
 Mangle = Callable[[str, Any], Any]
-"""The path and the reply in, what to send instead out; bytes are sent as they are."""
+"""Gets the path and the reply, and returns what to send instead. Bytes are sent as they are."""
 
 
 class RequestRefused(Exception):
-    """The request is one that the real server would refuse."""
+    """The real server would refuse this request."""
 
 
 class StandIn:
-    """A server on 127.0.0.1. With a `codec` it answers chat requests too."""
+    """A server on 127.0.0.1. With a `codec` it answers chat requests too. All requests are kept in `requests`."""
 
     def __init__(
         self, toy: ToyEngine, *, codec: Codec | None = None, context: int = 32768, mangle: Mangle | None = None
@@ -60,7 +60,7 @@ class StandIn:
         assert self._server is not None
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
-    # ---- what is answered -----------------------------------------------------------------------------------------
+    # ---- answers --------------------------------------------------------------------------------------------------
 
     def _answer(self, method: str, path: str, data: bytes) -> bytes:
         body: JsonObject = msgspec.json.decode(data) if data else {}
@@ -108,7 +108,7 @@ class StandIn:
             raise RequestRefused("the prompt must be a list of ids")
         longest = body.get(limit)
         if longest is None:
-            raise RequestRefused(f"{limit} is missing")  # the real ones fall back to something short
+            raise RequestRefused(f"{limit} is missing")  # the real servers use a short default
         if len(ids) + 1 > self._context:
             raise RequestRefused(f"the prompt is longer than the context length of {self._context}")
         stop = tuple(body.get("stop") or ())
@@ -142,7 +142,7 @@ class StandIn:
         }
 
     def _answer_vllm_chat(self, body: JsonObject, codec: Codec) -> JsonObject:
-        """Rendered and parsed by the server, as vLLM does it."""
+        """Render and parse on the server, as vLLM does."""
         tools = [ToolSpec(**tool["function"]) for tool in body.get("tools") or ()]
         text = codec.renderer.render_prompt([_read_message(m) for m in body["messages"]], tools)
         draws = self._draw_replies(codec.tokenizer.encode(text), body)

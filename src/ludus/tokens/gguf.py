@@ -1,10 +1,10 @@
-"""The tokenizer inside a GGUF file: only its metadata is read, never the weights.
+"""The tokenizer in a GGUF file: only the metadata is read, never the weights.
 
-llama.cpp's file format begins with a list of typed key-value pairs; the vocabulary, the merges and the chat template
-are among them. `read_metadata` reads that list. `build_tokenizer` makes a Rust tokenizer of it for byte-pair
-vocabularies, whose rules for splitting text are known by name; other kinds are refused with the way out, because a
-tokenizer that is nearly right is the error that this package exists to prevent. What is built here is compared with the
-engine's own tokenizer when a model starts.
+The file format of llama.cpp begins with a list of typed key-value pairs. The vocabulary, the merges and the chat
+template are among them. `read_metadata` reads that list. `build_tokenizer` makes a Rust tokenizer of it for byte-pair
+vocabularies with known rules for splitting text. Other kinds are refused, and the error says what to do instead: a
+tokenizer that is nearly right would give wrong ids. The result is compared with the engine's own tokenizer when a model
+starts.
 """
 
 import mmap
@@ -41,10 +41,10 @@ _ALIASES = {
 
 
 def read_metadata(path: Path) -> Metadata:
-    """The key-value pairs at the head of a GGUF file.
+    """Read the key-value pairs at the beginning of a GGUF file.
 
     Raises:
-        ConfigError: it is not a GGUF file, or damaged.
+        ConfigError: it is not a GGUF file, or it is damaged.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -89,7 +89,7 @@ class _Reader:
         (length,) = struct.unpack_from("<Q", self._data, self._at)
         self._at = start + length
         if self._at > len(self._data):
-            raise ValueError("it ends in the middle of a text")
+            raise ValueError("it ends inside a text")
         return self._data[start : self._at].decode()
 
     def _read_number(self, kind: str) -> Any:
@@ -102,10 +102,10 @@ class _Reader:
 
 
 def build_tokenizer(metadata: Metadata) -> Tokenizer:
-    """A tokenizer from the metadata.
+    """Build a tokenizer from the metadata.
 
     Raises:
-        ConfigError: it is of a kind whose rules are not known here.
+        ConfigError: it is damaged, or its rules are not known here.
     """
     model = metadata.get("tokenizer.ggml.model")
     name = str(metadata.get("tokenizer.ggml.pre", "default"))
@@ -119,7 +119,7 @@ def build_tokenizer(metadata: Metadata) -> Tokenizer:
     merges = [_split_merge(line) for line in _read_column(metadata, "merges", str)]
     vocabulary = {text: number for number, text in enumerate(texts)}
     if odd := next((f"{a} {b}" for a, b in merges if not {a, b, a + b} <= vocabulary.keys()), None):
-        raise ConfigError(f"the tokenizer in the GGUF file is damaged: '{odd}' is merged, but not in its vocabulary")
+        raise ConfigError(f"the tokenizer in the GGUF file is damaged: the merge '{odd}' is not in its vocabulary")
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=rules == "llama-bpe"))
     tokenizer.pre_tokenizer = _make_pre_tokenizer(rules)
     tokenizer.decoder = decoders.ByteLevel()
@@ -130,7 +130,7 @@ def build_tokenizer(metadata: Metadata) -> Tokenizer:
 def _read_column(metadata: Metadata, name: str, kind: type[T]) -> list[T]:
     found = metadata.get(f"tokenizer.ggml.{name}")
     if not isinstance(found, list) or not all(isinstance(each, kind) for each in cast(list[Any], found)):
-        raise ConfigError(f"the tokenizer in the GGUF file is damaged: '{name}' is no list of {kind.__name__}")
+        raise ConfigError(f"the tokenizer in the GGUF file is damaged: '{name}' is not a list of {kind.__name__}")
     return cast(list[T], found)
 
 
@@ -150,10 +150,10 @@ def _make_pre_tokenizer(rules: str) -> Any:
 
 
 def _add_special(tokenizer: Tokenizer, texts: list[str], kinds: list[int]) -> None:
-    def chosen(kind: int) -> list[str]:
+    def select(kind: int) -> list[str]:
         return [text for text, own in zip(texts, kinds, strict=False) if own == kind]
 
-    special = [AddedToken(text, special=True, normalized=False) for text in chosen(_CONTROL)]
-    plain = [AddedToken(text, special=False, normalized=False) for text in chosen(_USER_DEFINED)]
+    special = [AddedToken(text, special=True, normalized=False) for text in select(_CONTROL)]
+    plain = [AddedToken(text, special=False, normalized=False) for text in select(_USER_DEFINED)]
     tokenizer.add_special_tokens(special)  # pyright: ignore[reportUnknownMemberType]  # an untyped stub
     tokenizer.add_tokens(plain)  # pyright: ignore[reportUnknownMemberType]

@@ -1,9 +1,9 @@
-"""What is wrong with a template or an engine, said before it costs a run.
+"""Checks a template and an engine before a run.
 
-Templates fail silently: one ignores the tools it is given, another the answers of tools, a third moves the system text
-about so that no prompt continues the one before. `probe` renders small conversations with marks in them and looks
-where the marks went. `check_engine` asks the engine to encode a text that tokenizers disagree about. A `Finding` says
-what was seen and what to do; `refuse` raises those that make the intended use impossible.
+Templates fail silently: one ignores the tools, another ignores tool results, a third moves the system text so that no
+prompt continues the one before. `probe_template` renders small conversations with marks in them and looks for the
+marks in the text. `check_engine` makes the engine encode a text about which tokenizers disagree. A `TemplateFinding`
+says what was found and what to do. `raise_fatal` raises the findings that make the intended use impossible.
 """
 
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ PROBE_TEXT = (
     "Grüße, 世界! \U0001f600 don't 12345 3.14\n\n\tx = {'a': [1,2]}  # ok\r\n<tool_call> <|im_start|> [INST] </s> "
     "naïve café — “quoted” \u00a0 e\u0301 ﬁn"
 )
-"""Numbers, spaces, line ends, accents, several scripts, emoji and other models' special tokens. The tokens that end a
-turn are put behind it: a vocabulary of the same words may know others."""
+"""Numbers, spaces, line ends, accents, several scripts, emoji and special tokens of other models. The stop tokens are
+appended: two vocabularies with the same words may have different ones."""
 
 
 class TemplateFinding(Struct, frozen=True):
-    """Something to know about a template or an engine."""
+    """A finding about a template or an engine."""
 
     level: Level
     code: str
     message: str
     for_tools: bool = False
-    """It matters only when tools are offered."""
+    """Relevant only when tools are offered."""
 
 
 _OTHER_TEMPLATE = (
@@ -47,14 +47,12 @@ _OTHER_TEMPLATE = (
 
 
 def probe_template(codec: Codec) -> tuple[TemplateFinding, ...]:
-    """What there is to say about a template."""
+    """Check a template. Returns all findings."""
     renderer = codec.renderer
     found = [*_check_text(renderer), *_check_tools(renderer)]
     if not codec.tokenizer.stop_tokens:
         found.append(
-            TemplateFinding(
-                "warning", "no_end", "the tokenizer names no token that ends a turn; replies run to their limit"
-            )
+            TemplateFinding("warning", "no_end", "the tokenizer names no stop token; replies run to their limit")
         )
     if renderer.history == "template" and not any(f.level == "fatal" and not f.for_tools for f in found):
         tools = not any(f.level == "fatal" for f in found)
@@ -63,10 +61,10 @@ def probe_template(codec: Codec) -> tuple[TemplateFinding, ...]:
 
 
 def raise_fatal(findings: Sequence[TemplateFinding], *, tools: bool) -> None:
-    """Raise what makes the use impossible.
+    """Raise the fatal findings, if there are any.
 
     Raises:
-        ConfigError: naming every reason.
+        ConfigError: it names every reason.
     """
     reasons = [f.message for f in findings if f.level == "fatal" and (tools or not f.for_tools)]
     if reasons:
@@ -77,26 +75,26 @@ async def check_engine(engine: Engine, codec: Codec) -> tuple[TemplateFinding, .
     """Compare an engine with the tokenizer.
 
     Raises:
-        ConfigError: they are not of the same model.
+        ConfigError: they belong to different models.
     """
     facts = await engine.get_facts()
     size = codec.tokenizer.size
     if facts.vocabulary is not None and facts.vocabulary < size:
         raise ConfigError(
-            f"tokenizer: it has {size} ids, but the engine's model only {facts.vocabulary}. They are of different "
+            f"tokenizer: it has {size} ids, but the engine's model only {facts.vocabulary}. They belong to different "
             "models: give the tokenizer of the model that the engine serves."
         )
     text = PROBE_TEXT + "".join(f" x{end}" for end in codec.tokenizer.stop_tokens.values())
-    told = await engine.tokenize(text)
-    if told is None:
-        said = "the engine cannot tell how it encodes text, so whether its tokenizer is the same was not checked"
+    theirs = await engine.tokenize(text)
+    if theirs is None:
+        said = "the engine cannot encode text, so it was not checked that its tokenizer is the same"
         return (TemplateFinding("warning", "unchecked", said),)
     own = codec.tokenizer.encode(text)
     bos = codec.tokenizer.find_id(codec.tokenizer.bos) if codec.tokenizer.bos else None
-    if list(told) != own and not (told and told[0] == bos and list(told[1:]) == own):
+    if list(theirs) != own and not (theirs and theirs[0] == bos and list(theirs[1:]) == own):
         raise ConfigError(
-            "tokenizer: the engine encodes a probe text differently "
-            f"({_format_ids(told)} instead of {_format_ids(own)}). Give the tokenizer of the model that the engine serves."
+            f"tokenizer: the engine encodes a probe text differently ({_format_ids(theirs)} instead of "
+            f"{_format_ids(own)}). Give the tokenizer of the model that the engine serves."
         )
     return ()
 
@@ -117,12 +115,14 @@ _TOOLS = tuple(
 )
 _SYSTEM = Message("system", "Xqsystemqx")
 _USER = Message("user", "Xq<user>&qx")
-_AGAIN = Message("user", "Xqagainqx")
-_SAID = Message("assistant", "Xqsaidqx")
-_ASKED = Message("assistant", "Xqsaidqx", (Call("call00001", "xqtoolaqx", '{"xqparamaqx": "Xqargqx"}'),))
-_BOTH = Message("assistant", "Xqsaidqx", (*_ASKED.calls, Call("call00002", "xqtoolaqx", '{"xqparamaqx": "Xqargqx"}')))
-_ANSWER = Message("tool", f"Xqanswerqx{' and so on' * 500} Xqendqx", call_id="call00001")
-_OTHER = Message("tool", "Xqotherqx", call_id="call00002")
+_USER_AGAIN = Message("user", "Xqagainqx")
+_REPLY = Message("assistant", "Xqsaidqx")
+_ONE_CALL = Message("assistant", "Xqsaidqx", (Call("call00001", "xqtoolaqx", '{"xqparamaqx": "Xqargqx"}'),))
+_TWO_CALLS = Message(
+    "assistant", "Xqsaidqx", (*_ONE_CALL.calls, Call("call00002", "xqtoolaqx", '{"xqparamaqx": "Xqargqx"}'))
+)
+_RESULT = Message("tool", f"Xqanswerqx{' and so on' * 500} Xqendqx", call_id="call00001")
+_OTHER_RESULT = Message("tool", "Xqotherqx", call_id="call00002")
 
 
 def _check_text(renderer: Renderer) -> list[TemplateFinding]:
@@ -133,18 +133,18 @@ def _check_text(renderer: Renderer) -> list[TemplateFinding]:
     found: list[TemplateFinding] = []
     if _USER.content not in text:
         found.append(TemplateFinding("fatal", "drops_user", "template: it leaves out or changes what the user says"))
-    if refusal := _find_refusal(renderer, (_USER, _SAID, _AGAIN), ()):
-        said = f"template: it cannot show a second message of the user ({refusal})"
+    if refusal := _find_refusal(renderer, (_USER, _REPLY, _USER_AGAIN), ()):
+        said = f"template: it cannot show a second user message ({refusal})"
         found.append(TemplateFinding("warning", "refuses_user", said))
     if refusal := _find_refusal(renderer, (_SYSTEM, _USER), ()):
-        found.append(TemplateFinding("warning", "refuses_system", f"template: it takes no system text ({refusal})"))
+        found.append(TemplateFinding("warning", "refuses_system", f"template: it accepts no system text ({refusal})"))
     elif _SYSTEM.content not in renderer.render_prompt((_SYSTEM, _USER), ()):
         found.append(TemplateFinding("warning", "drops_system", "template: it leaves out the system text"))
     return found
 
 
 def _find_refusal(renderer: Renderer, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
-    """What the template has against a conversation; empty if nothing."""
+    """The error with which the template refuses a conversation; empty if it accepts it."""
     try:
         renderer.render_prompt(messages, tools)
     except TemplateFault as error:
@@ -163,7 +163,7 @@ def _check_tools(renderer: Renderer) -> list[TemplateFinding]:
     text = renderer.render_prompt((_USER,), _TOOLS)
     if missing := [tool.name for tool in _TOOLS if tool.name not in text]:
         which = "the tools" if len(missing) == len(_TOOLS) else "some of the tools"
-        said = f"template: it leaves out {which}, so the model would not know of them. {_OTHER_TEMPLATE}"
+        said = f"template: it leaves out {which}, so the model would not know them. {_OTHER_TEMPLATE}"
         found.append(_make_tool_finding("fatal", "drops_tools", said))
     elif any(mark not in text for tool in _TOOLS for mark in (tool.description, *tool.parameters["properties"])):
         said = "template: it leaves out the descriptions or the parameters of tools"
@@ -174,29 +174,29 @@ def _check_tools(renderer: Renderer) -> list[TemplateFinding]:
 
 
 def _check_system(renderer: Renderer) -> list[TemplateFinding]:
-    """Whether tools and system text get in each other's way."""
-    with suppress(TemplateFault):  # that it takes no system text was found already
+    """Whether tools and system text are shown together."""
+    with suppress(TemplateFault):  # a template that accepts no system text was reported already
         plain, text = (renderer.render_prompt((_SYSTEM, _USER), tools) for tools in ((), _TOOLS))
         if any(tool.name not in text for tool in _TOOLS):
             said = f"template: it leaves out the tools when there is system text. {_OTHER_TEMPLATE}"
             return [_make_tool_finding("fatal", "drops_tools", said)]
         if _SYSTEM.content in plain and _SYSTEM.content not in text:
-            said = "template: it leaves out the system text when there are tools; put it into the user's message"
+            said = "template: it leaves out the system text when there are tools; put it into the user message"
             return [_make_tool_finding("warning", "drops_system", said)]
     return []
 
 
 def _check_answers(renderer: Renderer) -> list[TemplateFinding]:
-    if refusal := _find_refusal(renderer, (_USER, _ASKED, _ANSWER), _TOOLS):
-        said = f"template: it cannot show the answer of a tool ({refusal}). {_OTHER_TEMPLATE}"
+    if refusal := _find_refusal(renderer, (_USER, _ONE_CALL, _RESULT), _TOOLS):
+        said = f"template: it cannot show a tool result ({refusal}). {_OTHER_TEMPLATE}"
         return [_make_tool_finding("fatal", "refuses_answers", said)]
-    text = renderer.render_prompt((_USER, _ASKED, _ANSWER), _TOOLS)
+    text = renderer.render_prompt((_USER, _ONE_CALL, _RESULT), _TOOLS)
     found: list[TemplateFinding] = []
     if "Xqanswerqx" not in text:
-        said = f"template: it leaves out the answers of tools. {_OTHER_TEMPLATE}"
+        said = f"template: it leaves out tool results. {_OTHER_TEMPLATE}"
         found.append(_make_tool_finding("fatal", "drops_answers", said))
     elif "Xqendqx" not in text:
-        said = f"template: it cuts long answers of tools. {_OTHER_TEMPLATE}"
+        said = f"template: it cuts long tool results. {_OTHER_TEMPLATE}"
         found.append(_make_tool_finding("fatal", "drops_answers", said))
     else:
         found += _check_parallel(renderer)
@@ -207,34 +207,36 @@ def _check_answers(renderer: Renderer) -> list[TemplateFinding]:
 
 
 def _check_parallel(renderer: Renderer) -> list[TemplateFinding]:
-    """Two answers at once, behind a reply that was sampled here."""
+    """Two tool results at once, after a sampled reply."""
     opening = Node(Node(None, ()), (_USER,), shape=renderer.render_prompt((_USER,), _TOOLS))
     try:
-        text = renderer.render_whole(Node(opening, (_BOTH,), sampled=True, ended=True), (_ANSWER, _OTHER), _TOOLS).text
+        text = renderer.render_whole(
+            Node(opening, (_TWO_CALLS,), sampled=True, ended=True), (_RESULT, _OTHER_RESULT), _TOOLS
+        ).text
     except TemplateFault as error:
-        said = f"template: it cannot show the answers of two tools at once ({error})"
+        said = f"template: it cannot show two tool results at once ({error})"
         return [_make_tool_finding("warning", "refuses_parallel", said)]
-    if "Xqanswerqx" in text and _OTHER.content in text:
+    if "Xqanswerqx" in text and _OTHER_RESULT.content in text:
         return []
-    said = f"template: of two answers of tools it leaves out one. {_OTHER_TEMPLATE}"
+    said = f"template: it leaves out one of two tool results. {_OTHER_TEMPLATE}"
     return [_make_tool_finding("fatal", "drops_answers", said)]
 
 
 def _check_later(renderer: Renderer) -> list[TemplateFinding]:
-    """What is no longer shown once a tool has answered."""
+    """What is no longer shown after a tool result."""
 
-    def lost(mark: str, *opening: Message) -> bool:
-        with suppress(TemplateFault):  # that it takes no system text was found already
+    def is_lost(mark: str, *opening: Message) -> bool:
+        with suppress(TemplateFault):  # a template that accepts no system text was reported already
             before = renderer.render_prompt(opening, _TOOLS)
-            return mark in before and mark not in renderer.render_prompt((*opening, _ASKED, _ANSWER), _TOOLS)
+            return mark in before and mark not in renderer.render_prompt((*opening, _ONE_CALL, _RESULT), _TOOLS)
         return False
 
     found: list[TemplateFinding] = []
-    if lost(_TOOLS[1].name, _USER):
-        said = "template: it leaves out the tools once one of them has answered"
+    if is_lost(_TOOLS[1].name, _USER):
+        said = "template: it leaves out the tools after a tool result"
         found.append(_make_tool_finding("warning", "drops_tools_later", said))
-    if lost(_SYSTEM.content, _SYSTEM, _USER):
-        said = "template: it leaves out the system text once a tool has answered; put it into the user's message"
+    if is_lost(_SYSTEM.content, _SYSTEM, _USER):
+        said = "template: it leaves out the system text after a tool result; put it into the user message"
         found.append(_make_tool_finding("warning", "drops_system_later", said))
     return found
 
@@ -244,21 +246,21 @@ def _make_tool_finding(level: Level, code: str, message: str) -> TemplateFinding
 
 
 def _check_history(renderer: Renderer, tools: bool) -> list[TemplateFinding]:
-    """What happens to a conversation as it goes on."""
+    """What happens to earlier messages when a conversation continues."""
     found: list[TemplateFinding] = []
     for system in (False, True):
         first = renderer.find_facts(ConversationState(tools, system, False, False))
         later = renderer.find_facts(ConversationState(tools, system, True, True)) if tools else first
         where = " when there is system text" if system else ""
         if tools and not ("tool" in first.stable and "tool" in later.stable):
-            found.append(_make_tool_finding("warning", "unstable", _describe_rewrite("the answer of a tool", where)))
+            found.append(_make_tool_finding("warning", "unstable", _describe_rewrite("a tool result", where)))
         if "user" not in first.stable:
-            found.append(TemplateFinding("info", "unstable_user", _describe_rewrite("a message of the user", where)))
+            found.append(TemplateFinding("info", "unstable_user", _describe_rewrite("a user message", where)))
         if tools and "tool" in later.stable and "tool" not in later.keeps_thinking:
-            said = f"template: it drops reasoning as soon as a tool answers{where}; each turn starts a new sequence"
+            said = f"template: it drops reasoning after a tool result{where}; each turn starts a new sequence"
             found.append(_make_tool_finding("warning", "drops_thinking", said))
         elif "user" in first.stable and "user" not in first.keeps_thinking:
-            said = f"template: it drops earlier reasoning when the user speaks{where}; a new sequence starts there"
+            said = f"template: it drops earlier reasoning after a user message{where}; a new sequence starts there"
             found.append(TemplateFinding("info", "drops_thinking", said))
     return _drop_repeated(found)
 
@@ -271,7 +273,7 @@ def _describe_rewrite(what: str, where: str) -> str:
 
 
 def _drop_repeated(findings: Sequence[TemplateFinding]) -> list[TemplateFinding]:
-    """Each code once: what holds without system text need not be said for it again."""
+    """Keep each code once: a finding without system text need not be repeated for it."""
     kept: dict[str, TemplateFinding] = {}
     for finding in findings:
         kept.setdefault(finding.code, finding)

@@ -1,21 +1,21 @@
-"""What to append when a conversation goes on: the text that a template adds behind replies whose ids are known.
+"""Renders the delta of a turn: the text that a template adds after replies whose ids are known.
 
-A template is a program over whole conversations. Running it anew each turn and encoding its output is what loses the
-sampled ids, and costs time in the square of the turns. Here a turn is rendered with *stand-ins* (`views`) for the
-replies, so that the text around them can be cut out:
+A template is a program over whole conversations. Running it again each turn and encoding its output loses the sampled
+ids, and the cost is quadratic in the number of turns. Here the replies are rendered as *stand-ins* (`views`), so that
+the text around them can be cut out:
 
     known   … user: fix it <end> assistant: ⟨reply 1⟩                              the path so far
     whole   … user: fix it <end> assistant: ⟨reply 1⟩<end> tool: ok <end> assistant:     the template over everything
     delta                                            <end> tool: ok <end> assistant:     (<end> only if not sampled)
 
-If `whole` begins with `known`, the conversation is *extended*. If not, the template rewrote history (it dropped the
-thinking of an earlier round, moved the tools, …): then the longest stretch of the path that still holds is kept, and
-what follows is rendered in words; a branch starts there.
+If `whole` begins with `known`, the conversation is *extended*. If not, the template rewrote history: it dropped the
+thinking of an earlier round, moved the tools, and so on. Then the longest prefix of the path that is still valid is
+kept, the rest is rendered as text, and a branch starts there.
 
-Rendering everything each turn would still be quadratic. So a short conversation is rendered in its place, of a fixed
-opening (`Lead`), the last reply and what is new, wherever that gives the same delta. Whether it does is not assumed:
-when a kind of conversation is first met, both ways are run over made-up conversations of that kind and compared, with
-the shortest opening first (`Facts`). When a reasoning template drops the thinking of a round that is over, only that
+Rendering everything each turn would still be quadratic. So a short conversation is rendered instead, wherever it gives
+the same delta: a fixed prefix (`ShortPrefix`), the last reply and the new messages. This is tested, not assumed. When a
+kind of conversation first occurs, both ways are run over trial conversations of that kind and compared, with the
+shortest prefix first (`TemplateFacts`). When a reasoning template drops the thinking of a finished round, only that
 round is rendered, on the same condition.
 """
 
@@ -40,56 +40,55 @@ from ludus.tokens.views import (
 from ludus.types import Call, Message, Reasoning, ToolSpec
 
 Kind = Literal["tool", "user"]
-"""What a conversation goes on with: answers of tools alone, or anything else."""
+"""What the new messages are: tool results only, or anything else."""
 
 History = Literal["template", "append"]
-"""What the model sees of its past: what the template makes of it, or every reply as it was sampled."""
+"""How the model sees earlier replies: as the template shows them, or always as they were sampled."""
 
 
 class Extension(NamedTuple):
-    """How a conversation goes on: behind `parent` (None: from the start), with `text`."""
+    """The text that continues a conversation after `parent` (None: from the start)."""
 
     parent: Node | None
     text: str
 
 
 class ConversationState(NamedTuple):
-    """What templates make their text depend on."""
+    """The properties of a conversation that a template's output can depend on."""
 
     tools: bool
     system: bool
     answered: bool
-    """Whether a tool has answered already."""
+    """Whether there is a tool result."""
     follows_answer: bool
-    """Whether the last reply came right behind the answer of a tool."""
+    """Whether the last reply directly follows a tool result."""
 
 
 class ShortPrefix(NamedTuple):
-    """What stands for the conversation so far where a short one is rendered: a word of the user, and what templates
-    may want to have seen besides."""
+    """What replaces the conversation so far in a short rendering: a user message, and what else the template needs."""
 
     answered: bool
-    """Also a call and its answer: some templates show first answers of tools differently."""
+    """With a call and its result: some templates show the first tool result differently."""
     tools: bool
-    """Also a tool on offer."""
+    """With a tool that is offered."""
 
 
 @dataclass(frozen=True)
 class TemplateFacts:
-    """What a template does with conversations of one kind: see `Situation`."""
+    """What a template does with conversations in one `ConversationState`."""
 
     prefixes: Mapping[Kind, ShortPrefix]
-    """Ways to go on for which a short conversation gives the same text as the whole, and the least that it takes."""
+    """The kinds for which a short rendering gives the same text as the whole one, with the shortest prefix for each."""
     stable: frozenset[Kind]
-    """Ways to go on that leave a history without reasoning as it is."""
+    """The kinds that do not change a history without reasoning."""
     keeps_thinking: frozenset[Kind]
-    """Ways to go on that leave reasoning in the history."""
+    """The kinds that keep reasoning in the history."""
     rounds_are_local: bool
-    """Whether dropped reasoning changes nothing before the round it is dropped from."""
+    """Whether dropping reasoning changes nothing before the round from which it is dropped."""
 
 
 class Renderer:
-    """A template, put to use for one vocabulary."""
+    """Renders conversations with one template and one vocabulary."""
 
     def __init__(
         self,
@@ -111,11 +110,11 @@ class Renderer:
     # ---- for sessions ---------------------------------------------------------------------------------------------
 
     def render_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
-        """The first prompt of a conversation."""
+        """Render a whole conversation, with the generation prompt."""
         return self.template.render(self._make_views(messages, messages), make_tool_views(tools))
 
     def extend(self, leaf: Node, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Extension:
-        """How the conversation that ends in `leaf` goes on with `new`."""
+        """Render the messages `new` that continue the conversation at `leaf`."""
         if not leaf.sampled or any(message.role == "assistant" for message in new):
             return self.render_whole(leaf, new, tools)
         if self.history == "append":
@@ -123,22 +122,22 @@ class Renderer:
                 leaf, new, tools
             )
         kind = find_kind(new)
-        facts = self.find_facts(ConversationState(bool(tools), leaf.system, leaf.answered, leaf.follows_answer))
-        lead = facts.prefixes.get(kind)
-        if lead is None:
+        facts = self.find_facts(ConversationState(bool(tools), leaf.has_system, leaf.answered, leaf.follows_answer))
+        prefix = facts.prefixes.get(kind)
+        if prefix is None:
             return self.render_whole(leaf, new, tools)
-        if not leaf.thinks or kind in facts.keeps_thinking:
-            return self.render_short(leaf, new, lead) or self.render_whole(leaf, new, tools)
+        if not leaf.has_thinking or kind in facts.keeps_thinking:
+            return self.render_short(leaf, new, prefix) or self.render_whole(leaf, new, tools)
         return (facts.rounds_are_local and self.render_round(leaf, new, tools)) or self.render_whole(leaf, new, tools)
 
     def matches_whole(
         self, leaf: Node, new: Sequence[Message], extension: Extension, tools: Sequence[ToolSpec]
     ) -> bool:
-        """Whether rendering the whole conversation gives the same extension."""
+        """Whether rendering the whole conversation gives this extension too."""
         if extension.parent is not leaf:
             return self.render_whole(leaf, new, tools) == extension
         path = leaf.collect_path()
-        few = _FEW_TOOLS if tools else None  # which tools they are matters to the opening alone
+        few = _FEW_TOOLS if tools else None  # which tools these are matters only for the opening
         opening = self.template.render(self._make_views(path[0].messages, path[0].messages), few)
         text = self._render_with_stand_ins(path, len(path), (*leaf.collect_messages(), *new), few)
         return (
@@ -146,17 +145,17 @@ class Renderer:
             or self.render_whole(leaf, new, tools) == extension
         )
 
-    def find_facts(self, situation: ConversationState) -> TemplateFacts:
-        """What the template does with such conversations; found out once."""
-        known = self._facts.get(situation)
+    def find_facts(self, state: ConversationState) -> TemplateFacts:
+        """Find out what the template does with such conversations. Cached."""
+        known = self._facts.get(state)
         if known is None:
-            known = self._facts[situation] = _find_facts(self, situation)
+            known = self._facts[state] = _find_facts(self, state)
         return known
 
     # ---- three ways to render -------------------------------------------------------------------------------------
 
     def render_whole(self, leaf: Node, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Extension:
-        """Render everything, and keep as much of the path as still holds."""
+        """Render everything, and keep the longest prefix of the path that is still valid."""
         path = leaf.collect_path()
         messages = (*leaf.collect_messages(), *new)
         kept = len(path)
@@ -168,21 +167,21 @@ class Renderer:
                 return Extension(leaf, delta)
             kept -= 1
         while not text.startswith(known) or kept < len(path):
-            holds = _count_common(known, text)
-            kept, known = _fit_longest(path[:kept], holds)
+            limit = _count_common(known, text)
+            kept, known = _fit_longest(path[:kept], limit)
             text = self._render_with_stand_ins(path, kept, messages, shown_tools)
             if text.startswith(known):
                 break
         return Extension(path[kept - 1] if kept else None, text[len(known) :])
 
-    def render_short(self, leaf: Node, new: Sequence[Message], lead: ShortPrefix) -> Extension | None:
-        """Render a fixed opening, the last reply and what is new. None if the reply cannot be found in it."""
-        before, begun = self._render_prefix(lead)
+    def render_short(self, leaf: Node, new: Sequence[Message], prefix: ShortPrefix) -> Extension | None:
+        """Render a fixed prefix, the last reply and the new messages. None if the reply is not found in the text."""
+        before, prefix_text = self._render_prefix(prefix)
         reply = make_stand_in(leaf.messages[0], leaf.depth, self.style)
         shown = [*before, reply, *self._make_views(new, leaf.messages)]
-        text = self.template.render(shown, _FEW_TOOLS if lead.tools else None)
-        start = len(begun)
-        if not text.startswith(begun):
+        text = self.template.render(shown, _FEW_TOOLS if prefix.tools else None)
+        start = len(prefix_text)
+        if not text.startswith(prefix_text):
             if self.history != "append":
                 return None
             start = max(0, text.find(TemplateMarks.for_depth(leaf.depth).content))
@@ -190,16 +189,16 @@ class Renderer:
         return None if delta is None else Extension(leaf, delta)
 
     def render_round(self, leaf: Node, new: Sequence[Message], tools: Sequence[ToolSpec]) -> Extension | None:
-        """Render only the round that ends now, in words, from the user's message that began it."""
+        """Render only the round that ends now, as text, from the user message that began it."""
         start = _find_round_start(leaf)
         if start is None or not start.messages or start.messages[-1].role != "user":
             return None
-        spoken = [m for node in leaf.collect_path()[start.depth :] for m in node.messages]
+        round_messages = [m for node in leaf.collect_path()[start.depth :] for m in node.messages]
         tools_shown = _FEW_TOOLS if tools else None
-        messages = (start.messages[-1], *spoken, *new)
-        lead = self.template.render(self._make_views(messages[:1], ()), tools_shown)
+        messages = (start.messages[-1], *round_messages, *new)
+        prefix = self.template.render(self._make_views(messages[:1], ()), tools_shown)
         text = self.template.render(self._make_views(messages, messages), tools_shown)
-        return Extension(start, text[len(lead) :]) if text.startswith(lead) else None
+        return Extension(start, text[len(prefix) :]) if text.startswith(prefix) else None
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
@@ -210,7 +209,7 @@ class Renderer:
     def _render_with_stand_ins(
         self, path: Sequence[Node], kept: int, messages: Sequence[Message], tools: Sequence[View] | None
     ) -> str:
-        """The whole conversation, with stand-ins for the replies among the first `kept` nodes."""
+        """Render the whole conversation, with stand-ins for the replies among the first `kept` nodes."""
         shown = self._make_views(messages, messages)
         position = 0
         for node in path[:kept]:
@@ -220,9 +219,9 @@ class Renderer:
         return self.template.render(shown, tools)
 
     def _cut_after_reply(self, text: str, start: int, leaf: Node) -> str | None:
-        """What stands behind a reply's stand-in that begins at `start`; None if it does not stand there.
+        """The text after a reply's stand-in, which must begin at `start`. None if it is not there.
 
-        Teaches the leaf its shape, up to and with the end of the turn if that was sampled.
+        Sets the shape of the leaf, with the stop token if that was sampled.
         """
         marks = TemplateMarks.for_depth(leaf.depth)
         at = text.find(marks.content, start)
@@ -234,7 +233,7 @@ class Renderer:
             if not 0 <= thought < max(at, apart):
                 return None
         elif at >= 0 and apart < 0 and at != start and self.history != "append":
-            return None  # the template puts something before the words that the model did not write
+            return None  # the template puts something before the reply that the model did not write
         behind = max(at, apart) + len(marks.content)
         end = self._end_later.search(text, behind) if apart >= 0 else self._end_here.match(text, behind)
         if end is None:
@@ -244,16 +243,16 @@ class Renderer:
         leaf.shape = text[start:cut]
         return text[cut:]
 
-    def _render_prefix(self, lead: ShortPrefix) -> tuple[list[View], str]:
-        """What stands for the conversation so far, and its text."""
-        known = self._prefixes.get(lead)
+    def _render_prefix(self, prefix: ShortPrefix) -> tuple[list[View], str]:
+        """The messages of a short prefix, and their text. Cached."""
+        known = self._prefixes.get(prefix)
         if known is None:
-            shown = self._make_views(_ANSWERED if lead.answered else _ANSWERED[:1], _ANSWERED)
-            known = self._prefixes[lead] = shown, self.template.render(shown, _FEW_TOOLS if lead.tools else None)
+            shown = self._make_views(_PREFIX_MESSAGES if prefix.answered else _PREFIX_MESSAGES[:1], _PREFIX_MESSAGES)
+            known = self._prefixes[prefix] = shown, self.template.render(shown, _FEW_TOOLS if prefix.tools else None)
         return known
 
 
-_ANSWERED = (
+_PREFIX_MESSAGES = (
     Message("user", "Begin."),
     Message("assistant", "", (Call("call00009", "f", "{}"),)),
     Message("tool", "Done.", call_id="call00009"),
@@ -267,11 +266,12 @@ _FEW_TOOLS: list[View] = [
 
 
 def find_kind(new: Sequence[Message]) -> Kind:
+    """What kind of messages continue a conversation."""
     return "tool" if new and all(message.role == "tool" for message in new) else "user"
 
 
 def _count_common(one: str, other: str) -> int:
-    """How many characters two texts begin with in common."""
+    """The length of the common prefix of two texts."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -286,13 +286,13 @@ def _join_shapes(path: Sequence[Node]) -> str:
     return "".join(node.shape or "" for node in path)
 
 
-def _fit_longest(path: Sequence[Node], holds: int) -> tuple[int, str]:
-    """How many nodes fit into the first `holds` characters, and their text."""
+def _fit_longest(path: Sequence[Node], limit: int) -> tuple[int, str]:
+    """How many nodes fit into the first `limit` characters, and their text."""
     shapes: list[str] = []
     size = 0
     for node in path:
         shape = node.shape or ""
-        if size + len(shape) > holds or (node.sampled and not shape):
+        if size + len(shape) > limit or (node.sampled and not shape):
             break
         shapes.append(shape)
         size += len(shape)
@@ -300,7 +300,7 @@ def _fit_longest(path: Sequence[Node], holds: int) -> tuple[int, str]:
 
 
 def _find_round_start(leaf: Node) -> Node | None:
-    """The given node before the first reply since the last user message."""
+    """The node before the first reply since the last user message."""
     node = leaf
     while node.parent is not None and node.parent.parent is not None:
         node = node.parent
@@ -329,12 +329,12 @@ def _make_answers(calls: int) -> tuple[Message, ...]:
 
 _WITH_TOOLS = (1, 2, 0, 1, 1, 0, 0, 1)
 _WITHOUT = (0, 0, 0)
-"""How many calls each reply of a made-up conversation makes; after one without, the user speaks."""
+"""How many calls each reply of a trial conversation makes. After a reply without calls comes a user message."""
 
 
 @dataclass(frozen=True)
 class _TrialStep:
-    """One step of a made-up conversation: what came of rendering it whole."""
+    """One step of a trial conversation, rendered whole."""
 
     kind: Kind
     leaf: Node
@@ -349,7 +349,7 @@ class _TrialStep:
 def _try_conversation(
     renderer: Renderer, script: Sequence[int], tools: Sequence[ToolSpec], system: bool, thinks: bool
 ) -> list[_TrialStep]:
-    """Lead a made-up conversation, rendering it whole each time."""
+    """Run a trial conversation. Each step is rendered whole."""
     opening = (*((Message("system", "Be brief."),) if system else ()), Message("user", "Question 0"))
     root = Node(None, ())
     node = Node(root, opening, shape=renderer.render_prompt(opening, tools))
@@ -365,46 +365,46 @@ def _try_conversation(
     return steps
 
 
-def _find_facts(renderer: Renderer, situation: ConversationState) -> TemplateFacts:
-    offered = _TOOLS if situation.tools else ()
-    plain = _try_conversations(renderer, situation, offered, thinks=False)
-    thoughtful = _try_conversations(renderer, situation, offered, thinks=True)
+def _find_facts(renderer: Renderer, state: ConversationState) -> TemplateFacts:
+    offered = _TOOLS if state.tools else ()
+    plain = _try_conversations(renderer, state, offered, thinks=False)
+    thinking = _try_conversations(renderer, state, offered, thinks=True)
 
-    kept = [s for s in thoughtful if s.is_extension]
-    dropped = [s for s in thoughtful if not s.is_extension]
+    kept = [s for s in thinking if s.is_extension]
+    dropped = [s for s in thinking if not s.is_extension]
     stable = _select_kinds(plain, lambda s: s.is_extension)
     uneven = {s.kind for s in dropped} & {s.kind for s in kept}
     return TemplateFacts(
-        prefixes=_find_prefixes(renderer, situation, [s for s in (*plain, *kept) if s.kind in stable - uneven]),
+        prefixes=_find_prefixes(renderer, state, [s for s in (*plain, *kept) if s.kind in stable - uneven]),
         stable=stable,
-        keeps_thinking=_select_kinds(thoughtful, lambda s: s.is_extension),
+        keeps_thinking=_select_kinds(thinking, lambda s: s.is_extension),
         rounds_are_local=all(renderer.render_round(s.leaf, s.new, offered) == s.extension for s in dropped),
     )
 
 
 def _find_prefixes(
-    renderer: Renderer, situation: ConversationState, steps: Sequence[_TrialStep]
+    renderer: Renderer, state: ConversationState, steps: Sequence[_TrialStep]
 ) -> dict[Kind, ShortPrefix]:
-    """Of each kind of steps, the shortest lead that makes a short conversation give the text of the whole."""
+    """For each kind, the shortest prefix with which a short rendering gives the text of the whole one."""
     leads: dict[Kind, ShortPrefix] = {}
-    for lead in (
+    for prefix in (
         ShortPrefix(False, False),
         ShortPrefix(False, True),
         ShortPrefix(True, False),
         ShortPrefix(True, True),
     ):
-        if lead.answered <= situation.answered and lead.tools <= situation.tools:
+        if prefix.answered <= state.answered and prefix.tools <= state.tools:
             rest = [step for step in steps if step.kind not in leads]
             leads |= dict.fromkeys(
-                _select_kinds(rest, lambda step, lead=lead: _prefix_suffices(renderer, step, lead)), lead
+                _select_kinds(rest, lambda step, prefix=prefix: _prefix_suffices(renderer, step, prefix)), prefix
             )
     return leads
 
 
-def _prefix_suffices(renderer: Renderer, step: _TrialStep, lead: ShortPrefix) -> bool:
+def _prefix_suffices(renderer: Renderer, step: _TrialStep, prefix: ShortPrefix) -> bool:
     shape = step.leaf.shape
     try:
-        short = renderer.render_short(step.leaf, step.new, lead)
+        short = renderer.render_short(step.leaf, step.new, prefix)
     except TemplateFault:
         return False
     same = short is not None and short.text == step.extension.text and step.leaf.shape == shape
@@ -413,19 +413,19 @@ def _prefix_suffices(renderer: Renderer, step: _TrialStep, lead: ShortPrefix) ->
 
 
 def _try_conversations(
-    renderer: Renderer, situation: ConversationState, tools: Sequence[ToolSpec], *, thinks: bool
+    renderer: Renderer, state: ConversationState, tools: Sequence[ToolSpec], *, thinks: bool
 ) -> list[_TrialStep]:
-    """The steps of made-up conversations that are in this situation; of those that the template can show."""
+    """The steps of trial conversations in this state. A conversation that the template refuses has none."""
     steps: list[_TrialStep] = []
     for script in (_WITHOUT, _WITH_TOOLS):
         with suppress(TemplateFault):
-            steps += _try_conversation(renderer, script, tools, situation.system, thinks)
-    wanted = (situation.answered, situation.follows_answer)
+            steps += _try_conversation(renderer, script, tools, state.system, thinks)
+    wanted = (state.answered, state.follows_answer)
     return [step for step in steps if (step.leaf.answered, step.leaf.follows_answer) == wanted]
 
 
 def _select_kinds(steps: Sequence[_TrialStep], good: Callable[[_TrialStep], bool]) -> frozenset[Kind]:
-    """The kinds of steps that there are and that are all good."""
+    """The kinds for which there are steps and all of them are good."""
     verdicts: dict[Kind, bool] = {}
     for step in steps:
         verdicts[step.kind] = verdicts.get(step.kind, True) and good(step)
@@ -433,16 +433,16 @@ def _select_kinds(steps: Sequence[_TrialStep], good: Callable[[_TrialStep], bool
 
 
 def _find_style(renderer: Renderer) -> TemplateStyle:
-    """Try out how the template wants calls and their answers, from the usual to the odd."""
+    """Find out in which form the template shows calls and their results, from the usual form to the odd ones."""
     style = TemplateStyle()
     renderer.style = style
     short = not _accepts_call_id(renderer, "call_12345678") and _accepts_call_id(renderer, "call00000")
     renderer.style = style = replace(style, short_ids=short)
-    asked = Message("assistant", "", (Call("call00000", "city", '{"city": "Xqarg0qX"}'),))
-    shown = _render_call(renderer, asked)
+    call_message = Message("assistant", "", (Call("call00000", "city", '{"city": "Xqarg0qX"}'),))
+    shown = _render_call(renderer, call_message)
     if "Xqarg0qX" not in shown:
         renderer.style = replace(style, arguments="text")
-        if "Xqarg0qX" in _render_call(renderer, asked):
+        if "Xqarg0qX" in _render_call(renderer, call_message):
             style = renderer.style
         else:
             style = replace(style, calls="in content")
@@ -459,8 +459,8 @@ def _accepts_call_id(renderer: Renderer, call_id: str) -> bool:
     return True
 
 
-def _render_call(renderer: Renderer, asked: Message) -> str:
-    messages = (Message("user", "q"), asked, Message("tool", "r", call_id="call00000"))
+def _render_call(renderer: Renderer, call_message: Message) -> str:
+    messages = (Message("user", "q"), call_message, Message("tool", "r", call_id="call00000"))
     try:
         return renderer.render_prompt(messages, _TOOLS)
     except TemplateFault:
@@ -468,15 +468,15 @@ def _render_call(renderer: Renderer, asked: Message) -> str:
 
 
 def _find_stand_in(renderer: Renderer, style: TemplateStyle) -> Literal["content", "calls"]:
-    """Stand-ins without calls are simpler, but some templates look at the calls to show the answers."""
-    told: list[list[str]] = []
+    """Stand-ins without calls are simpler, but some templates need the calls to show the results."""
+    texts: list[list[str]] = []
     for way in ("content", "calls"):
         renderer.style = replace(style, stand_in=way)
         try:
-            told.append([s.extension.text for s in _try_conversation(renderer, _ONE_BY_ONE, _TOOLS, False, False)])
+            texts.append([s.extension.text for s in _try_conversation(renderer, _ONE_BY_ONE, _TOOLS, False, False)])
         except TemplateFault:
-            told.append([])
-    plain, with_calls = told
+            texts.append([])
+    plain, with_calls = texts
     return "calls" if with_calls and plain != with_calls else "content"
 
 

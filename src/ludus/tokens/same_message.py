@@ -1,8 +1,8 @@
-"""When two messages are the same message, although they may not be written the same.
+"""Whether two messages are the same message in different spellings.
 
-A caller keeps the history in its own form and sends it back each turn: arguments of a call come back as equal JSON with
-other spaces or another order, white space at the ends is gone, reasoning is left out. That is still the reply we
-sampled. A message whose words, calls or reasoning differ is another message.
+A caller keeps the history in its own form and sends it back each turn. The arguments of a call come back as equal JSON
+with other spaces or another order, outer white space is gone, reasoning is left out. It is still the reply that was
+sampled. A message with another text, other calls or other reasoning is another message.
 """
 
 from typing import Any, cast
@@ -12,7 +12,7 @@ from ludus.types import Call, Message
 
 
 def same_message(one: Message, other: Message) -> bool:
-    """Whether two messages mean the same."""
+    """Whether two messages have the same meaning."""
     if one is other:
         return True
     if one.role != other.role or one.call_id != other.call_id:
@@ -40,7 +40,7 @@ def _same_reasoning(one: Message, other: Message) -> bool:
 
 
 def _same_value(one: Any, other: Any) -> bool:
-    """Equal as JSON: 1 and 1.0 are the same number, true is none."""
+    """Whether two values are equal as JSON: 1 and 1.0 are equal, 1 and true are not."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

@@ -1,9 +1,9 @@
 """From completions to rows: which ids form one sequence, and which of them are trained on.
 
-A record keeps, for each completion, only the ids that it added and, where it does not simply follow the one before, a
-`Joint` that says where it goes. Unfolded, every completion ends one sequence; those that another one goes on from are
-part of it. The *maximal* ones are the rows. Every sampled id is marked as sampled in exactly one row, the first that
-holds its whole reply; in further rows that share it, it is context.
+A record keeps, for each completion, only the ids that it added. Where it does not simply follow the completion before,
+a `Splice` says where it goes. Every completion ends one sequence. A sequence that another one continues is part of it.
+The *maximal* sequences are the rows. Every sampled id is marked as sampled in exactly one row: the first that holds its
+whole reply. In other rows that share it, it is context.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Mode = Literal["tokens", "chat", "mixed", "empty"]
 
 
 def find_mode(rollout: Rollout) -> Mode:
-    """Whether a rollout was run with exact tokens: in all, none or some of its turns, or without a turn."""
+    """Whether a rollout has exact tokens: in all turns (`tokens`), none (`chat`) or some (`mixed`), or no turns."""
     exact = {turn.completion.tokens is not None for turn in rollout.turns}
     if not exact:
         return "empty"
@@ -32,19 +32,19 @@ class TokenStep(NamedTuple):
 
 
 class TokenSequence(Struct, frozen=True):
-    """A row: whole, linear, and ready to train on."""
+    """A row: one linear sequence, ready for training."""
 
     tokens: Tokens
     steps: tuple[int, ...]
     """The completions whose sampled ids are marked here, counted from 0."""
     shared: int = 0
-    """How many of the first ids an earlier row of the same record holds too."""
+    """How many of the first ids are in an earlier row of the same record too."""
 
 
 class _Piece(NamedTuple):
     step: int
     length: int
-    """How many of the step's own ids: all of them, or its first ones."""
+    """How many of the step's own ids, counted from its first."""
 
 
 def build_sequences(steps: Sequence[TokenStep]) -> list[TokenSequence]:
@@ -63,7 +63,7 @@ def build_sequences(steps: Sequence[TokenStep]) -> list[TokenSequence]:
 
 
 def _find_bases(steps: Sequence[TokenStep]) -> list[Splice | None]:
-    """What each step goes on from; None for one that begins a sequence of its own."""
+    """What each step continues; None for one that begins a sequence."""
     bases: list[Splice | None] = []
     ends: list[int] = []
     for index, step in enumerate(steps):
@@ -80,7 +80,7 @@ def _find_bases(steps: Sequence[TokenStep]) -> list[Splice | None]:
 
 
 def _cut_pieces(leaf: int, bases: Sequence[Splice | None], ends: Sequence[int]) -> list[_Piece]:
-    """The stretches of which the sequence that ends with `leaf` consists, from the front."""
+    """The pieces of the sequence that ends with `leaf`, in order."""
     pieces: list[_Piece] = []
     step, end = leaf, ends[leaf]
     while True:

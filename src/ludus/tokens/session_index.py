@@ -1,10 +1,10 @@
-"""Which session a conversation belongs to, found by the messages in it.
+"""Finds the session of a conversation by the message objects in it.
 
-A model is handed whole conversations and no session. The replies among the messages are objects that the model itself
-gave out; as long as somebody holds such an object, it leads back to its session, and when nobody does any more, the
-session is gone too. For that to work a session must not hold what was given out: callers get a twin of the message that
-the session keeps, and `find` turns twins back. Nothing is looked up by value: two rollouts that say the same are two
-conversations.
+A model gets whole conversations, not sessions. The replies among the messages are objects that the model itself
+returned. As long as the caller holds such an object, it leads back to its session. When no object is left, the session
+is freed. For that, a session must not hold the objects that were returned: callers get a copy of the session's message,
+and `find` replaces copies by originals. Messages are found by identity, not by value: two rollouts with equal messages
+are two conversations.
 """
 
 import copy
@@ -18,13 +18,13 @@ S = TypeVar("S")
 
 
 class _Entry(NamedTuple, Generic[S]):
-    twin: weakref.ref[Message]
+    reference: weakref.ref[Message]
     own: Message
     session: S
 
 
 class SessionIndex(Generic[S]):
-    """Sessions by the message objects that were given out, as long as these live."""
+    """Sessions by the message objects that callers hold."""
 
     def __init__(self) -> None:
         self._entries: dict[int, _Entry[S]] = {}
@@ -33,18 +33,18 @@ class SessionIndex(Generic[S]):
         return len(self._entries)
 
     def find(self, messages: Sequence[Message]) -> tuple[S | None, list[Message]]:
-        """The session of the last known reply, and the messages with every twin turned back."""
+        """The session of the last known reply, and the messages with every copy replaced by its original."""
         session: S | None = None
         own = list(messages)
         for index, message in enumerate(messages):
-            held = self._entries.get(id(message))
-            if held is not None:
-                own[index], session = held.own, held.session
+            entry = self._entries.get(id(message))
+            if entry is not None:
+                own[index], session = entry.own, entry.session
         return session, own
 
     def register_copy(self, message: Message, session: S) -> Message:
-        """A twin of a session's message, that leads back to it."""
-        twin = copy.copy(message)
-        key, held = id(twin), self._entries
-        held[key] = _Entry(weakref.ref(twin, lambda _: held.pop(key, None)), message, session)
-        return twin
+        """Copy a session's message for a caller. The copy leads back to the session."""
+        copied = copy.copy(message)
+        key, entries = id(copied), self._entries
+        entries[key] = _Entry(weakref.ref(copied, lambda _: entries.pop(key, None)), message, session)
+        return copied

@@ -1,12 +1,12 @@
-"""The tree of a session: who said what, the ids that it added, and what that comes to as a record.
+"""The tree of a session: its messages, the ids that each added, and the record that they make.
 
-A node is a stretch of a conversation: one or more messages that were *given* (rendered by the template, the opening of
-the model's reply included), or one reply that was *sampled* by the engine. A node holds only what it added; the ids of
-a prompt are those of all nodes from the root down. Nodes are never changed once they have ids, except that a reply
-learns how a template shows it (`shape`) when the conversation first goes on behind it.
+A node is a part of a conversation. It is *given* (one or more messages rendered by the template, with the generation
+prompt) or *sampled* (one reply of the engine). A node holds only the ids that it added. The ids of a prompt are those
+of all nodes from the root down. A node with ids does not change, with one exception: the `shape` of a reply, which is
+how the template shows it, is set when the conversation first continues after it.
 
-A `Tree` adds replies and says for each, as `Completion.tokens` and `Completion.splice`, which ids are new and where they
-go, so that a record of completions holds each id once.
+`Tree.add_reply` returns for each reply which ids are new and where they go (`Completion.tokens`, `Completion.splice`),
+so that a record of completions holds each id once.
 """
 
 import math
@@ -18,7 +18,7 @@ from ludus.types import Message, Splice, Tokens, ToolSpec
 
 
 class Node:
-    """A stretch of a conversation."""
+    """A part of a conversation."""
 
     __slots__ = (
         "answered",
@@ -27,14 +27,14 @@ class Node:
         "depth",
         "end",
         "ended",
+        "has_system",
+        "has_thinking",
         "ids",
         "messages",
         "parent",
         "sampled",
         "shape",
         "step",
-        "system",
-        "thinks",
         "tools",
     )
 
@@ -54,24 +54,24 @@ class Node:
         self.ids = tuple(ids)
         self.sampled = sampled
         self.shape = shape
-        """The text that a template makes of it, with a stand-in for what was sampled. None: not known yet."""
+        """Its text as the template renders it, with a stand-in for a sampled reply. None: not known yet."""
         self.ended = ended
-        """Whether the last id ends the turn."""
+        """Whether the last id is a stop token."""
         self.tools = tools
-        """What the conversation offers; the same in the whole branch."""
+        """The tools that are offered: the same in the whole branch."""
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.end: int = len(self.ids) + (0 if parent is None else parent.end)
-        """How many ids the sequence has up to and with this node."""
-        self.system: bool = False if parent is None else parent.system
-        """Whether there is system text up to here."""
+        """The number of ids up to the end of this node."""
+        self.has_system: bool = False if parent is None else parent.has_system
+        """Whether there is a system message up to here."""
         self.answered: bool = False if parent is None else parent.answered
-        """Whether a tool has answered up to here."""
+        """Whether there is a tool result up to here."""
         self.calls: int = 0 if parent is None else parent.calls
-        """How many tool calls there are up to here."""
-        self.thinks: bool = False if parent is None else parent.thinks
-        """Whether a reply since the last user message came with reasoning."""
+        """The number of tool calls up to here."""
+        self.has_thinking: bool = False if parent is None else parent.has_thinking
+        """Whether a reply since the last user message has reasoning."""
         self.step: int | None = None
-        """The first completion whose sequence passes through here."""
+        """The first completion whose sequence contains this node."""
         self.children: list[Node] = []
         for message in messages:
             self._note_message(message)
@@ -79,39 +79,44 @@ class Node:
     def _note_message(self, message: Message) -> None:
         role = message.role
         self.calls += len(message.calls)
-        self.system = self.system or role == "system"
+        self.has_system = self.has_system or role == "system"
         self.answered = self.answered or role == "tool"
-        self.thinks = (self.thinks or message.reasoning is not None) if self.sampled else self.thinks and role == "tool"
+        self.has_thinking = (
+            (self.has_thinking or message.reasoning is not None)
+            if self.sampled
+            else self.has_thinking and role == "tool"
+        )
 
     @property
     def follows_answer(self) -> bool:
-        """Whether it comes right behind the answer of a tool."""
+        """Whether it directly follows a tool result."""
         return self.parent is not None and bool(self.parent.messages) and self.parent.messages[-1].role == "tool"
 
     def walk_up(self) -> "Iterator[Node]":
-        """This node, its parent, and so on, without the root."""
+        """Yield this node, its parent, and so on, without the root."""
         node = self
         while node.parent is not None:
             yield node
             node = node.parent
 
     def collect_path(self) -> "list[Node]":
-        """From below the root down to this node."""
+        """The nodes from the root to this node, without the root."""
         return list(self.walk_up())[::-1]
 
     def collect_ids(self) -> list[int]:
-        """The whole sequence up to and with this node."""
+        """All ids up to the end of this node."""
         ids: list[int] = []
         for node in self.collect_path():
             ids += node.ids
         return ids
 
     def collect_messages(self) -> tuple[Message, ...]:
+        """All messages up to the end of this node."""
         return tuple(message for node in self.collect_path() for message in node.messages)
 
 
 class Tree:
-    """Replies, each behind the prompt that it was drawn for."""
+    """Prompts and the replies that were sampled after them."""
 
     def __init__(self) -> None:
         self.root = Node(None, ())
@@ -121,23 +126,23 @@ class Tree:
 
     @property
     def steps(self) -> Sequence[TokenStep]:
-        """What each completion added, in order."""
+        """What each completion added, in the order in which they came."""
         return self._steps
 
     def build_sequences(self) -> list[TokenSequence]:
-        """The rows that the replies come to so far."""
+        """The rows of all replies so far."""
         return build_sequences(self._steps)
 
     def add_given(
         self, parent: Node, messages: Sequence[Message], ids: Sequence[int], shape: str, tools: Sequence[ToolSpec]
     ) -> Node:
-        """Add what was given."""
+        """Add a node of given messages."""
         node = Node(parent, tuple(messages), ids, shape=shape, tools=tools)
         parent.children.append(node)
         return node
 
     def add_reply(self, given: Node, message: Message, generated: Generation, *, ended: bool) -> tuple[Node, TokenStep]:
-        """Add what was sampled behind a given node."""
+        """Add a reply that was sampled after a given node."""
         node = Node(given, (message,), generated.ids, sampled=True, ended=ended, tools=given.tools)
         given.children.append(node)
         splice, new = self._find_splice(given)
@@ -151,7 +156,7 @@ class Tree:
         return node, step
 
     def _find_splice(self, given: Node) -> tuple[Splice | None, Sequence[int]]:
-        """Where a reply's ids join on, and the given ones among them that are new."""
+        """Where the ids of a reply's prompt continue the record (None: after the last reply), and which are new."""
         if not self._steps:
             return None, given.collect_ids()
         last = len(self._steps) - 1
@@ -174,14 +179,14 @@ def _make_tokens(given: Sequence[int], generated: Generation) -> Tokens:
 
 
 def drop_infinite(values: tuple[float | None, ...]) -> tuple[float | None, ...]:
-    """The values, with None for those that are not finite."""
+    """Replace values that are not finite by None."""
     if None not in values and math.isfinite(sum(values)):  # pyright: ignore[reportArgumentType, reportCallIssue, reportUnknownArgumentType]
         return values
     return tuple(value if value is not None and math.isfinite(value) else None for value in values)
 
 
 def count_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids two sequences begin with in common."""
+    """The length of the common prefix of two sequences."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

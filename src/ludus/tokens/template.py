@@ -1,10 +1,11 @@
-"""A chat template, run as the model's authors wrote it: in Jinja, in a sandbox, with the helpers they count on.
+"""Runs a chat template as the model's authors wrote it: in Jinja, in a sandbox, with the helpers that templates expect.
 
-A template turns messages and tools into the text that a model is shown. This file only runs it; what a template does
-with a conversation is found out in `probe` and acted on in `render`. The date that a template may ask for is fixed when
-the template is made, so that midnight does not rewrite a conversation.
+A template turns messages and tools into the text that the model sees. This module only runs it. What a template does
+with a conversation is found out in `probe` and used in `render`. The date that a template may ask for is fixed when the
+template is made, so that midnight does not change a conversation.
 
-Not guaranteed: that a template is any good. One that raises becomes a `TemplateFault` that quotes it.
+The quality of a template is not checked here. A template that raises becomes a `TemplateFault` with the template's own
+message.
 """
 
 import json
@@ -30,11 +31,11 @@ View = dict[str, Any]
 
 
 class TemplateFault(ConfigError):
-    """The template cannot be run, or refuses the conversation."""
+    """The template cannot be run, or it refuses the conversation."""
 
 
 class Template:
-    """Renders conversations. `variables` are what users pass to switch a template (`enable_thinking`, …)."""
+    """Renders conversations. `variables` are the user's switches of the template (`enable_thinking`, …)."""
 
     def __init__(
         self,
@@ -54,17 +55,16 @@ class Template:
         self._known: dict[str, Any] = {**environment.globals, "documents": None, **(tokens or {}), **(variables or {})}
         self._plain = _compile(environment, named.get("default") or next(iter(named.values())))
         self._with_tools = _compile(environment, named["tool_use"]) if "tool_use" in named else self._plain
-        self.renders = 0
-        """How often it was run, and over how many messages: the cost that must stay linear in turns."""
         self.rendered_messages = 0
+        """The number of messages rendered so far: the cost that must stay linear in turns."""
 
     def render(self, messages: Sequence[View], tools: Sequence[View] | None = None, *, generate: bool = True) -> str:
-        """The text of a conversation; with `generate`, up to where the model's reply begins.
+        """Render a conversation; with `generate`, also the generation prompt.
 
         Raises:
             TemplateFault: the template raised.
         """
-        self.renders += 1
+
         self.rendered_messages += len(messages)
         template = self._with_tools if tools else self._plain
         try:
@@ -72,15 +72,15 @@ class Template:
             return template(given)
         except TemplateError as error:
             raise TemplateFault(f"the chat template refused the conversation: {error}") from error
-        except Exception as error:  # a template is foreign code and may stumble over anything
+        except Exception as error:  # a template is foreign code and may fail in any way
             raise TemplateFault(f"the chat template failed with {type(error).__name__}: {error}") from error
 
 
 def read_template(name: str) -> str:
-    """The source of a template that comes with Ludus, or of a template file.
+    """The source of a built-in template, or of a template file.
 
     Raises:
-        ConfigError: there is neither.
+        ConfigError: the name is neither.
     """
     shipped = Path(__file__).parent / "templates" / f"{name}.jinja"
     path = shipped if name.isidentifier() and shipped.exists() else Path(name)
@@ -90,11 +90,11 @@ def read_template(name: str) -> str:
         raise ConfigError(f"template: '{name}' is not UTF-8: {error}") from error
     except OSError as error:
         known = ", ".join(sorted(p.stem for p in shipped.parent.glob("*.jinja")))
-        raise ConfigError(f"template: '{name}' is no file, and none of those that come along ({known})") from error
+        raise ConfigError(f"template: '{name}' is neither a file nor a built-in template ({known})") from error
 
 
 def _compile(environment: ImmutableSandboxedEnvironment, source: str) -> Callable[[dict[str, Any]], str]:
-    """The template as a function of all that it may look up. Jinja's own `render` gathers that anew each time."""
+    """The template as a function of its variables. Jinja's own `render` collects the globals again each time."""
     try:
         template = environment.from_string(source)
     except TemplateError as error:
@@ -108,7 +108,7 @@ def _compile(environment: ImmutableSandboxedEnvironment, source: str) -> Callabl
 
 
 def _make_environment(now: datetime) -> ImmutableSandboxedEnvironment:
-    """Jinja with the settings and helpers that chat templates are written for."""
+    """Jinja with the settings and helpers that chat templates expect."""
     extensions = [_Generation, "jinja2.ext.loopcontrols"]
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.filters["tojson"] = _to_json
@@ -118,18 +118,20 @@ def _make_environment(now: datetime) -> ImmutableSandboxedEnvironment:
 
 
 _METHODS = frozenset(dir(dict))
-_OF_TEXT = frozenset(("split", "rsplit", "strip", "lstrip", "rstrip", "startswith", "endswith", "replace", "lower"))
+_TEXT_METHODS = frozenset(
+    ("split", "rsplit", "strip", "lstrip", "rstrip", "startswith", "endswith", "replace", "lower")
+)
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, with a short way for the harmless things that templates do all the time: to look up a field of
-    a message, the state of a loop, a method of a text. Everything else goes through its checks."""
+    """Jinja's sandbox, with a fast path for harmless lookups that templates make all the time: a field of a message,
+    the state of a loop, a method of a text. Everything else goes through its checks."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         kind: Any = type(obj)  # pyright: ignore[reportUnknownVariableType]
         if kind is dict and attribute not in _METHODS:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if (kind is LoopContext and attribute[0] != "_") or (kind is str and attribute in _OF_TEXT):
+        if (kind is LoopContext and attribute[0] != "_") or (kind is str and attribute in _TEXT_METHODS):
             return getattr(obj, attribute)
         if kind is Namespace:
             try:
@@ -155,7 +157,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes HTML and sorts keys, which no model was trained on."""
+    """Write JSON. Jinja's own filter escapes HTML and sorts keys, and no model was trained on that."""
     if indent is None and separators is None and not ensure_ascii and not sort_keys:
         return _PLAIN_JSON.encode(value)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
@@ -166,7 +168,7 @@ def _raise_exception(message: str) -> str:
 
 
 class _Generation(Extension):
-    """The tag `{% generation %}` marks what a model wrote, for others' training scripts; it prints nothing."""
+    """The tag `{% generation %}` marks what a model wrote, for other training scripts. It prints only its content."""
 
     tags = {"generation"}  # noqa: RUF012  (as the base class has it)
 

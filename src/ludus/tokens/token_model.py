@@ -1,12 +1,12 @@
 """`TokenModel`: an engine and a codec as a `Model`.
 
-The loop calls it as it calls any other model. Which conversation a call belongs to is found by the replies in it: the
-message objects that this model gave out lead back to their session, for as long as somebody holds them, so sessions end
-when a rollout's messages do and nothing has to be closed. Messages that were copied or sent through JSON in between
-lead nowhere; callers that do that hold a `Session` themselves and use `ask`, as the gateway does.
+The loop calls it like any other model. The replies in a conversation lead to its session (`session_index`), for as long
+as the caller holds the message objects. So a session ends with the messages of its rollout, and nothing has to be
+closed. Messages that were copied or sent through JSON lead nowhere. A caller that does this holds a `TokenSession`
+itself and calls `sample`, as the gateway does.
 
-Before the first call the engine is compared with the tokenizer, once: a probe text must give the same ids on both
-sides, and the template must be able to show what it is asked to. What is wrong is a `ConfigError`, not a bad rollout.
+Before the first call the engine is compared with the tokenizer, once: both must encode a probe text to the same ids.
+The template must be able to show what is needed. A mismatch is a `ConfigError`, not a bad rollout.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class TokenModel:
         self.codec = codec
         self.price = price
         self.findings: tuple[TemplateFinding, ...] = probe_template(codec)
-        """What is to be said about the template and, after the start, about the engine."""
+        """Findings about the template and, after the start, about the engine."""
         self._name = name or engine.name
         self._sessions = SessionIndex[TokenSession]()
         self._started = False
@@ -50,8 +50,8 @@ class TokenModel:
         known, own = self._sessions.find(messages)
         session = known or TokenSession(self.codec)
         (completion,) = await self.sample(session, own, tools, sampling)
-        twin = self._sessions.register_copy(completion.message, session)
-        return msgspec.structs.replace(completion, message=twin)
+        message = self._sessions.register_copy(completion.message, session)
+        return msgspec.structs.replace(completion, message=message)
 
     async def sample(
         self,
@@ -61,13 +61,13 @@ class TokenModel:
         sampling: Sampling,
         n: int = 1,
     ) -> list[Completion]:
-        """Draw `n` replies within a session."""
+        """Draw `n` replies to a conversation of a session."""
         await self.start()
         raise_fatal(self.findings, tools=bool(tools))
         if sampling.tool_choice == "required":
             raise ConfigError(
-                "sampling.tool_choice: 'required' cannot be had in token mode, where nothing forces the model's hand. "
-                "Leave it out, or say it in the system text."
+                "sampling.tool_choice: 'required' does not work in token mode: nothing can force a call there. Remove "
+                "the setting, or ask for a call in the system text."
             )
         prompt = session.build_prompt(messages, tools)
         generated = await self.engine.generate(prompt.ids, sampling, n)
@@ -78,10 +78,10 @@ class TokenModel:
         ]
 
     async def start(self) -> None:
-        """Compare engine and tokenizer, unless that was done.
+        """Compare the engine with the tokenizer. Done once.
 
         Raises:
-            ConfigError: they are not of the same model.
+            ConfigError: they belong to different models.
             ModelError: the engine does not answer.
         """
         if self._started:

@@ -1,24 +1,23 @@
 """One conversation as a tree of exact ids.
 
-    session = Session(codec)
-    prompt = session.prompt(messages, tools)                       # ids to send: known ones, then the new delta
-    generated = await engine.generate(prompt.ids, sampling)        # anything may happen meanwhile
-    completion = session.add(prompt, generated[0])                 # a message, and the exact ids with it
+    session = TokenSession(codec)
+    prompt = session.build_prompt(messages, tools)                 # ids to send: known ones, then the new delta
+    generated = await engine.generate(prompt.ids, sampling)        # other requests may run meanwhile
+    completion = session.add_completion(prompt, generated[0])      # a message, and the exact ids with it
 
-`prompt` finds the longest part of the conversation that is already a path in the tree, by what the messages mean:
-callers may have sent them round the world as JSON, reordered the arguments of a call or left the reasoning out, and
-still the recorded ids are used. What is new is rendered behind it (`render`). A message that was edited, a history that
-was compacted or that the template rewrites, a second sample of the same prompt, a sub-agent: each starts a branch.
+`build_prompt` finds the longest part of the conversation that is already a path in the tree. Messages are compared by
+meaning (`same_message`): a caller may have sent them as JSON, reordered the arguments of a call or dropped the
+reasoning, and the recorded ids are still used. The new messages are rendered after them (`render`). A branch starts at
+an edited message, at a history that was compacted or that the template rewrites, at a second sample of the same prompt,
+and at a sub-agent.
 
-Guarantees. Ids that were sampled are never encoded again. A session stores each id once, whatever the number of turns,
-and the last prompt whole. The tree only grows, and `prompt` and `add` do not wait for anything, so any number of
-requests may be under way in one session. Every so often (at turns 4, 16, 64, …) the conversation is rendered whole and
-compared with the short way; the cost of that stays linear. A session is of use to one conversation and its branches,
-then dropped.
+Guarantees. Sampled ids are never encoded again. A session stores each id once, plus the last prompt. The tree only
+grows, and `build_prompt` and `add_completion` do not wait for anything, so any number of requests can be under way in
+one session. At turns 4, 16, 64, … the conversation is rendered whole and compared with the short rendering; the total
+cost of that is linear. A session serves one conversation and its branches, and is then dropped.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ludus.errors import ModelError
@@ -31,7 +30,7 @@ from ludus.types import Completion, Message, ToolSpec
 
 
 class Prompt(NamedTuple):
-    """What to send to an engine."""
+    """The ids to send to an engine, and where the reply goes in the tree."""
 
     node: Node
     ids: list[int]
@@ -43,36 +42,25 @@ MAX_ID = 2**31
 """Ids are below this in every vocabulary."""
 
 
-@dataclass
-class Counts:
-    """What happened in a session, for reports."""
-
-    branches: int = 0
-    """Prompts that did not go on from the reply before them."""
-    foreign: int = 0
-    """Assistant messages that were given and not sampled here."""
-    surprises: int = 0
-    """Times that rendering whole gave another text than the short way."""
-
-
 class TokenSession(Tree):
     """One conversation and its branches."""
 
     def __init__(self, codec: Codec) -> None:
         super().__init__()
         self.codec = codec
-        self.counts = Counts()
+
         self._last_prompt: tuple[Node | None, list[int]] = None, []
         """The node of the last prompt, and all ids up to it."""
         self._latest: tuple[list[Message], Node] | None = None
-        """The conversation that was last added to, as a shortcut."""
+        """The conversation that was last added to: usually the next prompt continues it."""
         self._trusts_short = True
+        """False once a whole rendering differed from the short one."""
         self._next_audit = 4
 
-    # ---- asking ---------------------------------------------------------------------------------------------------
+    # ---- prompts --------------------------------------------------------------------------------------------------
 
     def build_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Prompt:
-        """The ids of a conversation, up to where the reply begins.
+        """The ids of a conversation, with the generation prompt.
 
         Raises:
             ConfigError: the template cannot render it.
@@ -86,26 +74,25 @@ class TokenSession(Tree):
             node = found
         else:
             node = self._add_messages(found, new, messages, tools)
-        self.counts.foreign += sum(message.role == "assistant" for message in new)
+
         ids = self._collect_ids(node)
         self._last_prompt = node, ids
         return Prompt(node, ids, messages, tools)
 
     def _collect_ids(self, node: Node) -> list[int]:
-        """All ids up to a node. Those up to the last prompt are at hand, and it mostly goes on from there."""
-        asked, known = self._last_prompt
+        """All ids up to a node. The ids of the last prompt are kept, because the node usually continues it."""
+        last, known = self._last_prompt
         reply = node.parent
-        if asked is None or reply is None or reply.parent is not asked:
+        if last is None or reply is None or reply.parent is not last:
             return node.collect_ids()
         return [*known, *reply.ids, *node.ids]
 
     def _add_messages(
         self, found: Node, new: Sequence[Message], messages: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> Node:
-        """A given node for what is new."""
+        """Add a given node for the new messages."""
         parent, text = self._extend(found, new, tools)
         if parent is not found:
-            self.counts.branches += 1
             new = messages[sum(len(node.messages) for node in parent.walk_up()) :]
         if parent.sampled:
             return self.add_given(parent, new, self.codec.tokenizer.encode_after(text), text, tools)
@@ -117,13 +104,13 @@ class TokenSession(Tree):
         if self._trusts_short and renderer.history == "template" and len(self.steps) == self._next_audit:
             self._next_audit *= 4
             if not renderer.matches_whole(leaf, new, extension, tools):
-                self.counts.surprises += 1
                 self._trusts_short = False
                 extension = renderer.render_whole(leaf, new, tools)
         return extension.parent or self.root, extension.text
 
     def _append_to_given(self, parent: Node, new: Sequence[Message], text: str, tools: Sequence[ToolSpec]) -> Node:
-        """Given text behind given text: the ids are those of both encoded together, or the earlier ones do not hold."""
+        """Add given text after given text. Both are encoded together; if that changes the earlier ids, one node
+        replaces both."""
         tokenizer = self.codec.tokenizer
         if parent is self.root:
             return self.add_given(parent, new, tokenizer.encode(text), text, tools)
@@ -135,7 +122,7 @@ class TokenSession(Tree):
         return self.add_given(grand, (*parent.messages, *new), ids, both, tools)
 
     def _find_node(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Node, int]:
-        """The deepest node whose path the conversation begins with, and how many messages that are."""
+        """The deepest node whose path is a prefix of the conversation, and its number of messages."""
         if self._latest is not None:
             before, node = self._latest
             count = len(before)
@@ -154,7 +141,7 @@ class TokenSession(Tree):
             stack += [(child, end) for child in node.children]
         return best, matched
 
-    # ---- answering ------------------------------------------------------------------------------------------------
+    # ---- replies --------------------------------------------------------------------------------------------------
 
     def add_completion(
         self,
@@ -165,10 +152,10 @@ class TokenSession(Tree):
         model: str = "",
         price: Price = Price(),
     ) -> Completion:
-        """Take in what the engine drew after a prompt.
+        """Add a reply that the engine sampled after a prompt.
 
         Raises:
-            ModelError: what came back does not fit together, or not to what was sent.
+            ModelError: the reply is inconsistent, or is not a reply to this prompt.
         """
         check_echo(prompt.ids, generated)
         check_columns(generated)
@@ -187,17 +174,17 @@ def _same_tools(one: Sequence[ToolSpec], other: Sequence[ToolSpec]) -> bool:
     return one is other or tuple(one) == tuple(other)
 
 
-# ---- what does not fit --------------------------------------------------------------------------------------------
+# ---- checks of replies --------------------------------------------------------------------------------------------
 
 
 def check_echo(sent: Sequence[int], generated: Generation) -> None:
-    """The engine must have used the prompt that it was sent."""
-    told = generated.prompt
-    if told is not None and told != tuple(sent):
+    """Check that the engine used the prompt that was sent."""
+    used = generated.prompt
+    if used is not None and used != tuple(sent):
         raise ModelError(
-            f"the engine used another prompt than it was sent: {len(told)} ids instead of {len(sent)}, the first "
-            f"difference at position {count_common(sent, told)}. Does it add or drop a begin-of-text token, or cut long "
-            "prompts?",
+            f"the engine used another prompt than it was sent: {len(used)} ids instead of {len(sent)}, with the first "
+            f"difference at position {count_common(sent, used)}. Does it add or drop a begin-of-text token, or cut "
+            "long prompts?",
             retryable=False,
         )
     if generated.prompt_tokens is not None and generated.prompt_tokens != len(sent):
@@ -209,25 +196,25 @@ def check_echo(sent: Sequence[int], generated: Generation) -> None:
 
 
 def check_columns(generated: Generation) -> None:
-    """Every id must have its logprob, and be one that a vocabulary can have."""
+    """Check that every id has a logprob and is a possible id."""
     ids = generated.ids
     if len(ids) != len(generated.logprobs):
-        raise ModelError(f"the engine gave {len(generated.logprobs)} logprobs for {len(ids)} ids")
+        raise ModelError(f"the engine returned {len(generated.logprobs)} logprobs for {len(ids)} ids")
     if ids and (min(ids) < 0 or max(ids) >= MAX_ID):
-        raise ModelError(f"the engine gave an id that no vocabulary has: {min(ids) if min(ids) < 0 else max(ids)}")
+        raise ModelError(f"the engine returned an id that no vocabulary has: {min(ids) if min(ids) < 0 else max(ids)}")
 
 
-def check_text(text: str, generated: Generation, ends: Collection[str]) -> None:
-    """The engine's text may be shorter than what its ids say (stop strings, special tokens), but longer only by the
-    token that ended it, one of `ends`."""
+def check_text(text: str, generated: Generation, stop_tokens: Collection[str]) -> None:
+    """Check the engine's text against its ids. It may be shorter (stop strings, special tokens), but longer only by one
+    of the `stop_tokens`."""
     if generated.text is None:
         return
-    told, says = (value.replace("\ufffd", "").strip() for value in (generated.text, text))
-    if len(told) <= len(says):
+    returned, decoded = (value.replace("\ufffd", "").strip() for value in (generated.text, text))
+    if len(returned) <= len(decoded):
         return
-    rest = told[len(says) :].strip() if told.startswith(says) else ""
-    if rest not in ends:
+    rest = returned[len(decoded) :].strip() if returned.startswith(decoded) else ""
+    if rest not in stop_tokens:
         raise ModelError(
-            f"the engine gave {len(generated.ids)} ids that say {says[-40:]!r}, but a longer text, "
-            f"{told[-40:]!r}: ids are missing"
+            f"the engine returned {len(generated.ids)} ids that decode to {decoded[-40:]!r}, but a longer text, "
+            f"{returned[-40:]!r}: ids are missing"
         )

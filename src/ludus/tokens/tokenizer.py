@@ -1,13 +1,13 @@
-"""Text to ids and back, as the model's own tokenizer does it, from whatever file the model ships it in.
+"""Text to ids and back, with the model's own tokenizer.
 
-A `Tokenizer` is a thin coat around the Rust `tokenizers` library: no ids are ever added that the text does not hold,
-and special tokens written in the text are recognised, as every chat server does with a rendered template. `load` finds
-a tokenizer and the chat templates that come with it in a `tokenizer.json`, a folder, a GGUF file or a repository on the
-hub; settings that say which tokens end a turn are gathered from all files that name them.
+A `Tokenizer` is a thin wrapper of the Rust `tokenizers` library. It adds no ids that are not in the text. It recognises
+special tokens in the text, as every chat server does with a rendered template. `load_tokenizer` reads a tokenizer and
+its chat templates from a `tokenizer.json`, a folder, a GGUF file or a repository on the hub. It collects the stop
+tokens from all files that name some.
 
-Long texts are encoded in parts, cut behind end-of-turn tokens, and long parts are remembered: the block of tool
-descriptions that begins every conversation of a run is encoded once. That this gives the same ids as encoding the whole
-is tried out when the tokenizer is made; where it does not, it is not done.
+Long texts are split after stop tokens, and long parts are cached: the block of tool descriptions that begins every
+conversation of a run is encoded once. Whether the parts have the same ids as the whole text is tested when the
+tokenizer is made. If they do not, texts are not split.
 """
 
 import re
@@ -29,7 +29,7 @@ except ModuleNotFoundError as missing:
     raise ConfigError("exact tokens need the extra 'tokens': pip install 'ludus[tokens]'") from missing
 
 LONG_TEXT = 2_000
-"""Characters from which on a text is encoded in parts, and a part is remembered."""
+"""Texts of this many characters are encoded in parts, and parts of this size are cached."""
 
 _COMMON_STOP_TOKENS = (
     "<|im_end|>",
@@ -50,7 +50,7 @@ _COMMON_STOP_TOKENS = (
     "<|user|>",
     "<|observation|>",
 )
-"""Special tokens that end a model's turn in the families we know. A vocabulary has few of them."""
+"""Stop tokens of the known model families. A vocabulary has a few of them."""
 
 
 class Tokenizer:
@@ -64,11 +64,11 @@ class Tokenizer:
         numbers = {token.content: number for number, token in added.items()}
         self.size = max(rust.get_vocab_size(with_added_tokens=True), max(added, default=-1) + 1)
         """Ids are below this."""
-        usual = (text for text in _COMMON_STOP_TOKENS if text in numbers and added[numbers[text]].special)
+        common = (text for text in _COMMON_STOP_TOKENS if text in numbers and added[numbers[text]].special)
         self.stop_tokens: dict[int, str] = {
-            numbers[text]: text for text in (*stop_tokens, eos, *usual) if text in numbers
+            numbers[text]: text for text in (*stop_tokens, eos, *common) if text in numbers
         }
-        """Tokens that end a turn, by id."""
+        """The tokens that end a turn: id to text."""
         self._anchor = next(iter(self.stop_tokens), None)
         self._split_pattern = (
             re.compile("(?<=" + ")|(?<=".join(map(re.escape, self.stop_tokens.values())) + ")")
@@ -80,7 +80,7 @@ class Tokenizer:
             self._split_pattern = None
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text. Nothing is put before or after it; half a surrogate pair counts as U+FFFD."""
+        """Encode a text. Nothing is added before or after it. Half a surrogate pair is read as U+FFFD."""
         if len(text) < LONG_TEXT or self._split_pattern is None:
             return self._encode(text)
         ids: list[int] = []
@@ -89,8 +89,7 @@ class Tokenizer:
         return ids
 
     def encode_after(self, text: str) -> list[int]:
-        """The ids of a text that follows other tokens: what some vocabularies put before a first word is not put
-        there."""
+        """Encode a text that follows other tokens. Some vocabularies put a space before a first word: not here."""
         if self._anchor is None:
             return self.encode(text)
         ids = self.encode(self.stop_tokens[self._anchor] + text)
@@ -99,10 +98,11 @@ class Tokenizer:
         return ids[1:]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens included; bytes that are no text become U+FFFD."""
+        """Decode ids to text, with special tokens. Bytes that are not valid UTF-8 become U+FFFD."""
         return self._rust.decode(ids, skip_special_tokens=False) if ids else ""
 
     def find_id(self, token: str) -> int | None:
+        """The id of a token; None if the vocabulary has no such token."""
         return self._rust.token_to_id(token)
 
     def save(self, path: Path) -> None:
@@ -112,7 +112,7 @@ class Tokenizer:
     def _encode(self, text: str) -> list[int]:
         try:
             return self._rust.encode(text, add_special_tokens=False).ids
-        except TypeError:  # half a surrogate pair, which no UTF-8 can hold
+        except TypeError:  # half a surrogate pair, which UTF-8 cannot encode
             whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             return self._rust.encode(whole, add_special_tokens=False).ids
 
@@ -120,7 +120,7 @@ class Tokenizer:
         return tuple(self._encode(text))
 
     def _parts_agree(self) -> bool:
-        """Whether text may be cut behind end-of-turn tokens without changing its ids."""
+        """Whether splitting text after stop tokens leaves its ids unchanged."""
         if self._split_pattern is None:
             return False
         for end in self.stop_tokens.values():
@@ -136,20 +136,20 @@ class Tokenizer:
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What a model brings to turn conversations into ids."""
+    """What the files of a model hold: tokenizer, templates and special tokens."""
 
     tokenizer: Tokenizer
     templates: Mapping[str, str]
-    """Chat templates by name: `default`, and for some models `tool_use`. Empty if none came along."""
+    """Chat templates by name: `default`, and for some models `tool_use`. Empty if the files hold none."""
     tokens: Mapping[str, str]
-    """Special tokens by the names that templates know them by: `bos_token`, `eos_token`, …"""
+    """Special tokens by the names that templates use: `bos_token`, `eos_token`, …"""
 
 
 def load_tokenizer(source: str | Path) -> TokenizerFiles:
     """Read a tokenizer and its templates from a `tokenizer.json`, a folder, a `.gguf` file, or `owner/name` on the hub.
 
     Raises:
-        ConfigError: there is none, or it cannot be read.
+        ConfigError: it does not exist, or it cannot be read.
     """
     path = Path(source)
     if path.suffix == ".gguf":
@@ -166,16 +166,18 @@ def load_tokenizer(source: str | Path) -> TokenizerFiles:
 def _load_gguf(metadata: Metadata) -> TokenizerFiles:
     texts: list[str] = metadata.get("tokenizer.ggml.tokens", [])
 
-    def token(name: str) -> str:
+    def get_token(name: str) -> str:
         number = metadata.get(f"tokenizer.ggml.{name}_token_id")
         return texts[number] if isinstance(number, int) and 0 <= number < len(texts) else ""
 
     rust = build_tokenizer(metadata)
-    tokenizer = Tokenizer(rust, bos=token("bos"), eos=token("eos"), stop_tokens=(token("eot"), token("eom")))
+    tokenizer = Tokenizer(
+        rust, bos=get_token("bos"), eos=get_token("eos"), stop_tokens=(get_token("eot"), get_token("eom"))
+    )
     template = metadata.get("tokenizer.chat_template") or ""
     if not isinstance(template, str):
-        raise ConfigError("tokenizer: the chat template in the GGUF file is no text")
-    tokens = {f"{name}_token": token(name) for name in ("bos", "eos", "unk", "pad") if token(name)}
+        raise ConfigError("tokenizer: the chat template in the GGUF file is not a text")
+    tokens = {f"{name}_token": get_token(name) for name in ("bos", "eos", "unk", "pad") if get_token(name)}
     return TokenizerFiles(tokenizer, {"default": template} if template else {}, tokens)
 
 
@@ -201,9 +203,9 @@ def _load_from_hub(repository: str) -> TokenizerFiles:
     wanted = ["tokenizer*", "chat_template*", "generation_config.json", "config.json"]
     try:
         folder = snapshot_download(repository, allow_patterns=wanted)
-    except Exception as error:  # the network, the hub and its client: many kinds of exceptions
+    except Exception as error:  # network, hub and client raise many kinds of exceptions
         raise ConfigError(
-            f"tokenizer: '{repository}' is no file here and could not be had from the hub ({error}). "
+            f"tokenizer: '{repository}' is not a local file and could not be downloaded from the hub ({error}). "
             "Give a tokenizer.json, a folder or a .gguf file."
         ) from error
     return _load_folder(Path(folder))
@@ -220,7 +222,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_token(value: Any) -> str:
-    """A special token as settings write it: a text, or an object with its text as `content`."""
+    """A special token of a settings file: a text, or an object with its text in `content`."""
     if isinstance(value, dict):
         value = value.get("content")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return value if isinstance(value, str) else ""
@@ -234,7 +236,7 @@ def _read_stop_tokens(rust: Rust, settings: Mapping[str, Any]) -> list[str]:
 
 
 def _read_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The templates, from the newest of the three places where models have been shipping them."""
+    """The chat templates. Models ship them in one of three places; the newest place wins."""
     path = folder / "chat_template.jinja"
     if path.exists():
         try:
@@ -250,13 +252,13 @@ def _read_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]
         )
     except msgspec.ValidationError as error:
         raise ConfigError(
-            f"tokenizer: 'chat_template' in '{folder}' is neither a text nor a list of named ones: {error}"
+            f"tokenizer: 'chat_template' in '{folder}' is neither a text nor a list of named templates: {error}"
         ) from None
     return {each.name: each.template for each in named}
 
 
 class _NamedTemplate(msgspec.Struct):
-    """A template as settings list it."""
+    """One entry of a list of templates in `tokenizer_config.json`."""
 
     name: str
     template: str

@@ -1,11 +1,11 @@
-"""A toy engine over a real vocabulary: it says what it is told to say, in ids that no tokenizer would choose.
+"""A toy engine with a real vocabulary. It gives scripted replies, in ids that no tokenizer would choose.
 
-Real models sample text in pieces that encoding the text again does not give back: a word in two halves, a character in
-single bytes, a tag letter by letter. The toy does that on purpose and at random, so it is the hardest engine there is
-for whoever encodes again. Everything it was asked and answered is kept in `log`: the truth to compare with.
+Real models sample text in pieces that encoding the text again does not reproduce: a word in two halves, a character in
+single bytes, a tag letter by letter. The toy does this at random, which makes it the hardest engine for code that
+encodes text again. All prompts and replies are kept in `log`, to compare with.
 
-It is deterministic: the same replies, prompts and seed give the same ids and logprobs. `standin` serves it over HTTP in
-the wire formats of the real engines.
+It is deterministic: the same replies, prompts and seed give the same ids and logprobs. `engine_standin` serves it over
+HTTP in the wire formats of the real engines.
 """
 
 import random
@@ -18,12 +18,12 @@ from ludus.tokens.tokenizer import Tokenizer
 from ludus.types import Finish, Sampling
 
 Replies = Callable[[str], str]
-"""The text of a prompt in, the text of the reply out."""
+"""Gets the text of a prompt and returns the text of the reply."""
 
 
 @dataclass(frozen=True)
 class ToyDraw:
-    """One thing that was asked for, and what was drawn."""
+    """One prompt and the reply to it."""
 
     prompt: tuple[int, ...]
     ids: tuple[int, ...]
@@ -33,7 +33,7 @@ class ToyDraw:
 
 
 class ToyEngine:
-    """Plays replies. A list is played once, in order; a function is given the prompt's text."""
+    """Gives scripted replies: a list is used once, in order; a function gets the text of the prompt."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ToyEngine:
         self.tokenizer = tokenizer
         self.log: list[ToyDraw] = []
         self.scatter = scatter
-        """How often a text is cut where no tokenizer would cut it: the share of places."""
+        """The probability with which a text is cut after a byte."""
         self.replies = replies if callable(replies) else _make_player(list(replies))
         named = [number for number, text in tokenizer.stop_tokens.items() if text == end]
         self._end = (named or list(tokenizer.stop_tokens) or [None])[0]
@@ -71,7 +71,7 @@ class ToyEngine:
         return EngineFacts(vocabulary=self.tokenizer.size)
 
     async def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to close."""
 
     def draw(self, prompt: Sequence[int], sampling: Sampling) -> ToyDraw:
         """Sample one reply."""
@@ -86,15 +86,15 @@ class ToyEngine:
         elif self._end is not None:
             ids = [*ids, self._end]
         logprobs = tuple(-((number * 31 + place * 17) % 997 + 1) / 100 for place, number in enumerate(ids))
-        told = self.tokenizer.decode(ids[:-1] if ids and ids[-1] in self.tokenizer.stop_tokens else ids)
+        decoded = self.tokenizer.decode(ids[:-1] if ids and ids[-1] in self.tokenizer.stop_tokens else ids)
         for word in sampling.stop:
-            told = told.partition(word)[0]
-        drawn = ToyDraw(tuple(prompt), tuple(ids), logprobs, finish, told)
+            decoded = decoded.partition(word)[0]
+        drawn = ToyDraw(tuple(prompt), tuple(ids), logprobs, finish, decoded)
         self.log.append(drawn)
         return drawn
 
     def _find_stop(self, ids: Sequence[int], stop: Sequence[str]) -> int | None:
-        """How many ids it took until a stop string had been said."""
+        """The number of ids up to the end of the first stop string; None if there is none."""
         if stop and any(word in self.tokenizer.decode(ids) for word in stop):
             return next(
                 k for k in range(1, len(ids) + 1) if any(word in self.tokenizer.decode(ids[:k]) for word in stop)
@@ -102,7 +102,7 @@ class ToyEngine:
         return None
 
     def scatter_ids(self, text: str) -> list[int]:
-        """The ids of a text, cut at random places, also inside of characters."""
+        """Encode a text in pieces that are cut at random places, also inside characters."""
         data = text.encode()
         ids: list[int] = []
         start = 0
@@ -132,7 +132,7 @@ def _make_player(replies: list[str]) -> Replies:
 
 
 def _find_byte_ids(tokenizer: Tokenizer) -> list[int]:
-    """The id of every single byte, in either of the ways that vocabularies spell bytes."""
+    """The id of every single byte, in either of the two spellings that vocabularies use."""
     found: list[int] = []
     for byte, letter in enumerate(_list_byte_letters()):
         number = tokenizer.find_id(f"<0x{byte:02X}>")
@@ -142,7 +142,7 @@ def _find_byte_ids(tokenizer: Tokenizer) -> list[int]:
 
 
 def _list_byte_letters() -> list[str]:
-    """The letters that byte-level vocabularies write bytes with: printable ones as they are, others shifted up."""
+    """The letters with which byte-level vocabularies write bytes: printable ones as they are, others shifted up."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     shifted = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(shifted)) for byte in range(256)]

@@ -1,9 +1,9 @@
 """Messages as chat templates see them, and stand-ins for replies whose ids are known.
 
-Templates disagree about small things: whether arguments of calls are an object or a text, whether a call must be told
-beside the content or in it, how long an id may be. `Habits` names what one template wants. A *stand-in* is an assistant
-message with marks in place of its words: rendered, it shows where in the text a reply stands without any word of it
-going through the template.
+Templates differ in details: whether the arguments of a call are an object or a text, whether calls are shown beside the
+content or in it, how long an id may be. `TemplateStyle` names what one template needs. A *stand-in* is an assistant
+message with marks in place of its text. It shows where a reply is in the rendered text, and no word of the reply goes
+through the template.
 """
 
 import re
@@ -19,25 +19,25 @@ from ludus.tokens.template import View
 from ludus.types import Call, JsonObject, Message, ToolSpec
 
 RenderCalls = Callable[[str, Sequence[Call]], str]
-"""A parser's counterpart: content and calls in, the text that the model would have written out."""
+"""Writes content and calls as the model would have written them: a parser's `render`."""
 
 
 @dataclass(frozen=True)
 class TemplateStyle:
-    """What a template wants messages to look like."""
+    """The form in which a template needs messages."""
 
     calls: Literal["apart", "in content"] = "apart"
-    """Where the calls of an assistant message go that has to be rendered in words."""
+    """Where the calls of an assistant message go if it is rendered as text."""
     arguments: Literal["object", "text"] = "object"
     short_ids: bool = False
     """Ids of calls must be nine letters or digits."""
     stand_in: Literal["content", "calls"] = "content"
-    """Whether a stand-in shows its calls too."""
+    """Whether a stand-in has content only, or calls too."""
 
 
 @dataclass(frozen=True)
 class TemplateMarks:
-    """The words of a stand-in. Letters and digits only: no template trims, splits or escapes them."""
+    """The text of a stand-in. It has only letters and digits: no template trims, splits or escapes them."""
 
     reasoning: str
     content: str
@@ -63,14 +63,14 @@ def make_tool_views(tools: Sequence[ToolSpec]) -> list[View] | None:
 
 
 def map_call_names(messages: Iterable[Message]) -> dict[str, str]:
-    """Which tool a call id belongs to: some templates want to know whose answer they show."""
+    """The tool of each call id. Some templates show the tool's name beside its result."""
     return {call.id: call.name for message in messages for call in message.calls}
 
 
 def make_view(
     message: Message, names: Mapping[str, str], style: TemplateStyle, render_calls: RenderCalls | None
 ) -> View:
-    """A message as the template wants it."""
+    """A message in the form that the template needs."""
     if message.role == "tool":
         shown: View = {"role": "tool", "content": message.content, "tool_call_id": _fit_call_id(message.call_id, style)}
         if message.call_id in names:
@@ -85,7 +85,7 @@ def make_view(
 
 
 def format_thinking(message: Message) -> str:
-    """Reasoning as it stands in the text: the block the model wrote, or the usual form of one."""
+    """Reasoning as text: the think block that the model wrote, or a block in the usual form."""
     reasoning = message.reasoning
     if reasoning is None:
         return ""
@@ -104,7 +104,7 @@ def _make_call_view(call: Call, style: TemplateStyle) -> View:
 
 
 def decode_arguments(call: Call) -> JsonObject | str:
-    """The arguments as an object; as the text they are, if they are none."""
+    """The arguments as an object; as the original text, if they are not one."""
     try:
         value = msgspec.json.decode(call.arguments or "{}")
     except ValueError:
@@ -122,7 +122,7 @@ def _fit_call_id(call_id: str, style: TemplateStyle) -> str:
 
 
 def make_stand_in(message: Message, depth: int, style: TemplateStyle) -> View:
-    """An assistant message with marks for words."""
+    """An assistant message with marks in place of its text."""
     marks = TemplateMarks.for_depth(depth)
     thought = f"<think>\n{marks.reasoning}\n</think>\n\n" if message.reasoning is not None else ""
     shown: View = {"role": "assistant", "content": thought + marks.content}

@@ -1,12 +1,12 @@
 """Engines behind HTTP: what they have in common.
 
-An engine's file is its wire format, as pure functions: the path, the request for a prompt of ids, and how to read the
-reply. The rest is here: one or several equal servers with the retries, health and limits of chat models (`ServerPool`),
-and the two questions that are asked once at the start.
+The module of an engine holds its wire format as pure functions: the path, the request for a prompt of ids, and the
+parsing of the reply. The rest is here: one or several equal servers with the retries, health and limits of chat models
+(`ServerPool`), and two requests that are made once at the start.
 
-Sampling is made explicit. Engines have defaults of their own that cut the distribution (llama.cpp: `top_k` 40, `min_p`
-0.05; vLLM and SGLang: what the model's authors put into `generation_config.json`), and whoever trains on logprobs under
-such a cut trains on a fiction. What a user does not set is therefore sent as neutral.
+All sampling parameters are sent. Engines have defaults that cut the distribution (llama.cpp: `top_k` 40, `min_p` 0.05;
+vLLM and SGLang: the model's `generation_config.json`), and logprobs under such a cut are not those of the policy. So
+what the user does not set is sent as neutral.
 """
 
 import math
@@ -36,17 +36,17 @@ from ludus.types import Finish, JsonObject, Sampling, to_json
 T = TypeVar("T")
 
 DEFAULT_REPLY = 2048
-"""How long a reply may be when neither the user nor the engine says."""
+"""The longest reply when neither the user nor the engine sets a limit."""
 
 NO_PROBABILITY = -9999.0
-"""At or below this a logprob stands for "none": engines write it where the value is minus infinity."""
+"""A logprob at or below this means "none": engines write it for minus infinity."""
 
 
 class HttpEngine(ABC):
-    """An engine that is one or several servers. Subclasses know the wire format."""
+    """An engine on one or several servers. Subclasses implement the wire format."""
 
     path: str
-    """Where prompts go, behind the root of the server."""
+    """The path of the requests, after the root of the server."""
 
     def __init__(self, settings: ServerSettings, *endpoints: Endpoint, timing: Timing = Timing()) -> None:
         self._settings = settings
@@ -60,21 +60,21 @@ class HttpEngine(ABC):
 
     @abstractmethod
     def build_request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
-        """The body that asks for `n` replies. `sampling.max_tokens` is set; `sampling.extra` has the last word."""
+        """The body of a request for `n` replies. `sampling.max_tokens` is set. `sampling.extra` overrides the rest."""
 
     @abstractmethod
     def parse_replies(self, data: bytes) -> list[Generation]:
-        """Read what came back.
+        """Parse the body of a response.
 
         Raises:
-            ValueError: it is nothing of the kind; a `ServerFault` where asking again cannot help.
+            ValueError: it is not a reply. A `ServerFault` if a retry cannot help.
         """
 
     @abstractmethod
-    async def fetch_facts(self, ask: "EngineClient") -> EngineFacts: ...
+    async def fetch_facts(self, client: "EngineClient") -> EngineFacts: ...
 
     @abstractmethod
-    async def fetch_tokens(self, ask: "EngineClient", text: str) -> Sequence[int] | None: ...
+    async def fetch_tokens(self, client: "EngineClient", text: str) -> Sequence[int] | None: ...
 
     # ---- the protocol ---------------------------------------------------------------------------------------------
 
@@ -108,13 +108,13 @@ class HttpEngine(ABC):
 
     async def get_facts(self) -> EngineFacts:
         if self._facts is None:
-            async with EngineClient(self._settings, self._endpoints[0]) as ask:
-                self._facts = await self.fetch_facts(ask)
+            async with EngineClient(self._settings, self._endpoints[0]) as client:
+                self._facts = await self.fetch_facts(client)
         return self._facts
 
     async def tokenize(self, text: str) -> Sequence[int] | None:
-        async with EngineClient(self._settings, self._endpoints[0]) as ask:
-            return await self.fetch_tokens(ask, text)
+        async with EngineClient(self._settings, self._endpoints[0]) as client:
+            return await self.fetch_tokens(client, text)
 
     async def close(self) -> None:
         await self._servers.close()
@@ -135,7 +135,7 @@ class HttpEngine(ABC):
 
 
 class EngineClient:
-    """Asks a server the things that are asked once. A server that does not know a path answers None."""
+    """Makes the requests of the start. The answer is None if the server does not know the path."""
 
     def __init__(self, settings: ServerSettings, endpoint: Endpoint) -> None:
         self._root = make_root_url(endpoint)
@@ -172,7 +172,7 @@ class EngineClient:
 
 
 def make_root_url(endpoint: Endpoint) -> str:
-    """The server's address without the `/v1` that chat clients are given."""
+    """The address of the server, without the `/v1` that chat clients need."""
     return endpoint.base_url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
@@ -182,14 +182,14 @@ def _make_headers(endpoint: Endpoint) -> dict[str, str]:
 
 
 def _refuse_chat(*_: object) -> NoReturn:
-    raise AssertionError("an engine is not asked for chat")
+    raise AssertionError("an engine gets no chat requests")
 
 
 # ---- reading ------------------------------------------------------------------------------------------------------
 
 
 def convert_or_none(value: Any, kind: type[T]) -> T | None:
-    """What an engine answered to a question of the start; None if it is nothing of the kind."""
+    """An answer of an engine as a `kind`; None if it is something else."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -197,7 +197,7 @@ def convert_or_none(value: Any, kind: type[T]) -> T | None:
 
 
 def parse_finish(value: Any) -> Finish:
-    """Why an engine stopped, in any of their spellings: a word, or an object with a `type`."""
+    """The finish reason of an engine: a word, or an object with a `type`."""
     if isinstance(value, dict):
         value = value.get("type")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     known = {
@@ -211,7 +211,7 @@ def parse_finish(value: Any) -> Finish:
 
 
 def parse_logprob(value: Any) -> float | None:
-    """A logprob, or None where an engine has none to tell."""
+    """A logprob; None if the value is no finite number."""
     if type(value) is float and NO_PROBABILITY < value < math.inf:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -220,15 +220,15 @@ def parse_logprob(value: Any) -> float | None:
 
 
 def parse_logprobs(values: list[Any]) -> tuple[float | None, ...]:
-    """Each of the values as a logprob; at once where all are ordinary numbers, as they are in nearly every reply."""
+    """All values as logprobs. Fast if all are ordinary numbers, as in nearly every reply."""
     if set(map(type, values)) == {float} and min(values) > NO_PROBABILITY and math.isfinite(sum(values)):
         return tuple(values)
     return tuple([parse_logprob(value) for value in values])
 
 
 def make_ids_error(engine: str, fix: str) -> ServerFault:
-    return ServerFault(f"{engine} gave no token ids. {fix}", retryable=False)
+    return ServerFault(f"{engine} returned no token ids. {fix}", retryable=False)
 
 
 def make_logprobs_error(engine: str, fix: str) -> ServerFault:
-    return ServerFault(f"{engine} gave no logprobs of the sampled tokens. {fix}", retryable=False)
+    return ServerFault(f"{engine} returned no logprobs of the sampled tokens. {fix}", retryable=False)

@@ -1,8 +1,8 @@
 """The `/generate` contract of Atropos: a small server around vLLM that its trainer brings, and that others copy.
 
-The request holds vLLM's sampling parameters by name, and nothing that is none of them, or the server fails. Ids are
-read from `token_ids`, and each logprob under its own id: the order in the dictionaries is not to be trusted. The server
-drops a doubled begin-of-text token; its echo of the prompt shows that, and a session refuses the reply.
+The request holds vLLM's sampling parameters by name and nothing else, or the server fails. Ids are read from
+`token_ids`, and each logprob under its own id, because the order in the dictionaries is not reliable. The server drops
+a doubled begin-of-text token. Its echo of the prompt shows that, and a session refuses the reply.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,23 +41,23 @@ class AtroposEngine(HttpEngine):
     def parse_replies(self, data: bytes) -> list[Generation]:
         reply = _REPLY.decode(data)
         if reply.text is None and reply.token_ids is None:
-            raise BadReply("it holds neither text nor token_ids")
+            raise BadReply("it has neither text nor token_ids")
         if reply.token_ids is None:
             raise make_ids_error(
                 "the /generate server", "Its reply has no `token_ids`; update it, or use the engine 'vllm'."
             )
         if not reply.logprobs or len(reply.logprobs) != len(reply.token_ids):
             raise make_logprobs_error(
-                "the /generate server", "It was asked for `logprobs: 0`, which are those of the sampled tokens."
+                "the /generate server", "The request had `logprobs: 0`, which means those of the sampled tokens."
             )
         return [_read_reply(reply, index) for index in range(len(reply.token_ids))]
 
-    async def fetch_facts(self, ask: EngineClient) -> EngineFacts:
-        return EngineFacts(context=find_context(await ask.get("/v1/models"), ask.model))
+    async def fetch_facts(self, client: EngineClient) -> EngineFacts:
+        return EngineFacts(context=find_context(await client.get("/v1/models"), client.model))
 
-    async def fetch_tokens(self, ask: EngineClient, text: str) -> Sequence[int] | None:
+    async def fetch_tokens(self, client: EngineClient, text: str) -> Sequence[int] | None:
         reply = convert_or_none(
-            await ask.post("/generate", {"prompt": text, "logprobs": 0, "max_tokens": 1, "n": 1}), _Echo
+            await client.post("/generate", {"prompt": text, "logprobs": 0, "max_tokens": 1, "n": 1}), _Echo
         )
         return reply.prompt_token_ids if reply else None
 
@@ -92,7 +92,7 @@ def _read_reply(reply: _Reply, index: int) -> Generation:
 
 
 def _find_logprob(number: int, place: Any) -> float | None:
-    """The logprob of an id at its place: a dictionary by id, or a list with such dictionaries."""
+    """The logprob of an id in a dictionary by id, or in a list of such dictionaries."""
     found: list[Any] = place if isinstance(place, list) else [place]  # pyright: ignore[reportUnknownVariableType]
     for entry in found:
         if isinstance(entry, Mapping) and str(number) in entry:

@@ -1,12 +1,12 @@
-"""The embedded model in token mode: llama.cpp's server inside this process, spoken to as such.
+"""The embedded model in token mode: llama.cpp's server inside this process.
 
-The server starts with the first question and ends with `close`. The tokenizer is inside the weights file:
+The server starts with the first request and ends with `close`. The tokenizer is in the weights file:
 
-    engine = EmbeddedEngine(EmbeddedSettings(weights=str(path)), EmbeddedRuntime(cache=…))
+    engine = EmbeddedEngine(EmbeddedSettings(cache=…, weights=path))
     model = TokenModel(engine, Codec.open(path, parser="hermes", template="chatml"))
 
-The model's own template leaves out tools; `chatml` shows them in the form that models of its format are trained on. It
-is too small to have learnt to call them: token mode here is for trying the machinery, and for checking it.
+The model's own template leaves out tools. `chatml` shows them in the form on which models of its format are trained.
+The model is too small to call tools well: token mode with it is for trying and testing.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class EmbeddedEngine:
         await self._server.close()
 
     async def ensure_started(self) -> LlamaCppEngine:
-        """The engine, running."""
+        """Start the server if it is not running. Returns the engine."""
         endpoint = await self._server.start()
         if self._engine is None:
             settings = ServerSettings(name=self._settings.name, concurrency=self._runtime.slots)

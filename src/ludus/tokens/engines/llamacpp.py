@@ -1,11 +1,11 @@
 """llama.cpp's server: `/completion` with a prompt of ids. The embedded model is the same server in this process.
 
-Ids come as `tokens` (`return_tokens`), logprobs as `completion_probabilities` (`n_probs`), each under its id. When a
-stop string ended the reply, the server cuts the probabilities back by as many places as the string has tokens, but not
-the ids; ids without a logprob are then left out, which leaves exactly the beginning of what was sampled. A probability
-of nought comes as the lowest float there is, and is read as "none".
+Ids come as `tokens` (`return_tokens`), logprobs as `completion_probabilities` (`n_probs`), each with its id. When a
+stop string ended the reply, the server removes as many probabilities as the string has tokens, but no ids. Ids without
+a logprob are then dropped: the rest is exactly the beginning of what was sampled. A probability of zero comes as the
+lowest float, and is read as "none".
 
-The server draws one reply per request; several are asked for side by side.
+The server draws one reply per request. Several replies are requested in parallel.
 """
 
 import asyncio
@@ -64,13 +64,13 @@ class LlamaCppEngine(HttpEngine):
                 draws = (self.generate(ids, _vary_seed(sampling, i), on_retry=on_retry) for i in range(n))
                 tasks = [group.create_task(draw) for draw in draws]
         except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None  # one reason is enough
+            raise failed.exceptions[0] from None  # callers expect one error
         return [task.result()[0] for task in tasks]
 
     def parse_replies(self, data: bytes) -> list[Generation]:
         reply = _REPLY.decode(data)
         if reply.content is None:
-            raise BadReply("it holds no content")
+            raise BadReply("it has no content")
         if reply.tokens is None:
             raise make_ids_error("llama.cpp", "`return_tokens` needs a server of 2025 or later.")
         if reply.tokens and reply.completion_probabilities is None:
@@ -79,22 +79,24 @@ class LlamaCppEngine(HttpEngine):
             )
         return [_read_reply(reply, reply.tokens, reply.completion_probabilities or [])]
 
-    async def fetch_facts(self, ask: EngineClient) -> EngineFacts:
+    async def fetch_facts(self, client: EngineClient) -> EngineFacts:
         props, models = (
-            convert_or_none(await ask.get("/props"), _Props),
-            convert_or_none(await ask.get("/v1/models"), _Models),
+            convert_or_none(await client.get("/props"), _Props),
+            convert_or_none(await client.get("/v1/models"), _Models),
         )
         return EngineFacts(
             vocabulary=models.data[0].meta.n_vocab if models and models.data else None,
             context=props.default_generation_settings.n_ctx if props else None,
         )
 
-    async def fetch_tokens(self, ask: EngineClient, text: str) -> Sequence[int] | None:
-        return read_tokens(await ask.post("/tokenize", {"content": text, "add_special": False, "parse_special": True}))
+    async def fetch_tokens(self, client: EngineClient, text: str) -> Sequence[int] | None:
+        return read_tokens(
+            await client.post("/tokenize", {"content": text, "add_special": False, "parse_special": True})
+        )
 
 
 def _vary_seed(sampling: Sampling, index: int) -> Sampling:
-    """The same seed twice would give the same reply twice."""
+    """A seed for each reply: the same seed would give the same reply."""
     if sampling.seed is None or not index:
         return sampling
     return msgspec.structs.replace(sampling, seed=(sampling.seed + index * 7_919) % 2**31)

@@ -1,7 +1,7 @@
 """SGLang's `/generate` with `input_ids`.
 
 Ids and logprobs come together, in `meta_info.output_token_logprobs`: triples of logprob, id and text. They include the
-token that ended the turn, where `output_ids` of some versions do not.
+stop token, which `output_ids` of some versions lack.
 """
 
 from collections.abc import Sequence
@@ -46,13 +46,13 @@ class SglangEngine(HttpEngine):
             raise BadReply(str(error)) from None
         return [_read_reply(reply) for reply in found]
 
-    async def fetch_facts(self, ask: EngineClient) -> EngineFacts:
-        known = convert_or_none(await ask.get("/get_server_info"), _Info) or _Info()
+    async def fetch_facts(self, client: EngineClient) -> EngineFacts:
+        known = convert_or_none(await client.get("/get_server_info"), _Info) or _Info()
         return EngineFacts(context=known.context_length or known.max_total_num_tokens)
 
-    async def fetch_tokens(self, ask: EngineClient, text: str) -> Sequence[int] | None:
-        body: JsonObject = {"model": ask.model, "prompt": text, "add_special_tokens": False}
-        if (tokens := read_tokens(await ask.post("/tokenize", body))) is not None:
+    async def fetch_tokens(self, client: EngineClient, text: str) -> Sequence[int] | None:
+        body: JsonObject = {"model": client.model, "prompt": text, "add_special_tokens": False}
+        if (tokens := read_tokens(await client.post("/tokenize", body))) is not None:
             return tokens
         body = {
             "text": text,
@@ -60,7 +60,7 @@ class SglangEngine(HttpEngine):
             "return_logprob": True,
             "logprob_start_len": 0,
         }
-        reply = convert_or_none(await ask.post("/generate", body), _Reply)
+        reply = convert_or_none(await client.post("/generate", body), _Reply)
         triples = reply.meta_info.input_token_logprobs if reply else None
         return _read_ids(triples) if triples else None
 
@@ -88,7 +88,7 @@ _MANY = msgspec.json.Decoder(list[_Reply])
 
 
 def _read_ids(triples: list[Any]) -> list[int] | None:
-    """The ids in triples of logprob, id and text; None if they are none."""
+    """The ids in triples of logprob, id and text; None if the triples are malformed."""
     if not all(isinstance(triple, list) and len(triple) >= 2 and type(triple[1]) is int for triple in triples):  # pyright: ignore[reportUnknownArgumentType]
         return None
     return [triple[1] for triple in triples]

@@ -1,7 +1,7 @@
-"""vLLM's own `/v1/completions`, with a prompt of ids and `return_token_ids` (vLLM 0.10.2 and later).
+"""vLLM's `/v1/completions`, with a prompt of ids and `return_token_ids` (vLLM 0.10.2 and later).
 
-The ids include the one that ended the turn; the text is asked for with special tokens in it, so that it can be compared
-with the ids. `logprobs` are those of the model itself unless the server was started with another `--logprobs-mode`.
+The ids include the stop token. The text is requested with special tokens in it, so that it can be compared with the
+ids. `logprobs` are those of the model itself, unless the server was started with another `--logprobs-mode`.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class VllmEngine(HttpEngine):
     def parse_replies(self, data: bytes) -> list[Generation]:
         reply = _REPLY.decode(data)
         if not reply.choices:
-            raise BadReply("it holds no choices")
+            raise BadReply("it has no choices")
         prompt = reply.prompt_token_ids or next((c.prompt_token_ids for c in reply.choices if c.prompt_token_ids), None)
         counted = reply.usage.prompt_tokens if reply.usage else None
         details = reply.usage.prompt_tokens_details if reply.usage else None
@@ -51,16 +51,16 @@ class VllmEngine(HttpEngine):
             _read_choice(choice, prompt, counted, cached) for choice in sorted(reply.choices, key=lambda c: c.index)
         ]
 
-    async def fetch_facts(self, ask: EngineClient) -> EngineFacts:
-        return EngineFacts(context=find_context(await ask.get("/v1/models"), ask.model))
+    async def fetch_facts(self, client: EngineClient) -> EngineFacts:
+        return EngineFacts(context=find_context(await client.get("/v1/models"), client.model))
 
-    async def fetch_tokens(self, ask: EngineClient, text: str) -> Sequence[int] | None:
-        body = {"model": ask.model, "prompt": text, "add_special_tokens": False}
-        return read_tokens(await ask.post("/tokenize", body))
+    async def fetch_tokens(self, client: EngineClient, text: str) -> Sequence[int] | None:
+        body = {"model": client.model, "prompt": text, "add_special_tokens": False}
+        return read_tokens(await client.post("/tokenize", body))
 
 
 def build_sampling(sampling: Sampling) -> JsonObject:
-    """How to sample, with nothing left to the server's defaults that would cut the distribution."""
+    """The sampling parameters. All that could cut the distribution are set, so that no default of the server does."""
     fields: JsonObject = {
         "max_tokens": sampling.max_tokens,
         "temperature": 1.0 if sampling.temperature is None else sampling.temperature,
@@ -77,7 +77,7 @@ def build_sampling(sampling: Sampling) -> JsonObject:
 
 
 def find_context(models: Any, name: str) -> int | None:
-    """The context length in a list of models."""
+    """The context length of a model in an answer of `/v1/models`."""
     listed = convert_or_none(models, _Models)
     found = listed.data if listed else []
     own = [model for model in found if model.id == name] or found

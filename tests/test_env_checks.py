@@ -19,19 +19,20 @@ from ludus.env_checks import (
     REPEATS,
     SETUP,
     TOOLS,
-    Check,
+    EnvCheck,
+    EnvReport,
     Evidence,
-    Files,
-    Report,
-    about_id,
-    about_setup,
-    as_text,
-    examine,
-    telling,
+    SlotFiles,
+    check_id,
+    check_setup,
+    find_needle,
+    format_report,
+    judge_evidence,
     validate,
 )
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.pool import open_pool
+from ludus.sandbox.pool import PoolSettings
+from ludus.sandbox.profiles import open_pool
 from ludus.tools import Tool
 from ludus.types import Message, Rollout, Score, Task
 
@@ -53,20 +54,20 @@ class Words(Env, frozen=True):
         return task.answer
 
 
-def checked(env: Env, limits: Limits | None = None) -> Report:
+def check_env(env: Env, limits: Limits | None = None) -> EnvReport:
     return asyncio.run(validate(env, "train", list(env.tasks("train")), None, limits=limits or Limits()))
 
 
-def check(report: Report, name: str) -> Check:
+def find_check(report: EnvReport, name: str) -> EnvCheck:
     return next(check for check in report.checks if check.name == name)
 
 
-def failing(report: Report) -> list[str]:
+def list_failing(report: EnvReport) -> list[str]:
     return [check.name for check in report.checks if check.verdict == "fail"]
 
 
 def test_a_sound_environment_has_no_problems():
-    report = checked(Words())
+    report = check_env(Words())
     assert report.ok
     assert {c.name: c.verdict for c in report.checks} == {
         IDS: "ok",
@@ -79,7 +80,7 @@ def test_a_sound_environment_has_no_problems():
         REPEATS: "ok",
         LEAKS: "ok",
     }
-    assert as_text(report).endswith("no problems")
+    assert format_report(report).endswith("no problems")
 
 
 class Lenient(Words, frozen=True):
@@ -168,9 +169,9 @@ class Unspeakable(Words, frozen=True):
         (Raising(), [GOLD, EMPTY], "verify gold raised KeyError: 'tests.json' (test_env_checks.py, line "),
         (RaisingAtOnce(), [GOLD, EMPTY], "verify gold raised KeyError: 'tests.json'"),
         (NotAsync(), [GOLD, EMPTY], "verify must be written as `async def`"),
-        (NotMessages(), [PROMPTS], "opening raised TypeError: opening() gives dict, not ludus.types.Message"),
+        (NotMessages(), [PROMPTS], "opening raised TypeError: opening() returns dict, not ludus.types.Message"),
         (PromptLess(), [PROMPTS], "a message whose content is NoneType, not text"),
-        (NotTools(), [TOOLS], "tools() gives builtin_function_or_method, not Tool: make one with @tool"),
+        (NotTools(), [TOOLS], "tools() returns builtin_function_or_method, not Tool: make one with @tool"),
         (Unspeakable(), [RECORD], "a task must be plain JSON values, answer included"),
         (Speechless(), [GOLD], "solve returned NoneType, not the final answer as text"),
         (NotANumber(), [GOLD, EMPTY], "Score.value is nan"),
@@ -179,21 +180,21 @@ class Unspeakable(Words, frozen=True):
         (Unsolvable(), [GOLD], "solve raised RuntimeError: no idea"),
     ],
 )
-def test_a_verifier_that_misjudges_is_found_out(env: Env, names: list[str], message: str):
-    report = checked(env, Limits(verify_seconds=0.05))
-    assert failing(report) == names
-    assert len(check(report, names[0]).problems) == 2
-    assert message in check(report, names[0]).problems[0].message
+def test_a_verifier_that_misjudges_is_found(env: Env, names: list[str], message: str):
+    report = check_env(env, Limits(verify_seconds=0.05))
+    assert list_failing(report) == names
+    assert len(find_check(report, names[0]).problems) == 2
+    assert message in find_check(report, names[0]).problems[0].message
 
 
-def test_a_verdict_that_changes_is_found_out():
+def test_a_verdict_that_changes_is_found():
     verdicts = iter(["a", "b", "c", "d", "e", "f", "g", "h"])
 
     class Moody(Words, frozen=True):
         async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
             return Score.of(float(rollout.answer == rollout.task.answer), next(verdicts))
 
-    assert failing(checked(Moody())) == [REPEATS]
+    assert list_failing(check_env(Moody())) == [REPEATS]
 
 
 def test_without_a_gold_solution_it_says_how_to_add_one():
@@ -207,9 +208,9 @@ def test_without_a_gold_solution_it_says_how_to_add_one():
         async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
             return Score.of(0.0)
 
-    report = checked(NoGold())
-    assert failing(report) == [GOLD]
-    assert "NoGold has no solve(task, box): write it" in as_text(report)
+    report = check_env(NoGold())
+    assert list_failing(report) == [GOLD]
+    assert "NoGold has no solve(task, box): write one" in format_report(report)
 
 
 def test_an_answer_that_is_given_away_is_a_warning():
@@ -217,21 +218,21 @@ def test_an_answer_that_is_given_away_is_a_warning():
         def opening(self, task: Task) -> tuple[Message, ...]:
             return (Message("user", f"Say it.\nHint: it is {task.answer}!"),)
 
-    report = checked(Telling())
+    report = check_env(Telling())
     assert report.ok
-    assert check(report, LEAKS).verdict == "warn"
-    assert check(report, LEAKS).problems[0].message == "the answer stands in the opening messages"
+    assert find_check(report, LEAKS).verdict == "warn"
+    assert find_check(report, LEAKS).problems[0].message == "the answer is in the opening messages"
 
 
-def test_tasks_without_words_and_bad_ids_are_found_out():
+def test_tasks_without_words_and_bad_ids_are_found():
     class Sloppy(Words, frozen=True):
         def tasks(self, split: str) -> Iterator[Task]:
             for id in ("same", "same", " padded"):
                 yield Task(id=id, prompt="  ", answer="swordfish")
 
-    report = checked(Sloppy())
-    assert failing(report) == [IDS, PROMPTS]
-    assert [p.message for p in check(report, IDS).problems] == [
+    report = check_env(Sloppy())
+    assert list_failing(report) == [IDS, PROMPTS]
+    assert [p.message for p in find_check(report, IDS).problems] == [
         "2 tasks have this id",
         "the id has spaces around it or unprintable characters: ' padded'",
     ]
@@ -240,7 +241,7 @@ def test_tasks_without_words_and_bad_ids_are_found_out():
 def test_a_split_without_tasks_is_a_problem():
     report = asyncio.run(validate(Words(), "none", [], None))
     assert not report.ok
-    assert "split 'none' has no tasks" in as_text(report)
+    assert "split 'none' has no tasks" in format_report(report)
 
 
 @pytest.mark.parametrize(
@@ -255,8 +256,8 @@ def test_a_split_without_tasks_is_a_problem():
     ],
 )
 def test_ids(id: object, message: str):
-    assert message in about_id(id)
-    assert bool(about_id(id)) == bool(message)
+    assert message in check_id(id)
+    assert bool(check_id(id)) == bool(message)
 
 
 @pytest.mark.parametrize(
@@ -272,18 +273,18 @@ def test_ids(id: object, message: str):
     ],
 )
 def test_which_answers_are_worth_looking_for(answer: object, text: str):
-    assert telling(answer) == text
+    assert find_needle(answer) == text
 
 
 def test_many_problems_are_cut_short_for_people():
     evidence = [Evidence(Task(id=f"t{n}", prompt="")) for n in range(9)]
-    text = as_text(examine(Words(), "train", evidence))
+    text = format_report(judge_evidence(Words(), "train", evidence))
     assert "9 of 9 tasks" in text and "… and 6 more" in text and "t8:" not in text
 
 
 def test_two_slots_that_differ_say_where():
-    evidence = Evidence(Task(id="t", prompt="x"), files=[Files("1", "a\nb"), Files("2", "a\nc")])
-    assert about_setup(evidence) == "two slots differ after setup: b"
+    evidence = Evidence(Task(id="t", prompt="x"), files=[SlotFiles("1", "a\nb"), SlotFiles("2", "a\nc")])
+    assert check_setup(evidence) == "two slots differ after setup: b"
 
 
 # ---- in slots -----------------------------------------------------------------------------------------------------
@@ -343,39 +344,39 @@ class Collapsing(Copying, frozen=True):
         raise ConnectionError("the mirror is down")
 
 
-def in_slots(env: Env) -> Report:
-    async def run() -> Report:
-        async with open_pool("bwrap", max_slots=2) as pool:
+def check_in_slots(env: Env) -> EnvReport:
+    async def run() -> EnvReport:
+        async with open_pool("bwrap", PoolSettings(max_slots=2)) as pool:
             return await validate(env, "train", env.tasks("train"), pool)
 
     return asyncio.run(run())
 
 
 def test_a_sound_environment_in_real_slots():
-    report = in_slots(Copying())
+    report = check_in_slots(Copying())
     assert report.ok
-    assert all(check.verdict == "ok" for check in report.checks), as_text(report)
+    assert all(check.verdict == "ok" for check in report.checks), format_report(report)
 
 
-def test_setup_that_differs_and_leaks_is_found_out():
-    report = in_slots(Dicing())
-    assert failing(report) == [SETUP]
-    assert "dice" in check(report, SETUP).problems[0].message
-    assert ".cache/key after setup" in check(report, LEAKS).problems[0].message
+def test_setup_that_differs_and_leaks_is_found():
+    report = check_in_slots(Dicing())
+    assert list_failing(report) == [SETUP]
+    assert "dice" in find_check(report, SETUP).problems[0].message
+    assert ".cache/key after setup" in find_check(report, LEAKS).problems[0].message
 
 
 def test_gold_is_judged_where_a_run_would_judge_it():
-    assert failing(in_slots(Elsewhere())) == [GOLD]
-    assert in_slots(ElsewhereInTheSame()).ok
+    assert list_failing(check_in_slots(Elsewhere())) == [GOLD]
+    assert check_in_slots(ElsewhereInTheSame()).ok
 
 
-def test_a_slot_that_cannot_be_told_is_a_problem():
-    report = in_slots(Slotless())
-    assert failing(report) == [SETUP, GOLD, EMPTY]
-    assert "setup raised KeyError: 'one'" in as_text(report)
+def test_a_slot_without_a_spec_is_a_problem():
+    report = check_in_slots(Slotless())
+    assert list_failing(report) == [SETUP, GOLD, EMPTY]
+    assert "setup raised KeyError: 'one'" in format_report(report)
 
 
 def test_setup_that_fails_is_a_problem_and_nothing_else_counts_as_proven():
-    report = in_slots(Collapsing())
-    assert failing(report) == [SETUP, GOLD, EMPTY]
-    assert "setup raised ConnectionError: the mirror is down" in as_text(report)
+    report = check_in_slots(Collapsing())
+    assert list_failing(report) == [SETUP, GOLD, EMPTY]
+    assert "setup raised ConnectionError: the mirror is down" in format_report(report)

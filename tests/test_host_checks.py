@@ -12,27 +12,27 @@ from pathlib import Path
 import pytest
 
 from ludus.config import load
-from ludus.config.tree import ServerConfig
 from ludus.host_checks import (
     EXTRAS,
-    Finding,
-    about_disk,
-    about_extras,
-    about_python,
-    about_sandboxes,
-    about_server,
-    as_text,
-    examine,
-    healthy,
-    models_request,
+    HostFinding,
+    check_disk,
+    check_extras,
+    check_host,
+    check_python,
+    check_sandboxes,
+    check_server,
+    format_findings,
+    is_healthy,
+    make_models_request,
 )
+from ludus.models.server import ServerSettings
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 MODELS = json.dumps({"object": "list", "data": [{"id": "qwen-small"}, {"id": "qwen-large"}]})
 
 
 @contextmanager
-def serving(status: int, body: str) -> Generator[tuple[str, list[tuple[str, str]]]]:
+def serve_models(status: int, body: str) -> Generator[tuple[str, list[tuple[str, str]]]]:
     """A server that answers every GET alike; what it was asked is noted."""
     asked: list[tuple[str, str]] = []
 
@@ -57,51 +57,51 @@ def serving(status: int, body: str) -> Generator[tuple[str, list[tuple[str, str]
             thread.join()
 
 
-def model(**settings: str) -> ServerConfig:
+def make_model(**settings: str) -> ServerSettings:
     found = load([], [(f"model.{name}", value) for name, value in settings.items()]).model
-    assert isinstance(found, ServerConfig)
+    assert isinstance(found, ServerSettings)
     return found
 
 
-def server(status: int, body: str, **settings: str) -> Finding:
-    with serving(status, body) as (url, _):
-        return asyncio.run(about_server(model(base_url=f"{url}/v1", **settings)))
+def check_served(status: int, body: str, **settings: str) -> HostFinding:
+    with serve_models(status, body) as (url, _):
+        return asyncio.run(check_server(make_model(base_url=f"{url}/v1", **settings)))
 
 
 @pytest.mark.parametrize(
     ("status", "body", "name", "verdict", "words"),
     [
         (200, MODELS, "qwen-small", "ok", "lists the model"),
-        (200, MODELS, "", "ok", "it answers"),
+        (200, MODELS, "", "ok", "the server answers"),
         (200, MODELS, "qwen-smal", "warn", "does not list 'qwen-smal'"),
         (200, "<html>", "m", "warn", "not with a list of models"),
         (404, "", "m", "warn", "status 404"),
-        (401, "", "m", "fail", "it refuses the key (none was sent)"),
+        (401, "", "m", "fail", "the server refuses the key (none was sent)"),
     ],
 )
 def test_what_a_server_s_answer_means(status: int, body: str, name: str, verdict: str, words: str):
-    finding = server(status, body, name=name)
+    finding = check_served(status, body, name=name)
     assert finding.status == verdict
     assert words in finding.message
 
 
 def test_a_near_name_is_suggested():
-    assert server(200, MODELS, name="qwen-smal").remedy == "did you mean 'qwen-small'?"
+    assert check_served(200, MODELS, name="qwen-smal").remedy == "did you mean 'qwen-small'?"
 
 
-def test_the_key_is_sent_and_not_told(monkeypatch: pytest.MonkeyPatch):
+def test_the_key_is_sent_and_not_shown(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MY_KEY", "sk-secret-value")
-    with serving(401, "no") as (url, asked):
-        finding = asyncio.run(about_server(model(base_url=f"{url}/v1", name="m", api_key_var="MY_KEY")))
+    with serve_models(401, "no") as (url, asked):
+        finding = asyncio.run(check_server(make_model(base_url=f"{url}/v1", name="m", api_key_var="MY_KEY")))
     assert asked == [("/v1/models", "Bearer sk-secret-value")]
     assert "in MY_KEY" in finding.message and "sk-secret" not in finding.message
 
 
 def test_a_missing_key_and_a_dead_server_fail(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("MY_KEY", raising=False)
-    missing = asyncio.run(about_server(model(base_url="http://127.0.0.1:9", name="m", api_key_var="MY_KEY")))
+    missing = asyncio.run(check_server(make_model(base_url="http://127.0.0.1:9", name="m", api_key_var="MY_KEY")))
     assert missing.status == "fail" and "MY_KEY is not set" in missing.message
-    dead = asyncio.run(about_server(model(base_url="http://127.0.0.1:9/v1", name="m")))
+    dead = asyncio.run(check_server(make_model(base_url="http://127.0.0.1:9/v1", name="m")))
     assert dead.status == "fail" and "127.0.0.1:9" in dead.message and dead.remedy
 
 
@@ -114,20 +114,20 @@ def test_a_missing_key_and_a_dead_server_fail(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_where_each_kind_of_server_lists_its_models(kind: str, url: str, header: tuple[str, str]):
-    found, headers = models_request(model(type=kind), "http://h/v1/", "k")
+    found, headers = make_models_request(make_model(type=kind), "http://h/v1/", "k")
     assert found == url
     assert header in headers.items()
 
 
 def test_an_old_python_and_a_full_disk():
-    assert about_python((3, 10)).status == "fail"
-    assert about_python((3, 12)).status == "ok"
-    assert about_disk(5_000_000).status == "warn"
-    assert about_disk(50_000_000_000).message == "50.0 GB free"
+    assert check_python((3, 10)).status == "fail"
+    assert check_python((3, 12)).status == "ok"
+    assert check_disk(5_000_000).status == "warn"
+    assert check_disk(50_000_000_000).message == "50.0 GB free"
 
 
 def test_the_sandbox_is_really_tried():
-    findings = asyncio.run(about_sandboxes(load()))
+    findings = asyncio.run(check_sandboxes(load()))
     assert findings[0].what == "sandbox bwrap"
     if findings[0].status == "ok":
         assert {f.what for f in findings[1:]} >= {"sandbox memory", "sandbox processes"}
@@ -135,8 +135,8 @@ def test_the_sandbox_is_really_tried():
         assert findings[0].remedy
 
 
-def test_every_backend_has_a_line_and_only_those_that_were_asked_for_can_fail():
-    findings = {f.what: f for f in asyncio.run(about_sandboxes(load()))}
+def test_every_backend_has_a_line_and_only_those_that_are_wanted_can_fail():
+    findings = {f.what: f for f in asyncio.run(check_sandboxes(load()))}
     names = ("bwrap", "local", "docker", "podman", "ssh", "apptainer", "nomad", "modal")
     assert {f"sandbox {name}" for name in names} <= set(findings)
     for name in names[1:]:
@@ -153,40 +153,40 @@ def test_every_backend_has_a_line_and_only_those_that_were_asked_for_can_fail():
         ({"backend": "nomad", "nomad.token_var": "LUDUS_NO_SUCH_VARIABLE"}, "LUDUS_NO_SUCH_VARIABLE is not set"),
     ],
 )
-def test_a_backend_that_was_asked_for_and_does_not_work_fails(flags: dict[str, str], words: str):
+def test_a_backend_that_is_wanted_and_does_not_work_fails(flags: dict[str, str], words: str):
     config = load([], [(f"sandbox.{name}", value) for name, value in flags.items()])
-    findings = asyncio.run(about_sandboxes(config))
+    findings = asyncio.run(check_sandboxes(config))
     assert findings[0].status == "fail"
     assert words in findings[0].message
 
 
 def test_local_slots_say_that_they_hold_nothing():
-    findings = asyncio.run(about_sandboxes(load([], [("sandbox.backend", "local")])))
+    findings = asyncio.run(check_sandboxes(load([], [("sandbox.backend", "local")])))
     assert "isolates nothing" in findings[0].message
     assert {f.status for f in findings if f.what == "sandbox memory"} == {"warn"}
 
 
 def test_extras_are_optional():
-    for finding in about_extras():
+    for finding in check_extras():
         assert finding.status == "ok" or finding.remedy.startswith("pip install 'ludus[")
     extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
     for extra, (module, _) in EXTRAS.items():
         assert any(requirement.startswith(module) for requirement in extras[extra])
 
 
-def test_every_server_is_asked(tmp_path: Path):
-    with serving(200, MODELS) as (first, _), serving(500, "") as (second, _):
+def test_every_server_is_checked(tmp_path: Path):
+    with serve_models(200, MODELS) as (first, _), serve_models(500, "") as (second, _):
         config = load([], [("model.base_url", first), ("model.servers", second), ("model.name", "qwen-small")])
-        findings = [f for f in asyncio.run(examine(config, tmp_path)) if f.what == "model server"]
+        findings = [f for f in asyncio.run(check_host(config, tmp_path)) if f.what == "model server"]
     assert [f.status for f in findings] == ["ok", "warn"]
     assert first in findings[0].message and second in findings[1].message
 
 
 def test_everything_at_once(tmp_path: Path):
-    findings = asyncio.run(examine(load(), tmp_path))
+    findings = asyncio.run(check_host(load(), tmp_path))
     assert {"python", "ludus", "sandbox bwrap", "embedded model", "disk"} <= {f.what for f in findings}
     assert "model server" not in {f.what for f in findings}
-    text = as_text([Finding("a", "ok", "fine"), Finding("b", "fail", "broken", "mend it")])
+    text = format_findings([HostFinding("a", "ok", "fine"), HostFinding("b", "fail", "broken", "mend it")])
     assert text == "ok    a: fine\nfail  b: broken\n      → mend it"
-    assert not healthy([Finding("b", "fail", "broken")])
-    assert healthy([Finding("b", "warn", "missing")])
+    assert not is_healthy([HostFinding("b", "fail", "broken")])
+    assert is_healthy([HostFinding("b", "warn", "missing")])

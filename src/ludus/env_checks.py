@@ -1,13 +1,13 @@
-"""Proof, without a model, that an environment scores rightly.
+"""Checks without a model that an environment scores correctly.
 
-For every task two fresh slots are set up. In one of them the environment's own gold solution (`Env.solve`) is carried
-out, in the other nothing is done, and both are judged where a run would judge them. `observe` gathers what happened as
-`Evidence`; `examine`, a pure function, says what is wrong with it. What holds if there are no problems: ids are unique
-and usable, tasks can be recorded, gold passes with value 1, doing nothing does not pass and scores 0, `setup` makes the
-same files twice, and `verify` gives the same verdict twice.
+Every task is set up in two fresh slots. In one of them the environment's own gold solution (`Env.solve`) is applied; in
+the other nothing is done. Both are verified as in a run. `try_task` collects what happened as `Evidence`;
+`judge_evidence`, a pure function, finds the problems. Without problems, this holds: ids are unique and valid, tasks can
+be recorded, the gold solution passes with value 1, doing nothing does not pass and scores 0, `setup` makes the same
+files twice, and `verify` gives the same score twice.
 
-A warning, not a problem: an answer that stands in the opening messages or in the slot's files; there are tasks where
-that is meant. What is not proven: that no other wrong answer passes, and that no right one fails.
+An answer that is contained in the opening messages or in the slot's files is a warning, not a problem: some tasks
+intend it. The checks do not prove that every other wrong answer fails and every other right one passes.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from msgspec import Struct
 from ludus.agent import Limits
 from ludus.env import Env
 from ludus.errors import SandboxError, SetupError, describe_error
-from ludus.rollout import open_judging_slot, make_opening, make_own_tools
+from ludus.rollout import make_opening, make_own_tools, open_judging_slot
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.archive import ArchiveTooLarge
 from ludus.sandbox.pool import Pool
@@ -30,19 +30,21 @@ from ludus.types import Completion, Message, Provenance, Rollout, Score, StopRea
 
 LONGEST_ID = 200
 LISTED = 200_000
-"""How much of the list of a slot's files is kept, to tell where two differ."""
+"""How many characters of the list of a slot's files are kept, to show where two slots differ."""
 
 Verdict = Literal["ok", "fail", "warn", "skipped"]
 T = TypeVar("T")
 
 
 class EnvProblem(Struct, frozen=True):
+    """What is wrong with one task."""
+
     task: str
     message: str
 
 
 class EnvCheck(Struct, frozen=True, kw_only=True):
-    """One property, over all tasks."""
+    """The result of one check over all tasks."""
 
     name: str
     verdict: Verdict
@@ -52,6 +54,8 @@ class EnvCheck(Struct, frozen=True, kw_only=True):
 
 
 class EnvReport(Struct, frozen=True, kw_only=True):
+    """The results of all checks of an environment."""
+
     env: str
     version: str
     split: str
@@ -73,19 +77,19 @@ class SlotFiles:
 
 @dataclass
 class Evidence:
-    """What happened when a task was tried. `broken` holds what could not be done, by step."""
+    """What happened when a task was tried. `broken` has an error message for each step that failed."""
 
     task: Task
     opening: str = ""
     files: list[SlotFiles] = field(default_factory=list[SlotFiles])
     leaks: tuple[str, ...] = ()
-    """Files that contain the answer after setup."""
+    """The files that contain the answer after setup."""
     gold: list[Score] = field(default_factory=list[Score])
     empty: list[Score] = field(default_factory=list[Score])
     broken: dict[str, str] = field(default_factory=dict[str, str])
 
 
-# ---- what is wrong ------------------------------------------------------------------------------------------------
+# ---- judging ------------------------------------------------------------------------------------------------------
 
 IDS = "ids are unique and well-formed"
 RECORD = "tasks can be recorded"
@@ -99,7 +103,7 @@ LEAKS = "the answer is not given away"
 
 
 def judge_evidence(env: Env, split: str, evidence: Sequence[Evidence]) -> EnvReport:
-    """Judge the evidence of all tasks."""
+    """Check the evidence of all tasks."""
     tasks = [each.task for each in evidence]
     checks = [
         _make_check(IDS, len(tasks), _check_ids(tasks)),
@@ -112,13 +116,15 @@ def judge_evidence(env: Env, split: str, evidence: Sequence[Evidence]) -> EnvRep
         _make_check(REPEATS, len(tasks), _check_each(evidence, check_repeats)),
         _make_check(LEAKS, len(tasks), _check_each(evidence, check_leaks), warning=True),
     ]
-    instead: dict[str, EnvCheck] = {}
+    overrides: dict[str, EnvCheck] = {}
     if env.sandbox is None:
-        instead[SETUP] = EnvCheck(name=SETUP, verdict="skipped", checked=0, note="the environment has no sandbox")
+        overrides[SETUP] = EnvCheck(name=SETUP, verdict="skipped", checked=0, note="the environment has no sandbox")
     if not can_solve(env):
-        note = f"{type(env).__name__} has no solve(task, box): write it to return a perfect answer; see ludus.env.Env"
-        instead[GOLD] = EnvCheck(name=GOLD, verdict="fail", checked=0, note=note)
-    checks = [instead.get(check.name, check) for check in checks]
+        note = (
+            f"{type(env).__name__} has no solve(task, box): write one that returns a perfect answer; see ludus.env.Env"
+        )
+        overrides[GOLD] = EnvCheck(name=GOLD, verdict="fail", checked=0, note=note)
+    checks = [overrides.get(check.name, check) for check in checks]
     if not tasks:
         note = f"split '{split}' has no tasks"
         checks = [EnvCheck(name="there are tasks", verdict="fail", checked=0, note=note)]
@@ -135,9 +141,9 @@ def _make_check(name: str, checked: int, problems: Iterable[EnvProblem], *, warn
     return EnvCheck(name=name, verdict=verdict, checked=checked, problems=found)
 
 
-def _check_each(evidence: Iterable[Evidence], about: Callable[[Evidence], str]) -> Iterator[EnvProblem]:
+def _check_each(evidence: Iterable[Evidence], check: Callable[[Evidence], str]) -> Iterator[EnvProblem]:
     for each in evidence:
-        if message := about(each):
+        if message := check(each):
             yield EnvProblem(str(each.task.id), message)
 
 
@@ -150,7 +156,7 @@ def _check_ids(tasks: Sequence[Task]) -> Iterator[EnvProblem]:
 
 
 def check_id(id: object) -> str:
-    """Foreign code makes ids, so they may be anything at all."""
+    """What is wrong with an id. Foreign code makes ids, so they can be of any type."""
     if not isinstance(id, str):
         return f"the id is {type(id).__name__}, not text"
     if not id.strip():
@@ -164,7 +170,7 @@ def check_record(evidence: Evidence) -> str:
     try:
         canonical(evidence.task)
     except (TypeError, ValueError) as error:
-        return f"a task must be plain JSON values, answer included, so that outcomes can be found again ({error})"
+        return f"a task must be plain JSON values, answer included, so that stored outcomes can be found ({error})"
     return ""
 
 
@@ -213,12 +219,12 @@ def check_repeats(evidence: Evidence) -> str:
 def check_leaks(evidence: Evidence) -> str:
     needle = find_needle(evidence.task.answer)
     if needle and needle in " ".join(evidence.opening.split()):
-        return "the answer stands in the opening messages"
-    return f"the answer stands in {', '.join(evidence.leaks[:3])} after setup" if evidence.leaks else ""
+        return "the answer is in the opening messages"
+    return f"the answer is in {', '.join(evidence.leaks[:3])} after setup" if evidence.leaks else ""
 
 
 def find_needle(answer: object) -> str:
-    """The answer as a text whose presence elsewhere would mean something; empty for short or structured ones."""
+    """The answer as a text to search for; empty if it is too short or structured, as it could occur by chance."""
     text = " ".join(answer.split()) if isinstance(answer, str) else ""
     enough = len(text) >= 4 and any(letter.isalpha() for letter in text)
     return text if enough or len(text) >= 8 else ""
@@ -229,7 +235,7 @@ def _format_score(score: Score) -> str:
     return f"{words}: {' '.join(score.feedback.split())[:200]}" if score.feedback else words
 
 
-# ---- trying it out ------------------------------------------------------------------------------------------------
+# ---- trying tasks -------------------------------------------------------------------------------------------------
 
 
 async def validate(
@@ -241,7 +247,7 @@ async def validate(
     limits: Limits = Limits(),
     concurrency: int = 4,
 ) -> EnvReport:
-    """Try every task and judge the evidence. Never raises for what the environment does."""
+    """Try every task and check the evidence. Errors of the environment are reported, not raised."""
     evidence = [Evidence(task) for task in tasks]
     queue = iter(evidence)
 
@@ -256,7 +262,7 @@ async def validate(
 
 
 async def try_task(env: Env, evidence: Evidence, pool: Pool | None, limits: Limits) -> None:
-    """Try one task: once doing nothing, once doing it right."""
+    """Try one task: once with an empty answer, once with the gold solution."""
     task = evidence.task
 
     async def opening() -> str:
@@ -285,7 +291,7 @@ async def try_task(env: Env, evidence: Evidence, pool: Pool | None, limits: Limi
 async def _try_in_slot(
     env: Env, evidence: Evidence, spec: SandboxSpec, pool: Pool, limits: Limits, *, gold: bool
 ) -> None:
-    """Try a task in a slot, and judge it where a run would."""
+    """Try a task in a slot, and verify it in the slot in which a run would."""
     task = evidence.task
     async with pool.lease(spec) as box:
         await _attempt(evidence, "setup", limits.setup_seconds, lambda: env.setup(task, box))
@@ -297,14 +303,14 @@ async def _try_in_slot(
         if answer is None:
             return
         try:
-            async with open_judging_slot(env, task, box, pool, limits) as place:
-                await _verify_twice(env, evidence, place, limits, answer, gold=gold)
+            async with open_judging_slot(env, task, box, pool, limits) as judge_box:
+                await _verify_twice(env, evidence, judge_box, limits, answer, gold=gold)
         except ArchiveTooLarge as error:
             evidence.broken["solve"] = f"the files left behind: {error.strerror}"
 
 
 async def _get_answer(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, *, gold: bool) -> str | None:
-    """Nothing, or what the gold solution says in the end; None if there is no such thing."""
+    """The empty answer, or that of the gold solution; None if there is no solution or it failed."""
 
     async def tools() -> None:
         make_own_tools(env, evidence.task, box)
@@ -321,8 +327,10 @@ async def _get_answer(env: Env, evidence: Evidence, box: Sandbox | None, limits:
     return None
 
 
-async def _verify_twice(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, answer: str, *, gold: bool) -> None:
-    """Verify twice."""
+async def _verify_twice(
+    env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, answer: str, *, gold: bool
+) -> None:
+    """Verify twice and keep the scores."""
     step, scores = ("verify gold", evidence.gold) if gold else ("verify empty", evidence.empty)
     rollout = make_rollout(evidence.task, answer)
     for _ in range(2):
@@ -334,29 +342,29 @@ async def _verify_twice(env: Env, evidence: Evidence, box: Sandbox | None, limit
 
 
 async def _attempt(evidence: Evidence, step: str, seconds: float, work: Callable[[], Awaitable[T]]) -> T | None:
-    """The result, or None and a note of what went wrong."""
+    """The result of `work`; None, with an entry in `evidence.broken`, if it failed."""
     clock = asyncio.timeout(seconds)
     try:
         async with clock:
-            waiting = work()
-            if inspect.isawaitable(waiting):
-                return await waiting
+            pending = work()
+            if inspect.isawaitable(pending):
+                return await pending
             evidence.broken[step] = f"{step.partition(' ')[0]} must be written as `async def`"
-    except Exception as error:  # an environment is foreign code, and finding out what it raises is the point
+    except Exception as error:  # an environment is foreign code: what it raises is what we want to know
         late = f"took longer than {seconds:g} s"
         evidence.broken[step] = f"{step} {late if clock.expired() else f'raised {describe_error(error)}'}"
     return None
 
 
 def make_rollout(task: Task, answer: str) -> Rollout:
-    """What a run would hand to `verify` if the agent had said just this."""
+    """The rollout that `verify` gets if the agent says only `answer`."""
     turn = Turn(Completion(Message("assistant", answer)), stop=StopReason.FINISHED)
     provenance = Provenance(policy="validate", model="validate")
     return Rollout(task=task, provenance=provenance, turns=(turn,), stop=StopReason.FINISHED)
 
 
-_LIST = f"""for place in {WORKSPACE} "$HOME"; do
-  cd "$place" || continue
+_LIST = f"""for folder in {WORKSPACE} "$HOME"; do
+  cd "$folder" || continue
   find . -mindepth 1 -printf "%y %m %p %l\\n" | LC_ALL=C sort
   find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum
 done"""
@@ -371,7 +379,7 @@ async def list_files(box: Sandbox) -> SlotFiles:
 
 
 async def _find_answer(box: Sandbox, task: Task) -> tuple[str, ...]:
-    """Files that contain the longest line of the answer."""
+    """The files that contain the longest line of the answer."""
     if not find_needle(task.answer):
         return ()
     line = max((part.strip() for part in str(task.answer).splitlines()), key=len)
@@ -385,7 +393,7 @@ async def _find_answer(box: Sandbox, task: Task) -> tuple[str, ...]:
 
 
 def format_report(report: EnvReport, *, shown: int = 3) -> str:
-    """The report as lines, with the first problems of each check."""
+    """The report as text, with the first problems of each check."""
     lines = [f"{report.env} (version {report.version}), split '{report.split}': {report.tasks} tasks"]
     for check in report.checks:
         bad = len({problem.task for problem in check.problems})

@@ -1,9 +1,9 @@
-"""What works on this machine, and what to do about the rest.
+"""Checks what works on this machine, and says how to fix the rest.
 
-Each finding is a line: ok, warn (something optional is missing), off (a backend that nobody asked for is not here) or
-fail (something essential is missing), with the remedy. Essential are the Python version, and whatever the user asked
-for: the sandboxes of the settings, and a model server if one is configured. Nothing is changed and nothing is paid for:
-each server is asked for its list of models, once.
+A finding is ok, warn (something optional is missing), off (a backend that the settings do not use is missing) or fail
+(something required is missing), with a remedy. Required are the Python version, the sandboxes of the settings, and the
+model server of the settings, if there is one. The checks change nothing and cost nothing: each server gets one request
+for its list of models.
 """
 
 import importlib.util
@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from ludus import __version__
 from ludus.config import Config
-from ludus.config.build_models import server_settings
-from ludus.config.build_sandboxes import sandbox_profiles
-from ludus.config.secrets import read_secret, weights_folder
+from ludus.config.build_models import build_endpoints
+from ludus.config.build_sandboxes import make_profiles
+from ludus.config.secrets import find_weights_folder, read_secret
 from ludus.errors import ConfigError, suggest
 from ludus.http_client import Client, HttpError, Response, Timeouts
 from ludus.models.anthropic import AnthropicSettings
@@ -42,6 +42,8 @@ EXTRAS = {
 
 
 class HostFinding(Struct, frozen=True):
+    """The result of one check."""
+
     what: str
     status: Literal["ok", "warn", "off", "fail"]
     message: str
@@ -49,7 +51,7 @@ class HostFinding(Struct, frozen=True):
 
 
 async def check_host(config: Config, folder: Path) -> list[HostFinding]:
-    """Look at everything. `folder` is where runs are written."""
+    """Run all checks. `folder` is where runs are written."""
     findings = [
         check_python(sys.version_info[:2]),
         HostFinding("ludus", "ok", __version__),
@@ -59,7 +61,7 @@ async def check_host(config: Config, folder: Path) -> list[HostFinding]:
         check_disk(shutil.disk_usage(folder).free),
     ]
     if isinstance(config.model, ServerSettings):
-        for address in [url for url in (config.model.base_url, *config.model.servers) if url] or [""]:
+        for address in config.model.addresses or [""]:
             one = msgspec.structs.replace(config.model, base_url=address, servers=())
             findings.append(await check_server(one))
     return findings
@@ -73,38 +75,38 @@ def check_python(version: tuple[int, ...]) -> HostFinding:
 
 
 async def check_sandboxes(config: Config) -> list[HostFinding]:
-    """Every backend: whether slots can be made, and which of their limits hold."""
+    """Check every backend: whether it can make slots, and how it enforces their limits."""
     from ludus.sandbox.survey import format_title, survey
 
     try:
-        profiles = sandbox_profiles(config.sandbox)
+        profiles = make_profiles(config.sandbox)
     except ConfigError as error:
         return [HostFinding("sandbox", "fail", str(error))]
-    asked = {format_title(name, profile) for name, profile in profiles.items()}
+    wanted = {format_title(name, profile) for name, profile in profiles.items()}
     found: list[HostFinding] = []
     for each in await survey(profiles, read_secret):
-        status = _STATUS[each.state] if each.backend in asked or each.state != "broken" else "warn"
+        status = _STATUS[each.state] if each.backend in wanted or each.state != "broken" else "warn"
         found.append(HostFinding(f"sandbox {each.backend}", status, each.message, each.remedy))
-        if each.backend in asked:
-            found += [check_limit(held) for held in each.limits]
+        if each.backend in wanted:
+            found += [check_limit(limit) for limit in each.limits]
     return found
 
 
 _STATUS: Mapping[str, Literal["ok", "off", "fail"]] = {"works": "ok", "ready": "ok", "off": "off", "broken": "fail"}
 
 
-def check_limit(held: LimitStatus) -> HostFinding:
-    remedy = "" if held.strong else "run where this user may make control groups, or use another backend"
-    return HostFinding(f"sandbox {held.limit}", "ok" if held.strong else "warn", f"held by {held.by}", remedy)
+def check_limit(limit: LimitStatus) -> HostFinding:
+    remedy = "" if limit.strong else "run where this user can make control groups, or use another backend"
+    return HostFinding(f"sandbox {limit.limit}", "ok" if limit.strong else "warn", f"enforced by {limit.by}", remedy)
 
 
 def check_embedded() -> Iterator[HostFinding]:
-    """The model that needs no account: its engine and its weights."""
+    """Check the engine and the weights of the embedded model."""
     if not importlib.util.find_spec("xllamacpp"):
         yield HostFinding("embedded model", "warn", "its engine is not installed", "pip install 'ludus[local]'")
         return
-    kept = weights_folder() / SMOLLM2.file
-    state = "its weights are here" if kept.is_file() else "its weights are fetched on first use (98 MB)"
+    kept = find_weights_folder() / SMOLLM2.file
+    state = "its weights are here" if kept.is_file() else "its weights are downloaded on first use (98 MB)"
     yield HostFinding("embedded model", "ok", f"its engine is installed, {state}")
 
 
@@ -127,22 +129,22 @@ def check_disk(free: int) -> HostFinding:
 
 
 async def check_server(model: ServerSettings) -> HostFinding:
-    """Whether the server answers, takes the key and knows the model."""
+    """Check that the server answers, accepts the key and has the model."""
     try:
-        settings = server_settings(msgspec.structs.replace(model, name=model.name or "any"))[0]
+        endpoint = build_endpoints(msgspec.structs.replace(model, name=model.name or "any"))[0]
     except ConfigError as error:
         return HostFinding("model server", "fail", str(error))
-    url, headers = make_models_request(model, settings.base_url, settings.api_key)
-    async with Client(timeouts=PROBE, proxy=settings.proxy) as client:
+    url, headers = make_models_request(model, endpoint.base_url, endpoint.api_key)
+    async with Client(timeouts=PROBE, proxy=endpoint.proxy) as client:
         try:
-            response = await client.request("GET", url, tuple({**headers, **settings.headers}.items()))
+            response = await client.request("GET", url, tuple({**headers, **model.headers, **endpoint.headers}.items()))
         except (HttpError, ValueError) as error:
             return HostFinding("model server", "fail", str(error), "is it running, and is model.base_url right?")
     return judge_models(response, url.partition("?")[0], model)
 
 
 def make_models_request(model: ServerSettings, base_url: str, key: str) -> tuple[str, Mapping[str, str]]:
-    """Where a server lists its models, and the headers to ask with."""
+    """The address and the headers of a request for the list of models."""
     base = base_url.rstrip("/")
     match model:
         case AnthropicSettings():
@@ -162,25 +164,29 @@ class _Models(Struct):
 
 
 def judge_models(response: Response, url: str, model: ServerSettings) -> HostFinding:
-    """What the server's answer means."""
+    """What the response to a request for the list of models means."""
     if response.status in (401, 403):
         key = f"in {model.api_key_var}" if model.api_key_var else "none was sent"
-        return HostFinding("model server", "fail", f"{url}: status {response.status}: it refuses the key ({key})")
+        return HostFinding(
+            "model server", "fail", f"{url}: status {response.status}: the server refuses the key ({key})"
+        )
     if response.status != 200:
-        message = f"{url}: it answers, but with status {response.status} to a request for its models"
-        return HostFinding("model server", "warn", message, "check model.base_url, which most often ends in /v1")
+        message = f"{url}: the server answers, but with status {response.status} to a request for its models"
+        return HostFinding("model server", "warn", message, "check model.base_url: it usually ends in /v1")
     try:
         names = [each.id for each in msgspec.json.decode(response.body, type=_Models).data]
     except msgspec.DecodeError:
-        message = f"{url}: it answers, but not with a list of models"
-        return HostFinding("model server", "warn", message, "check model.base_url, which most often ends in /v1")
+        message = f"{url}: the server answers, but not with a list of models"
+        return HostFinding("model server", "warn", message, "check model.base_url: it usually ends in /v1")
     if names and model.name and model.name not in names and not isinstance(model, AzureSettings):
-        message = f"{url}: it answers, but does not list '{model.name}'"
+        message = f"{url}: the server answers, but does not list '{model.name}'"
         return HostFinding("model server", "warn", message, suggest(model.name, names[:20]))
-    return HostFinding("model server", "ok", f"{url}: it answers{' and lists the model' if model.name in names else ''}")
+    return HostFinding(
+        "model server", "ok", f"{url}: the server answers{' and lists the model' if model.name in names else ''}"
+    )
 
 
-# ---- for people ---------------------------------------------------------------------------------------------------
+# ---- text ---------------------------------------------------------------------------------------------------------
 
 
 def is_healthy(findings: list[HostFinding]) -> bool:

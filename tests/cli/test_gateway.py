@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.cli.gateway import check_host, model_of
+from ludus.cli.gateway import check_host, connect_model
 from ludus.compat.atropos import Setup, SetupServer
 from ludus.errors import ConfigError
 
@@ -112,6 +112,6 @@ def test_other_machines_need_a_token():
 
 def test_a_setup_names_what_is_wrong_with_it():
     with pytest.raises(ConfigError, match="server_type"):
-        model_of(Setup("m", (SetupServer("http://127.0.0.1:1/v1", server_type="trl"),)))
+        connect_model(Setup("m", (SetupServer("http://127.0.0.1:1/v1", server_type="trl"),)))
     with pytest.raises(ConfigError, match="setup"):
-        model_of(Setup("m", (SetupServer("http://127.0.0.1:1/v1"),), tokenizer_name="/nowhere/at/all"))
+        connect_model(Setup("m", (SetupServer("http://127.0.0.1:1/v1"),), tokenizer_name="/nowhere/at/all"))

@@ -1,4 +1,4 @@
-"""`ludus sandbox`: a slot to try things in, what there is, and what dead drivers have left."""
+"""`ludus sandbox`: a slot to try things in, what there is, and what dead processes have left."""
 
 import json
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ludus.cli import main
-from ludus.sandbox.local.host_dir import HostDir, host_holdings
-from ludus.sandbox.owner import own_mark
+from ludus.sandbox.local.host_dir import HostDir, find_host_resources
+from ludus.sandbox.owner import make_owner_mark
 
 LUDUS = [sys.executable, "-c", "import sys; from ludus.cli import main; sys.exit(main())"]
 
@@ -37,9 +37,9 @@ def test_a_command_in_a_fresh_slot(backend, ludus):
     assert ludus("exec", "echo out; echo err >&2; exit 3", *kind) == (3, "out\n", "err\n")
     assert ludus("exec", *kind, "--", "echo", "-n", "words") == (0, "words", "")
     code, out, _ = ludus("exec", "sleep 60", "--json", "--sandbox.command_seconds", "0.2", *kind)
-    told = json.loads(out)
+    found = json.loads(out)
     assert code == 0
-    assert (told["timed_out"], told["exit_code"]) == (True, 124)
+    assert (found["timed_out"], found["exit_code"]) == (True, 124)
 
 
 def test_options_may_come_before_the_command_and_none_is_taken_out_of_it(ludus):
@@ -81,18 +81,18 @@ def test_status_names_every_backend_and_who_has_what(alone, ludus):
         text = ludus("status")[1]
     finally:
         host.close()
-    told = json.loads(out)
+    found = json.loads(out)
     assert code == 0
-    backends = {each["backend"] for each in told["backends"]}
+    backends = {each["backend"] for each in found["backends"]}
     assert backends == {"bwrap", "local", "docker", "podman", "ssh", "apptainer", "nomad", "modal"}
-    assert [(each["name"], each["dead"]) for each in told["held"]] == [(str(host.path), False)]
+    assert [(each["name"], each["dead"]) for each in found["held"]] == [(str(host.path), False)]
     assert f"folder {host.path} (this host): process {os.getpid()} of" in text
     assert "memory: " in text
 
 
-def test_only_what_dead_drivers_left_is_removed(alone, ludus, tmp_path):
+def test_only_what_dead_processes_left_is_removed(alone, ludus, tmp_path):
     living = HostDir()
-    host, boot, _, _ = own_mark().split("_")
+    host, boot, _, _ = make_owner_mark().split("_")
     marks = {"dead": f"{host}_{boot}_999999_1", "rebooted": f"{host}_other_{os.getpid()}_1", "elsewhere": "far_b_1_2"}
     groups = tmp_path / "groups"
     (groups / "slot-1").mkdir(parents=True)
@@ -104,22 +104,22 @@ def test_only_what_dead_drivers_left_is_removed(alone, ludus, tmp_path):
     (tmp_path / "ludus-strange").mkdir()
     (tmp_path / "ludus-strange" / "owner.json").write_text("not ours")
     try:
-        assert "2 left by dead drivers: ludus sandbox prune" in ludus("status")[1]
+        assert "2 left by dead processes; remove them with: ludus sandbox prune" in ludus("status")[1]
         code, out, _ = ludus("prune")
         assert code == 0
         assert len(out.splitlines()) == 2
-        left = {each.name.rpartition("/")[2] for each in host_holdings()}
+        left = {each.name.rpartition("/")[2] for each in find_host_resources()}
         assert left == {living.path.name, "ludus-elsewhere"}
         assert (tmp_path / "ludus-strange").exists()
         assert not groups.exists()
-        assert ludus("prune")[1] == "nothing is left of dead drivers\n"
+        assert ludus("prune")[1] == "dead processes have left nothing\n"
     finally:
         living.close()
 
 
 def test_what_others_have_laid_out_for_us_is_left_alone(alone, ludus, tmp_path):
     """Folders of another user, and links: their notes could name anything to be removed."""
-    host, boot, _, _ = own_mark().split("_")
+    host, boot, _, _ = make_owner_mark().split("_")
     precious = tmp_path / "precious"
     (precious / "empty").mkdir(parents=True)
     note = json.dumps({"owner": f"{host}_{boot}_999999_1", "cgroups": [str(precious)]})
@@ -129,12 +129,12 @@ def test_what_others_have_laid_out_for_us_is_left_alone(alone, ludus, tmp_path):
         (tmp_path / "ludus-theirs").mkdir()
         (tmp_path / "ludus-theirs" / "owner.json").write_text(note)
         os.chown(tmp_path / "ludus-theirs", 12345, 12345)
-    assert ludus("prune") == (0, "nothing is left of dead drivers\n", "")
+    assert ludus("prune") == (0, "dead processes have left nothing\n", "")
     assert (precious / "empty").exists()
 
 
-def test_what_cannot_be_removed_is_told(alone, ludus, tmp_path, monkeypatch):
-    host, boot, _, _ = own_mark().split("_")
+def test_what_cannot_be_removed_is_reported(alone, ludus, tmp_path, monkeypatch):
+    host, boot, _, _ = make_owner_mark().split("_")
     folder = tmp_path / "ludus-stuck"
     folder.mkdir()
     (folder / "owner.json").write_text(json.dumps({"owner": f"{host}_{boot}_999999_1", "cgroups": []}))
@@ -144,7 +144,7 @@ def test_what_cannot_be_removed_is_told(alone, ludus, tmp_path, monkeypatch):
     assert "ludus-stuck cannot be removed" in out
 
 
-def test_a_backend_that_cannot_be_asked_is_told_and_the_rest_is_not_affected(alone, ludus, tmp_path):
+def test_a_backend_that_does_not_answer_is_reported_and_the_rest_is_not_affected(alone, ludus, tmp_path):
     docker = (
         "--sandbox.backend",
         "docker",
@@ -155,7 +155,7 @@ def test_a_backend_that_cannot_be_asked_is_told_and_the_rest_is_not_affected(alo
     )
     code, out, _ = ludus("status", *docker)
     assert code == 0
-    assert "docker could not be asked: the engine at" in out
+    assert "docker did not answer: the engine at" in out
     code, out, _ = ludus("prune", *docker)
     assert code == 1
     assert "cannot be reached" in out

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ludus.cli.commands import COMMANDS
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 LUDUS = Path(sys.executable).with_name("ludus")
@@ -45,7 +47,8 @@ def test_the_commands_of_the_readme_are_understood(command: str, tmp_path: Path)
 
 def test_the_table_of_commands_is_complete():
     listed = set(re.findall(r"`ludus ([a-z]+)", README))
-    commands = set(re.findall(r"^    ([a-z]+) ", ludus("--help").stdout, re.M))
+    commands = set(re.findall(r"^  ([a-z]+)  ", ludus("--help").stdout, re.M))
+    assert commands == {listing.name for listing in COMMANDS}
     assert commands - listed == set()
 
 

@@ -28,9 +28,9 @@ class CheckArguments(Arguments):
 def run(arguments: CheckArguments) -> int:
     vocabulary = Vocabulary()
     if arguments.tokenizer:
-        from ludus.tokens.tokenizer import load
+        from ludus.tokens.tokenizer import load_tokenizer
 
-        vocabulary = make_vocabulary(load(arguments.tokenizer).tokenizer, drift=True)
+        vocabulary = make_vocabulary(load_tokenizer(arguments.tokenizer).tokenizer, drift=True)
     with _open_lines(arguments.file) as lines:
         report = check_lines(lines, vocabulary)
     if arguments.json:

@@ -26,10 +26,10 @@ from ludus.config.build_agent import build_policy
 from ludus.config.build_models import build_ledger
 from ludus.config.build_sandboxes import open_sandboxes
 from ludus.config.build_tools import open_registry
-from ludus.config.reading import Layer, read_file_layer, make_flag_layer, is_tree
+from ludus.config.reading import Layer, is_tree, make_flag_layer, read_file_layer
 from ludus.config.references import load_env_class
-from ludus.config.secrets import secrets
-from ludus.config.token_mode import make_ready
+from ludus.config.secrets import list_secrets
+from ludus.config.token_mode import prepare_model
 from ludus.config.tree import CONTENT
 from ludus.env import Env
 from ludus.errors import BudgetExhausted, ConfigError, StoreError
@@ -65,7 +65,11 @@ def read_settings(arguments: RunArguments, base: Sequence[Layer] = ()) -> Config
         flags.append(("run.out", arguments.out))
     if arguments.resume:
         flags.append(("run.resume", "true"))
-    layers = [*base, *map(read_file_layer, map(Path, arguments.config)), *(make_flag_layer(path, words) for path, words in flags)]
+    layers = [
+        *base,
+        *map(read_file_layer, map(Path, arguments.config)),
+        *(make_flag_layer(path, words) for path, words in flags),
+    ]
     if not arguments.resume:
         return assemble(layers)
     out = arguments.out or assemble([layer for layer in layers if "run" in layer.tree]).run.out
@@ -139,13 +143,15 @@ async def open_agent(
         registry = await stack.enter_async_context(open_registry(config.tools))
         pool = await stack.enter_async_context(open_sandboxes(config, env))
         policy = replace(build_policy(config, env, model, registry), actor=actor)
-        await make_ready(policy, env, print_notice)
+        await prepare_model(policy, env, print_notice)
         yield AgentParts(policy, registry, pool)
 
 
 def open_run(config: Config, record: Mapping[str, Any]) -> RunDir:
     """Make or resume the run directory of the settings, which are recorded as `record`."""
-    return RunDir.open(Path(config.run.out), record, resume=config.run.resume, ignore=FREE, secrets=secrets(config))
+    return RunDir.open(
+        Path(config.run.out), record, resume=config.run.resume, ignore=FREE, secrets=list_secrets(config)
+    )
 
 
 def open_ledger(config: Config) -> Ledger:

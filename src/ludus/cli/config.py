@@ -1,11 +1,11 @@
 """`ludus config`: the reference of all settings, as Markdown (docs/configuration.md)."""
 
 from ludus.cli.command import Arguments, Command
-from ludus.config.settings_page import reference
+from ludus.config.settings_page import render_settings_page
 
 
 def run(arguments: Arguments) -> int:
-    print(reference(), end="")
+    print(render_settings_page(), end="")
     return 0
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from ludus.cli.command import JSON, Arguments, Command
 from ludus.config.references import load_env_class
-from ludus.config.settings_page import field_docs
+from ludus.config.settings_page import read_field_docs
 from ludus.envs import BUILTIN
 
 SPLITS = ("train", "validation", "test")
@@ -32,7 +32,7 @@ def run(arguments: Arguments) -> int:
 
 def _describe_env(name: str) -> dict[str, Any]:
     kind = load_env_class(name)
-    env, docs = kind(), field_docs(kind)
+    env, docs = kind(), read_field_docs(kind)
     return {
         "name": name,
         "version": kind.version,

@@ -18,15 +18,15 @@ import msgspec
 
 from ludus.cli.command import CONFIG, JSON, OUT, PRINT_CONFIG, Arguments, Command
 from ludus.cli.common import drain_on_interrupt, print_notice
-from ludus.compat.atropos import Connect, Managed, ServerView, Setup
+from ludus.compat.atropos import Connect, ManagedRoutes, ServerView, Setup
 from ludus.config import Config, load, to_record, to_yaml
 from ludus.config.build_models import build_endpoints, build_ledger, build_model
-from ludus.config.secrets import read_secret, secrets
-from ludus.config.token_mode import server_model
+from ludus.config.secrets import list_secrets, read_secret
+from ludus.config.token_mode import build_server_model
 from ludus.config.tree import SECTIONS
 from ludus.errors import ConfigError
-from ludus.gateway.gateway_session import Record
-from ludus.gateway.named_sessions import House
+from ludus.gateway.gateway_session import SessionRecord
+from ludus.gateway.named_sessions import NamedSessions
 from ludus.gateway.service import Gateway
 from ludus.models import Model, StartableModel
 from ludus.models.ledger import MeteredModel
@@ -94,13 +94,13 @@ async def _serve(config: Config, token: str, *, as_json: bool) -> int:
             await inner.start()
         out = Path(config.run.out or f"runs/gateway-{time.strftime('%Y%m%d-%H%M%S')}")
         directory = stack.enter_context(
-            RunDir.open(out, to_record(config), resume=True, ignore=frozenset(SECTIONS), secrets=secrets(config))
+            RunDir.open(out, to_record(config), resume=True, ignore=frozenset(SECTIONS), secrets=list_secrets(config))
         )
         writer = SessionWriter(directory)
-        house, gateway = _build(config, model, token, writer, connect)
+        sessions, gateway = _build_gateway(config, model, token, writer, connect)
         async with gateway:
             _announce(gateway, out / SESSIONS, token=bool(token), as_json=as_json)
-            await _serve_until_stopped(gateway, house)
+            await _serve_until_stopped(gateway, sessions)
         print_notice(f"sessions recorded in {out / SESSIONS}: {writer.count}")
     return 0
 
@@ -112,31 +112,28 @@ class SessionWriter:
         self._directory = directory
         self.count = 0
 
-    def __call__(self, record: Record) -> None:
+    def __call__(self, record: SessionRecord) -> None:
         if record.requests:
             self._directory.append(SESSIONS, to_json(record))
             self.count += 1
 
 
-def _build(config: Config, model: Model, token: str, writer: SessionWriter, connect: Connect) -> tuple[House, Gateway]:
+def _build_gateway(
+    config: Config, model: Model, token: str, writer: SessionWriter, connect: Connect
+) -> tuple[NamedSessions, Gateway]:
     settings = config.gateway
-    house = House(
-        writer,
-        settings,
-        token=token,
-        sampling=config.sampling,
-    )
-    doors = [house.door]
+    sessions = NamedSessions(writer, settings, token=token, sampling=config.sampling)
+    handlers = [sessions.handle]
     if settings.atropos:
-        doors.insert(0, Managed(house, _list_servers(config), connect).door)
+        handlers.insert(0, ManagedRoutes(sessions, _list_servers(config), connect).handle)
     gateway = Gateway(
         model,
         host=settings.host,
         port=settings.port,
         body_bytes=settings.body_mb * 1024 * 1024,
-        doors=doors,
+        doors=handlers,
     )
-    return house, gateway
+    return sessions, gateway
 
 
 def _list_servers(config: Config) -> list[ServerView]:
@@ -169,19 +166,19 @@ def connect_model(setup: Setup) -> Model:
         msgspec.structs.replace(endpoint, api_key=server.api_key)
         for endpoint, server in zip(build_endpoints(model), setup.servers, strict=True)
     ]
-    return server_model(model, endpoints, "setup")
+    return build_server_model(model, endpoints, "setup")
 
 
-async def _serve_until_stopped(gateway: Gateway, house: House) -> None:
+async def _serve_until_stopped(gateway: Gateway, sessions: NamedSessions) -> None:
     with drain_on_interrupt() as stop:
         async with asyncio.TaskGroup() as group:
-            closing = group.create_task(house.run(gateway))
+            closing = group.create_task(sessions.run(gateway))
             try:
                 await stop.wait()
                 await gateway.drain()
             finally:
                 closing.cancel()
-                await house.close(gateway, grace=0.0)
+                await sessions.close(gateway, grace=0.0)
 
 
 def _announce(gateway: Gateway, out: Path, *, token: bool, as_json: bool) -> None:
@@ -191,7 +188,7 @@ def _announce(gateway: Gateway, out: Path, *, token: bool, as_json: bool) -> Non
         return
     key = "$TOKEN.NAME" if token else "NAME"
     print_notice(
-        f"{model} at {gateway.url}, recorded in {out}. Point an agent at it; NAME is the name of the recorded session:\n"
+        f"{model} at {gateway.url}, recorded in {out}. Point an agent at it; NAME names its recorded session:\n"
         f"  OpenAI       OPENAI_BASE_URL={gateway.url}/v1 OPENAI_API_KEY={key}\n"
         f"  Anthropic    ANTHROPIC_BASE_URL={gateway.url} ANTHROPIC_API_KEY={key}\n"
         f"  any other    {gateway.url}/s/{key}/v1 as base URL, with any key\n"

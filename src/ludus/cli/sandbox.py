@@ -15,21 +15,20 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ludus.cli.command import CONFIG, JSON, Arguments, Command, argument
 from ludus.cli.common import print_notice
 from ludus.config import Config, load
-from ludus.config.build_sandboxes import changed_spec, open_slots, sandbox_profiles
+from ludus.config.build_sandboxes import change_spec, make_profiles, open_slots
 from ludus.config.secrets import read_secret
 from ludus.errors import ConfigError, LudusError
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
+from ludus.sandbox.backend import Backend, BackendFinding
+from ludus.sandbox.backends import get_backend_class, make_backend
 from ludus.sandbox.local.host_dir import find_host_resources, remove_host_resource
 from ludus.sandbox.owner import OwnedResource
-from ludus.sandbox.profiles import make_backend
-from ludus.sandbox.remote.fleet import Backend
-from ludus.sandbox.settings import BwrapSettings, LocalSettings, backend_of
-from ludus.sandbox.survey import Finding, survey
+from ludus.sandbox.survey import survey
 from ludus.types import to_json
 
 _LINE_BYTES = 2**16
@@ -61,16 +60,16 @@ def run(arguments: SandboxArguments) -> int:
 
 
 async def _print_status(config: Config, *, as_json: bool) -> int:
-    findings = await survey(sandbox_profiles(config.sandbox), read_secret)
-    held, unseen = await _find_holdings(config)
+    findings = await survey(make_profiles(config.sandbox), read_secret)
+    held, unseen = await _find_resources(config)
     if as_json:
         print(to_json({"backends": findings, "held": [_to_fields(each) for each in held], "unseen": unseen}).decode())
     else:
-        print("\n".join([*_format_findings(findings), "", *_format_holdings(held), *unseen]))
+        print("\n".join([*_format_findings(findings), "", *_format_resources(held), *unseen]))
     return 0
 
 
-def _format_findings(findings: Sequence[Finding]) -> list[str]:
+def _format_findings(findings: Sequence[BackendFinding]) -> list[str]:
     lines: list[str] = []
     for finding in findings:
         lines.append(f"{finding.state:<7} {finding.backend}: {finding.message}")
@@ -79,7 +78,7 @@ def _format_findings(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _format_holdings(held: Sequence[OwnedResource]) -> list[str]:
+def _format_resources(held: Sequence[OwnedResource]) -> list[str]:
     if not held:
         return ["no process holds anything here"]
     lines = [
@@ -90,37 +89,36 @@ def _format_holdings(held: Sequence[OwnedResource]) -> list[str]:
     return [*lines, *([f"{dead} left by dead processes; remove them with: ludus sandbox prune"] if dead else [])]
 
 
-def _to_fields(holding: OwnedResource) -> dict[str, object]:
+def _to_fields(resource: OwnedResource) -> dict[str, object]:
     return {
-        "backend": holding.backend,
-        "kind": holding.kind,
-        "name": holding.name,
-        "driver": holding.driver,
-        "dead": holding.orphaned,
+        "backend": resource.backend,
+        "kind": resource.kind,
+        "name": resource.name,
+        "driver": resource.driver,
+        "dead": resource.orphaned,
     }
 
 
-async def _find_holdings(config: Config) -> tuple[list[OwnedResource], list[str]]:
-    """What drivers hold on this host and in the backends of the settings, and errors of backends that did not answer."""
+async def _find_resources(config: Config) -> tuple[list[OwnedResource], list[str]]:
+    """What drivers hold on this host and in the backends of the settings, and errors of those backends."""
     held, unseen = find_host_resources(), list[str]()
     async with _open_backends(config) as backends:
         for name, backend in backends.items():
             try:
-                held += await backend.holdings()
+                held += await backend.list_resources()
             except LudusError as error:
                 unseen.append(f"{name} did not answer: {error}")
     return held, unseen
 
 
 @asynccontextmanager
-async def _open_backends(config: Config) -> AsyncGenerator[dict[str, Backend], None]:
+async def _open_backends(config: Config) -> AsyncGenerator[dict[str, Backend[Any]], None]:
     """The backends of the settings, by name. One that cannot be made is left out: `status` says why."""
-    made: dict[str, Backend] = {}
+    made: dict[str, Backend[Any]] = {}
     try:
-        for name, profile in sandbox_profiles(config.sandbox).items():
-            if not isinstance(profile, BwrapSettings | LocalSettings):
-                with suppress(ConfigError):
-                    made[name or backend_of(profile)] = make_backend(profile, read_secret)
+        for name, profile in make_profiles(config.sandbox).items():
+            with suppress(ConfigError):
+                made[name or get_backend_class(profile).name] = make_backend(profile, read_secret)
         yield made
     finally:
         for backend in made.values():
@@ -133,20 +131,20 @@ async def _open_backends(config: Config) -> AsyncGenerator[dict[str, Backend], N
 async def _prune(config: Config, *, as_json: bool) -> int:
     gone: list[OwnedResource] = []
     problems: list[str] = []
-    for holding in find_host_resources():
-        if holding.orphaned:
+    for resource in find_host_resources():
+        if resource.orphaned:
             try:
-                remove_host_resource(holding)
-                gone.append(holding)
+                remove_host_resource(resource)
+                gone.append(resource)
             except OSError as error:
-                problems.append(f"{holding.name}: {error}")
+                problems.append(f"{resource.name}: {error}")
     async with _open_backends(config) as backends:
         for name, backend in backends.items():
             try:
-                for holding in await backend.holdings():
-                    if holding.orphaned:
-                        await backend.drop(holding)
-                        gone.append(holding)
+                for resource in await backend.list_resources():
+                    if resource.orphaned:
+                        await backend.remove_resource(resource)
+                        gone.append(resource)
             except LudusError as error:
                 problems.append(f"{name}: {error}")
     if as_json:
@@ -162,7 +160,7 @@ async def _prune(config: Config, *, as_json: bool) -> int:
 
 @asynccontextmanager
 async def _lease_slot(config: Config) -> AsyncGenerator[Sandbox, None]:
-    spec = changed_spec(SandboxSpec(), config.sandbox)
+    spec = change_spec(SandboxSpec(), config.sandbox)
     async with open_slots(config, spec) as pool, pool.lease(spec) as box:
         yield box
 

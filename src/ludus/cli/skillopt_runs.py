@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ludus.agent import Actor
 from ludus.cli.common import print_notice
-from ludus.config.reading import Layer, read_file_layer, make_flag_layer, is_tree
+from ludus.config.reading import Layer, is_tree, make_flag_layer, read_file_layer
 from ludus.env import Env
 from ludus.reflact.proposers import Proposer
 

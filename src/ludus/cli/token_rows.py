@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ludus.config.token_mode import as_token_model
+from ludus.config.token_mode import find_token_model
 from ludus.models import Model
 from ludus.rl.atropos_rows import build_columns, to_fields
 from ludus.rl.row_checks import Vocabulary
@@ -35,7 +35,7 @@ def make_row_fields(model: Model, notify: Callable[[str], None]) -> "MoreFields"
 
     Rows with a fatal finding are left out; `notify` is called with the reason.
     """
-    exact = as_token_model(model)
+    exact = find_token_model(model)
     vocabulary = make_vocabulary(exact.codec.tokenizer) if exact is not None else Vocabulary()
 
     def make_fields(group: Group) -> Mapping[str, object]:

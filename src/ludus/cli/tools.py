@@ -48,7 +48,7 @@ def _describe_toolset(registry: Registry, toolset: Toolset) -> dict[str, Any]:
         "includes": list(toolset.includes),
         "tools": [{"name": spec.name, "description": spec.description} for spec in specs],
         "needs_sandbox": toolset.needs_box,
-        "missing": registry.lacking(toolset.name),
+        "missing": registry.find_missing(toolset.name),
     }
 
 

@@ -185,7 +185,7 @@ async def _train(
                     bar.record(record, quiet=len(recorder.records) <= recorder.known)
         finally:
             on_spending()
-            recorder.report()
+            recorder.write_report()
         return bool(recorder.records) and isinstance(recorder.records[-1], Summary)
 
     with _show_progress(parts, arguments) as bar:
@@ -290,7 +290,7 @@ def _format_limit(limit: str | float | None) -> str:
 def _describe_records(records: Sequence[Record]) -> dict[str, Any]:
     """The part of the JSON report that is about training."""
     last = records[-1] if records else None
-    summary = json.loads(files.summary(last, records)) if isinstance(last, Summary) else None
+    summary = json.loads(files.encode_summary(last, records)) if isinstance(last, Summary) else None
     return {"steps": last.state.step if last else 0, "summary": summary}
 
 

@@ -10,7 +10,7 @@ from ludus.agent import Policy
 from ludus.cli.skillopt_runs import find_proposer, get_adapter_name
 from ludus.config import Config
 from ludus.config.build_agent import build_env
-from ludus.config.build_training import build_proposer, build_rule, has_optimizer, build_train_settings
+from ludus.config.build_training import build_proposer, build_rule, build_train_settings, has_optimizer
 from ludus.env import Env
 from ludus.reflact.cost_estimate import Sizes
 from ludus.reflact.gate import Rule

@@ -17,12 +17,12 @@ MANY = 12
 
 
 def describe_changes(records: Sequence[Record]) -> str:
-    """What each step tried, what became of it, and which tasks it was learned from."""
+    """What each step tried, whether it was accepted, and the tasks that it was learned from."""
     steps = [record for record in records if isinstance(record, Step) and record.verdict is not None]
     accepted = [step for step in steps if step.verdict and step.verdict.decision.accepted]
-    told = accepted if len(steps) > MANY else steps
-    left = f"\n({len(steps) - len(told)} that were not accepted: see the report)" if len(told) < len(steps) else ""
-    return "\n".join(_describe_step(step) for step in told) + left
+    listed = accepted if len(steps) > MANY else steps
+    left = f"\n({len(steps) - len(listed)} that were not accepted: see the report)" if len(listed) < len(steps) else ""
+    return "\n".join(_describe_step(step) for step in listed) + left
 
 
 def _describe_step(step: Step) -> str:

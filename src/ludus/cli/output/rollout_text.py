@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
 
 
 def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest: int = 2_000) -> None:
-    """A transcript, with texts longer than `longest` characters trimmed, and the verdict."""
+    """Print the transcript and the score. Texts longer than `longest` characters are shortened."""
     console = console or make_console()
     provenance = rollout.provenance
     console.print(make_text(f"task {rollout.task.id}, rollout {provenance.replicate + 1}", "bold"))
@@ -78,7 +78,7 @@ def _print_result(result: ToolResult, console: "Console", longest: int) -> None:
 
 
 def _format_arguments(call: Call, longest: int) -> str:
-    """One argument per line where one has line breaks of its own, else the JSON as it is."""
+    """The arguments as JSON; if one of them has line breaks, one argument per line."""
     raw = call.arguments
     try:
         value = msgspec.json.decode(raw, type=dict[str, Any])
@@ -108,7 +108,7 @@ def format_verdict(rollout: Rollout) -> "Text":
 
 
 def _shorten(text: str, longest: int) -> str:
-    """The beginning and the end of a long text: what a tool did is often said last."""
+    """The beginning and the end of a long text: the result of a tool is often at the end."""
     if len(text) <= longest:
         return text
     head, tail = longest * 2 // 3, longest // 3

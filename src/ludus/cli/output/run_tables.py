@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
 
 
 class ProgressBar(LiveLine):
-    """One line about a batch, kept up to date. Call it with each rollout and the `Progress` that came with it."""
+    """A line with the progress of a batch. Call it with each rollout and its progress, as `on_rollout` does."""
 
     def __init__(self, title: str = "rollouts", *, file: TextIO | None = None, every: float = 0.1) -> None:
         super().__init__(file)
@@ -35,7 +35,7 @@ class ProgressBar(LiveLine):
     def __call__(self, rollout: Rollout, progress: "BatchProgress") -> None:
         if self._bar is None:
             return
-        if self._row is None:  # what an earlier run had done must not count as this one's speed
+        if self._row is None:  # rollouts of an earlier run must not count as this one's speed
             self._row = self._bar.add_task(self._title, total=progress.total, completed=progress.done - 1, facts="")
         now = time.monotonic()
         if now - self._drawn >= self._every or progress.done == progress.total:
@@ -44,7 +44,7 @@ class ProgressBar(LiveLine):
 
 
 def describe_progress(progress: "BatchProgress") -> str:
-    """What is known so far, in a few words."""
+    """The progress in a few words."""
     parts = [f"mean {progress.mean:.3f}" if progress.mean is not None else "no score yet"]
     if progress.failed:
         parts.append(f"{progress.failed} failed")
@@ -55,7 +55,7 @@ def describe_progress(progress: "BatchProgress") -> str:
 
 
 def print_summary(summary: RunSummary, console: "Console | None" = None) -> None:
-    """The numbers of a run as a table."""
+    """Print the numbers of a run as a table."""
     from rich.table import Table
 
     console = console or make_console()
@@ -76,7 +76,7 @@ def print_summary(summary: RunSummary, console: "Console | None" = None) -> None
 
 
 def _list_numbers(summary: RunSummary) -> list[tuple[str, str]]:
-    """The rows of the table: what it is called and what it came to."""
+    """The rows of the table: name and value."""
     overall, usage = summary.overall, summary.usage
     failed = overall.rollouts - overall.scored
     boundaries = ", ".join(f"{where} {count}" for where, count in summary.failed.items())
@@ -99,7 +99,7 @@ def _list_numbers(summary: RunSummary) -> list[tuple[str, str]]:
 
 
 def print_groups(groups: Iterable[Group], console: "Console | None" = None) -> None:
-    """One line per group: the task, its scores, and how it begins, as far as the line goes."""
+    """Print a line for each group: the task, its scores, and the beginning of the prompt."""
     from rich.table import Table
 
     console = console or make_console()
@@ -118,7 +118,7 @@ def print_groups(groups: Iterable[Group], console: "Console | None" = None) -> N
 
 
 def _describe_group(group: Group) -> "tuple[Text, Text, Text, Text, Text]":
-    """Task, kind, mean, scores, prompt."""
+    """The cells of a group: task, kind, mean, scores, prompt."""
     values = [r.score.value for r in group.scored if r.score]
     mean = format_number(sum(values) / len(values)) if values else "none"
     if group.partial:
@@ -145,5 +145,9 @@ def _format_interval(marks: ScoreStats) -> str:
     return f"[{format_number(marks.interval.low)}, {format_number(marks.interval.high)}]" if marks.interval else ""
 
 
-def _format_spread(spread: Spread | None, say: Callable[[float], str]) -> str:
-    return f"median {say(spread.median)}, 95 % within {say(spread.p95)}, most {say(spread.most)}" if spread else ""
+def _format_spread(spread: Spread | None, format: Callable[[float], str]) -> str:
+    return (
+        f"median {format(spread.median)}, 95 % within {format(spread.p95)}, most {format(spread.most)}"
+        if spread
+        else ""
+    )

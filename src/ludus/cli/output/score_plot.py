@@ -6,11 +6,11 @@ ROWS, WIDTH = 9, 72
 
 
 def plot_scores(curve: Curve) -> str:
-    """Scores by step: the current skill as a line, candidates as dots."""
+    """The scores by step: the current skill as a line, candidates as dots. Empty if there are too many steps."""
     gap = max(1, min(8, WIDTH // curve.steps))
     columns = curve.steps * gap + 1
     if columns > WIDTH + 1 or not curve.current:
-        return ""  # more steps than a terminal has columns for
+        return ""
     values = [score for _, score in curve.current] + [dot.score for dot in curve.dots]
     low, high = min(0.0, *values), max(1.0, *values)
     grid = [[" "] * columns for _ in range(ROWS)]

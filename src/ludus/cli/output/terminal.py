@@ -19,7 +19,7 @@ _CONTROL = {
 
 
 def make_printable(text: str) -> str:
-    """The text without anything that a terminal would act on."""
+    """The text with control characters replaced by symbols."""
     return text.replace("\r\n", "\n").translate(_CONTROL)
 
 
@@ -62,7 +62,7 @@ def format_duration(seconds: float) -> str:
 
 
 class LiveLine:
-    """A line that is drawn while its block runs, if it goes to a terminal."""
+    """A line that is drawn while its `with` block runs. On anything but a terminal it is not drawn."""
 
     def __init__(self, file: TextIO | None) -> None:
         self._file = file if file is not None else sys.stderr
@@ -85,7 +85,7 @@ class LiveLine:
 
 
 _WIDE = 110
-"""Columns of a terminal that has room for all of the line."""
+"""Columns that a terminal needs for the whole line."""
 
 
 def make_progress_bar(file: TextIO) -> Any:
@@ -96,7 +96,7 @@ def make_progress_bar(file: TextIO) -> Any:
     from rich.text import Text
 
     class Facts(TextColumn):
-        """Gives way where the line is too long: the count and the time stay whole."""
+        """A column that is shortened if the line is too long, so that the count and the time stay whole."""
 
         def render(self, task: Any) -> Text:
             text = super().render(task)

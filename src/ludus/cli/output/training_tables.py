@@ -1,7 +1,4 @@
-"""Training for people at a terminal: a line while it runs, and its steps, skills and costs afterwards.
-
-As in `ludus.show`, nothing here decides or records anything, and what models wrote is printed as plain text.
-"""
+"""A training run on a terminal: its progress while it runs, then its steps, skills and costs as tables."""
 
 import json
 import time
@@ -26,20 +23,20 @@ from ludus.reflact.gate import METRICS, Gate
 from ludus.reflact.journal import StageProgress
 from ludus.reflact.records import Baseline, EpochEnd, MeasuredSkill, Product, Record, Step, Summary
 from ludus.reflact.report import run_files as files
-from ludus.reflact.report.score_curve import compute_interval, make_curve
+from ludus.reflact.report.score_curve import compute_score_interval, make_curve
 from ludus.reflact.report.training_page import is_applied
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import read_records
 from ludus.store import RunDir
 
-if TYPE_CHECKING:  # rich takes a while to import, and most commands do not draw
+if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
     from rich.console import Console
     from rich.text import Text
 
 
 class TrainingBar(LiveLine):
-    """One line about a training run: the stage, the step, the scores, what is spent, and how long it may take.
+    """A line with the progress of a training run: stage, step, scores, spending and the expected end.
 
     Call it with each `Progress` and with what was spent so far; `record` prints a line for each finished part, also
     where there is no terminal. The end is guessed from the rollouts that are likely to be needed.
@@ -58,9 +55,9 @@ class TrainingBar(LiveLine):
     def __call__(self, stage: StageProgress, spent: str) -> None:
         if self._bar is None:
             return
-        if self._row is None:  # what an earlier run had done must not count as this one's speed
+        if self._row is None:  # rollouts of an earlier run must not count as this one's speed
             self._row = self._bar.add_task("rollouts", total=self._rollouts, completed=self._done, facts="")
-        if stage.total:  # the optimizer's replies come in between
+        if stage.total:  # replies of the optimizer, which have no total, are not counted
             if (stage.epoch, stage.step, stage.stage) != self._stage:
                 self._stage, self._in_stage = (stage.epoch, stage.step, stage.stage), 0
             self._done += max(0, stage.done - self._in_stage)
@@ -73,7 +70,7 @@ class TrainingBar(LiveLine):
             self._bar.update(self._row, completed=min(self._done, self._rollouts), facts=words)
 
     def record(self, record: Record, *, quiet: bool = False) -> None:
-        """A part of the run is finished; a quiet one was so in an earlier run."""
+        """Show that a part of the run is finished. `quiet`: it was finished in an earlier run, and is not printed."""
         self._scores = describe_scores(record.state.current, record.state.best, self._gate)
         self._done = sum(entry.calls for entry in record.state.spent if entry.role == "agent")
         line = describe_record(record, self._gate, self._steps)
@@ -84,7 +81,7 @@ class TrainingBar(LiveLine):
 
 
 def describe_stage(stage: StageProgress, steps: int) -> str:
-    """Where a training run is."""
+    """The stage of a training run, in a few words."""
     count = f"{stage.done}/{stage.total}" if stage.total else f"{stage.done}"
     where = f"step {stage.step}/{steps} " if stage.step else ""
     return f"{where}{stage.stage} {count}"
@@ -92,18 +89,18 @@ def describe_stage(stage: StageProgress, steps: int) -> str:
 
 def describe_scores(current: MeasuredSkill, best: MeasuredSkill, gate: Gate) -> str:
     now, most = compute_score(gate, current), compute_score(gate, best)
-    said = "not measured" if now is None else format_number(now)
-    return f"current {said}, best {format_number(most)}" if most is not None else ""
+    shown = "not measured" if now is None else format_number(now)
+    return f"current {shown}, best {format_number(most)}" if most is not None else ""
 
 
 # ---- a training run -----------------------------------------------------------------------------------------------
 
 _PLAIN: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": False}
-"""How tables look."""
+"""The style of the tables."""
 
 
 def describe_record(record: Record, gate: Gate, steps: int) -> str:
-    """A finished part of a training run in one line."""
+    """A finished part of a training run, in one line."""
     match record:
         case Baseline():
             return (
@@ -113,8 +110,8 @@ def describe_record(record: Record, gate: Gate, steps: int) -> str:
             return f"step {record.number}/{steps} (epoch {record.epoch}): {_describe_step(record, gate)}"
         case EpochEnd():
             done = {"slow update": record.slow.action, "memory": record.memory_action}
-            told = [f"{name} {action}" for name, action in done.items() if action not in ("off", "skip_first_epoch")]
-            return f"end of epoch {record.epoch}" + (": " if told else "") + ", ".join(told)
+            parts = [f"{name} {action}" for name, action in done.items() if action not in ("off", "skip_first_epoch")]
+            return f"end of epoch {record.epoch}" + (": " if parts else "") + ", ".join(parts)
         case _:
             best, final = _format_score(record.state.best, gate), _format_score(record.state.current, gate)
             return f"finished: best {best}, final {final}"
@@ -140,13 +137,13 @@ def _count_applied(step: Step) -> int:
 
 def _format_score(held: MeasuredSkill, gate: Gate) -> str:
     """A skill's score on the selection split, with its interval."""
-    score, band = compute_score(gate, held), compute_interval(held.measure, gate)
-    said = "not measured" if score is None else format_number(score)
-    return said + (f" [{format_number(band.low)}, {format_number(band.high)}]" if band else "")
+    score, band = compute_score(gate, held), compute_score_interval(held.measure, gate)
+    shown = "not measured" if score is None else format_number(score)
+    return shown + (f" [{format_number(band.low)}, {format_number(band.high)}]" if band else "")
 
 
 def show_training_run(run: RunDir, *, as_json: bool) -> None:
-    """A training run, finished or not, as its store has it."""
+    """Print a training run, finished or not, from its store."""
     train = run.config["train"]
     known = {f.name for f in msgspec.structs.fields(TrainSettings)}
     settings = msgspec.convert({name: value for name, value in train.items() if name in known}, TrainSettings)
@@ -160,7 +157,7 @@ def show_training_run(run: RunDir, *, as_json: bool) -> None:
 
 
 def print_training(records: Sequence[Record], gate: Gate, console: "Console | None" = None) -> None:
-    """The steps of a training run, what it came to, and what it took."""
+    """Print the steps, the skills and the costs of a training run."""
     from rich.table import Table
 
     console = console or make_console()
@@ -209,11 +206,11 @@ def _print_skills(records: Sequence[Record], console: "Console", gate: Gate) -> 
 
     last = records[-1]
     tests = {"initial": last.initial, "best": last.best, "final": last.final} if isinstance(last, Summary) else {}
-    held = {"initial": last.state.initial, "best": last.state.best, "final": last.state.current}
+    skills = {"initial": last.state.initial, "best": last.state.best, "final": last.state.current}
     table = Table("skill", "from", f"selection ({METRICS[gate.metric]})", "test (passed)", **_PLAIN)
-    for name, its in held.items():
+    for name, skill in skills.items():
         shown = name if tests or name != "final" else "current"
-        table.add_row(shown, make_text(its.origin), _format_score(its, gate), _format_test(tests.get(name)))
+        table.add_row(shown, make_text(skill.origin), _format_score(skill, gate), _format_test(tests.get(name)))
     console.print(table)
 
 
@@ -230,7 +227,7 @@ def _format_optional(value: float | None) -> str:
 
 
 def print_estimate(estimate: Estimate, prices: "dict[str, tuple[float, float]]") -> None:
-    """What a run will take; `prices` are a role's likely and greatest cost."""
+    """Print what a run will take. `prices` are the likely and the greatest cost of each role."""
     from rich.table import Table
 
     table = Table("role", "stage", "calls", "between", "tokens each", "tokens", **_PLAIN)

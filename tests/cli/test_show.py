@@ -1,0 +1,68 @@
+"""`ludus show`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.build import make_group, make_task
+from tests.cli_kit import (
+    Ludus,
+    script_flags,
+    train_words,
+    write_rules,
+    write_sums,
+)
+
+from ludus.cli.show import find_rollout
+from ludus.errors import ConfigError, StoreError
+
+
+def test_show_prints_a_run_and_its_transcripts(ludus: Ludus, folder: Path):
+    write_sums(folder)
+    ludus("evaluate", "sums.py", "--out", "r", "--env.group_size", "2", *script_flags())
+    text = ludus("show", "r").out
+    assert "mean score" in text and "sum-0" in text
+    assert "2+2" in ludus("show", "r", "sum-2").out
+    assert "task sum-2, rollout 2" in ludus("show", "r", "sum-2#2").out
+    code, _, err = ludus("show", "r", "sum-2#3")
+    assert code == 2 and "has 2 rollouts in this run, not 3" in err
+    code, _, err = ludus("show", "r", "som-2")
+    assert code == 2 and "did you mean 'sum-2'?" in err
+
+
+def test_show_for_machines(ludus: Ludus, folder: Path):
+    write_sums(folder)
+    ludus("evaluate", "sums.py", "--out", "r", *script_flags())
+    found = json.loads(ludus("show", "r", "--json").out)
+    assert found["summary"]["overall"]["mean"] == 1.0
+    assert len(found["rollouts"]) == 4
+    row = json.loads(ludus("show", "r", "sum-3", "--json").out)
+    assert (row["task"]["id"], row["answer"]) == ("sum-3", "6")
+
+
+def test_show_prints_the_steps(ludus: Ludus, folder: Path):
+    write_rules(folder)
+    ludus(*train_words("--out", "run", "--quiet"))
+    shown = ludus("show", "run")
+    assert shown.code == 0
+    assert "accept_new_best" in shown.out and "initial_skill" in shown.out and "optimizer" in shown.out
+    found = json.loads(ludus("show", "run", "--json").out)
+    assert found["records"][0]["record"] == "baseline"
+    assert found["records"][-1]["record"] == "summary"
+    assert "question" in ludus("show", "run", "train-3").out
+
+
+def test_a_rollout_is_found_by_its_task_the_beginning_of_it_and_its_number():
+    groups = [
+        make_group(1.0, 0.0, task=make_task("alpha")),
+        make_group(0.5, task=make_task("alphabet")),
+        make_group(0.0, task=make_task("odd#2")),
+    ]
+    assert find_rollout(groups, "alpha") is groups[0].rollouts[0]
+    assert find_rollout(groups, "alpha#2") is groups[0].rollouts[1]
+    assert find_rollout(groups, "alphab") is groups[1].rollouts[0]
+    assert find_rollout(groups, "odd#2") is groups[2].rollouts[0]
+    with pytest.raises(ConfigError, match="no rollout of a task 'alp' in this run"):
+        find_rollout(groups, "alp")
+    with pytest.raises(StoreError, match="no rollout has ended"):
+        find_rollout([], "alpha")

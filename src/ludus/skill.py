@@ -186,13 +186,12 @@ def _find_front_end(text: str) -> int:
 class Region(Struct, frozen=True):
     """A part of the document between two markers, which edits do not change."""
 
-    name: str
     start: str
     end: str
 
 
-GUIDANCE = Region("slow update", "<!-- SLOW_UPDATE_START -->", "<!-- SLOW_UPDATE_END -->")
-APPENDIX = Region("appendix", "<!-- APPENDIX_START -->", "<!-- APPENDIX_END -->")
+GUIDANCE = Region("<!-- SLOW_UPDATE_START -->", "<!-- SLOW_UPDATE_END -->")
+APPENDIX = Region("<!-- APPENDIX_START -->", "<!-- APPENDIX_END -->")
 REGIONS = (GUIDANCE, APPENDIX)
 APPENDIX_TITLE = "## Execution Notes Appendix"
 

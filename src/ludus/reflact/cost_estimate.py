@@ -120,7 +120,7 @@ def estimate(
     for _ in range(settings.epochs):
         for step in steps:
             add("agent", "rollout", CallCount(*[step.rollouts] * 3))
-            for stage, count in step.asked.items():
+            for stage, count in step.requests.items():
                 add("optimizer", stage, count)
             add("agent", "evaluate", CallCount(0, selection, selection * (2 if unmeasured else 1)))
     for _ in range(1, settings.epochs):
@@ -148,7 +148,7 @@ def list_batch_sizes(train: int, settings: TrainSettings) -> list[list[int]]:
 @dataclass(frozen=True)
 class _StepEstimate:
     rollouts: int
-    asked: dict[str, CallCount]
+    requests: dict[str, CallCount]
 
 
 def _estimate_step(
@@ -157,23 +157,23 @@ def _estimate_step(
     """The rollouts of a step and the requests to the optimizer after them."""
     tries, limited = settings.optimizer_tries, FORMS[settings.update_mode].limited
     once = CallCount(0, 1, tries)
-    asked: dict[str, CallCount] = {}
+    requests: dict[str, CallCount] = {}
     if analysts:
-        dealt = [_count_minibatches(n, round(n * assumed.failing), settings) for n in batches]
-        readings = [_bound_minibatches(n, settings) for n in batches]
-        likely = (sum(failed for failed, _ in dealt), sum(passed for _, passed in dealt))
-        most = sum(most for _, most in readings)
-        asked["analyst"] = CallCount(sum(least for least, _ in readings), sum(likely), most * tries)
-        asked["merge"] = CallCount(0, _count_merges(*likely, settings), _bound_merges(most, settings) * tries)
+        minibatches = [_count_minibatches(n, round(n * assumed.failing), settings) for n in batches]
+        bounds = [_bound_minibatches(n, settings) for n in batches]
+        likely = (sum(failed for failed, _ in minibatches), sum(passed for _, passed in minibatches))
+        most = sum(most for _, most in bounds)
+        requests["analyst"] = CallCount(sum(least for least, _ in bounds), sum(likely), most * tries)
+        requests["merge"] = CallCount(0, _count_merges(*likely, settings), _bound_merges(most, settings) * tries)
         if limited and settings.control != "none":
-            asked["rank"] = once
+            requests["rank"] = once
     if limited and settings.control == "autonomous":
-        asked["budget"] = once
+        requests["budget"] = once
     if settings.update_mode == "rewrite_from_suggestions":
-        asked["rewrite"] = once
+        requests["rewrite"] = once
     if settings.appendix.enabled and settings.appendix.consolidate_above:
-        asked["consolidate"] = CallCount(0, 0, tries)
-    return _StepEstimate(sum(batches), asked)
+        requests["consolidate"] = CallCount(0, 0, tries)
+    return _StepEstimate(sum(batches), requests)
 
 
 def _count_minibatches(rollouts: int, failed: int, settings: TrainSettings) -> tuple[int, int]:

@@ -235,8 +235,8 @@ def plan_epoch(
         batches: list[TrainBatch] = []
         for index in range(step * accumulation, (step + 1) * accumulation):
             part = order[index * batch_size : (index + 1) * batch_size]
-            its = derive_batch_seed(seed, epoch, index)
-            batches.append(TrainBatch(its, part or draw_sample(order, batch_size, its)))
+            own_seed = derive_batch_seed(seed, epoch, index)
+            batches.append(TrainBatch(own_seed, part or draw_sample(order, batch_size, own_seed)))
         steps.append(tuple(batches))
     return steps
 

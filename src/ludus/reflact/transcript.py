@@ -57,7 +57,7 @@ def _render_turn(turn: Turn) -> list[str]:
     for result in turn.results:
         lines.append(f"[calls {result.call.name}] {result.call.arguments}")
         lines.append(f"[result] {result.content.strip()}")
-    lines += [f"[is told] {heard.content.strip()}" for heard in turn.notices]
+    lines += [f"[is told] {notice.content.strip()}" for notice in turn.notices]
     return lines
 
 

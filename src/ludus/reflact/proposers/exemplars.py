@@ -81,10 +81,10 @@ class Exemplars(Proposer):
     def _make_example(self, view: View, source: Source, rollout: Rollout) -> Example | None:
         """Make a worked example of a rollout; None if that is not possible."""
         output = _find_right_answer(view, source, rollout)
-        asked = rollout.task.prompt.strip()
-        if not output or not asked or len(asked) + len(output) > self.settings.chars or _has_tool_calls(rollout):
+        question = rollout.task.prompt.strip()
+        if not output or not question or len(question) + len(output) > self.settings.chars or _has_tool_calls(rollout):
             return None
-        example = Example(asked, output)
+        example = Example(question, output)
         return example if remove_markers(render_example(example)) == render_example(example) else None
 
     async def aggregate(self, view: View, reflections: Sequence[Reflection]) -> tuple[Item, ...]:
@@ -93,20 +93,20 @@ class Exemplars(Proposer):
         rules = [edit for edit in edits if not parse_examples(edit.content)]
         known = parse_examples(view.skill.text)
         examples: list[Edit] = []
-        for of_success in (False, True):
-            drafts = [edit for edit in edits if (edit.source == "success") is of_success and edit not in rules]
+        for from_success in (False, True):
+            drafts = [edit for edit in edits if (edit.source == "success") is from_success and edit not in rules]
             taken = [*known, *(parse_examples(edit.content)[0] for edit in examples)]
             examples += [
                 drafts[n]
                 for n in order_by_difference([parse_examples(d.content)[0] for d in drafts], taken, self.settings.alike)
             ]
         free = max(0, self.settings.most - len(known))
-        lacking = [edit for edit in examples[free:] if edit.source != "success"]
-        exchanges = zip(lacking, list_replaceable(view.skill), strict=False)
+        left_over = [edit for edit in examples[free:] if edit.source != "success"]
+        replacements = zip(left_over, list_replaceable(view.skill), strict=False)
         return (
             *rules,
             *examples[:free],
-            *(replace(edit, op="replace", target=render_example(old)) for edit, old in exchanges),
+            *(replace(edit, op="replace", target=render_example(old)) for edit, old in replacements),
         )
 
     async def select(self, view: View, items: Sequence[Item], budget: int) -> tuple[int, ...]:
@@ -156,14 +156,14 @@ def list_replaceable(skill: Skill) -> list[Example]:
     """The examples of a skill that an edit can target, the one most similar to another first."""
     examples = parse_examples(skill.text)
 
-    def closest(place: int) -> float:
+    def measure_closeness(place: int) -> float:
         others = (other for n, other in enumerate(examples) if n != place)
         return max(
             (compute_similarity(_collect_words(examples[place]), _collect_words(other)) for other in others),
             default=0.0,
         )
 
-    order = sorted(range(len(examples)), key=lambda place: -closest(place))
+    order = sorted(range(len(examples)), key=lambda place: -measure_closeness(place))
     return [examples[place] for place in order if skill.text.count(render_example(examples[place])) == 1]
 
 

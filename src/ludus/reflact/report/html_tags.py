@@ -9,9 +9,9 @@ class Html(str):
 
 def el(tag: str, classes: str, *children: str, **attributes: str | float) -> Html:
     """An element. Children that are not `Html` are escaped. `_` in the name of an attribute stands for `-`."""
-    given = {"class": classes, **attributes} if classes else attributes
-    words = "".join(f' {name.replace("_", "-")}="{escape(_format_value(value))}"' for name, value in given.items())
-    return Html(f"<{tag}{words}>{join_html(children)}</{tag}>")
+    named = {"class": classes, **attributes} if classes else attributes
+    markup = "".join(f' {name.replace("_", "-")}="{escape(_format_value(value))}"' for name, value in named.items())
+    return Html(f"<{tag}{markup}>{join_html(children)}</{tag}>")
 
 
 def join_html(children: "list[str] | tuple[str, ...]") -> Html:

@@ -59,8 +59,8 @@ def encode_summary(record: Summary, records: Sequence[Record]) -> bytes:
     return msgspec.json.format(to_json(plain), indent=2) + b"\n"
 
 
-def _describe_skill(held: MeasuredSkill, gate: Gate) -> dict[str, Any]:
-    return {"skill": held.skill.hash, "origin": held.origin, "score": compute_score(gate, held)}
+def _describe_skill(measured: MeasuredSkill, gate: Gate) -> dict[str, Any]:
+    return {"skill": measured.skill.hash, "origin": measured.origin, "score": compute_score(gate, measured)}
 
 
 class SkillHead(NamedTuple):
@@ -112,11 +112,11 @@ class RunRecorder:
             return
         if place < len(self._lines):  # a line of another run: it and all lines after it are replaced
             self._lines = self._lines[:place]
-            self._run.write(STEPS, (kept + b"\n" for kept in self._lines))
+            self._run.write(STEPS, (line + b"\n" for line in self._lines))
         self._lines.append(new)
         self._run.append(STEPS, new)
 
-    def _write_skill(self, name: str, held: MeasuredSkill) -> None:
-        if self._skills.get(name) != held.skill.text:
-            self._skills[name] = held.skill.text
-            self._run.write(name, render_file(held.skill, *self._head).encode())
+    def _write_skill(self, name: str, measured: MeasuredSkill) -> None:
+        if self._skills.get(name) != measured.skill.text:
+            self._skills[name] = measured.skill.text
+            self._run.write(name, render_file(measured.skill, *self._head).encode())

@@ -43,9 +43,9 @@ class Curve(Struct, frozen=True):
 
 def make_curve(records: Sequence[Record], gate: Gate) -> Curve:
     """The numbers of the drawing, from the records."""
-    told = [r for r in records if isinstance(r, Baseline | Step)]
-    current = [(r.state.step, score) for r in told if (score := compute_score(gate, r.state.current)) is not None]
-    best = [(r.state.step, score) for r in told if (score := compute_score(gate, r.state.best)) is not None]
+    measured = [r for r in records if isinstance(r, Baseline | Step)]
+    current = [(r.state.step, score) for r in measured if (score := compute_score(gate, r.state.current)) is not None]
+    best = [(r.state.step, score) for r in measured if (score := compute_score(gate, r.state.best)) is not None]
     steps = [r for r in records if isinstance(r, Step)]
     return Curve(
         tuple(current),

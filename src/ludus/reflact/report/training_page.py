@@ -78,16 +78,17 @@ def _render_tiles(settings: TrainSettings, records: Sequence[Record]) -> Iterabl
     if not records:
         return
     state, last = records[-1].state, records[-1]
-    held = {"initial": state.initial, "best": state.best}
-    held |= {"final" if isinstance(last, Summary) else "current": state.current} if state.current != state.best else {}
-    for name, its in held.items():
-        note = format_interval(compute_score_interval(its.measure, settings.gate))
+    skills = {"initial": state.initial, "best": state.best}
+    if state.current != state.best:
+        skills["final" if isinstance(last, Summary) else "current"] = state.current
+    for name, skill in skills.items():
+        note = format_interval(compute_score_interval(skill.measure, settings.gate))
         yield _render_tile(
-            f"{name}, selection", format_number(compute_score(settings.gate, its)), note and f"95 %: {note}"
+            f"{name}, selection", format_number(compute_score(settings.gate, skill)), note and f"95 %: {note}"
         )
     if isinstance(last, Summary):
         for name, product in (("initial", last.initial), ("best", last.best), ("final", last.final)):
-            if product.test is not None and name in held:
+            if product.test is not None and name in skills:
                 overall = product.test.overall
                 note = format_interval(overall.interval)
                 yield _render_tile(f"{name}, test", format_number(overall.hard), note and f"95 %: {note}")
@@ -224,9 +225,9 @@ def _describe_budget(budget: BudgetDecision) -> str:
 
 def _render_epoch_end(end: EpochEnd, before: Skill) -> Html:
     slow = end.slow
-    told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in slow.categories.items())
+    categories = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in slow.categories.items())
     inside = (
-        [_render_section("Comparison with the previous epoch", el("div", "text", told))]
+        [_render_section("Comparison with the previous epoch", el("div", "text", categories))]
         if any(slow.categories.values())
         else []
     )

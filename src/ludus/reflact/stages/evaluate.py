@@ -32,15 +32,15 @@ async def evaluate(run: Run, state: RunState, candidate: Skill | None, origin: s
     """Measure a candidate and let the gate decide."""
     if candidate is None:
         return Judgement(state)
-    beside = [state.current.skill] if state.current.measure is None and gate.enabled else []
-    measure, *late = await measure_on_selection(run, [candidate, *beside], "evaluate")
-    for its in late:
-        state = set_measure(state, its, gate)
-    held = MeasuredSkill(candidate, origin, step, measure)
+    unmeasured = [state.current.skill] if state.current.measure is None and gate.enabled else []
+    measure, *current_measure = await measure_on_selection(run, [candidate, *unmeasured], "evaluate")
+    for found in current_measure:
+        state = set_measure(state, found, gate)
+    measured = MeasuredSkill(candidate, origin, step, measure)
     rule = run.rule if gate.enabled else judge
-    verdict = rule(gate, _make_contender(held), _make_contender(state.current), _make_contender(state.best))
+    verdict = rule(gate, _make_contender(measured), _make_contender(state.current), _make_contender(state.best))
     if verdict.decision.accepted:
-        state = replace(state, current=held, best=held if verdict.new_best else state.best)
+        state = replace(state, current=measured, best=measured if verdict.new_best else state.best)
     return Judgement(state, verdict, measure)
 
 
@@ -53,6 +53,7 @@ async def measure_current(run: Run, state: RunState) -> RunState:
 
 
 def set_measure(state: RunState, measure: Measure, gate: Gate) -> RunState:
+    """Add the measure of the current skill, and make this skill the best one if it is."""
     current = replace(state.current, measure=measure)
     better = beats(gate, _make_contender(current), _make_contender(state.best))
     return replace(state, current=current, best=current if better else state.best)
@@ -66,14 +67,14 @@ async def measure_on_selection(run: Run, skills: Sequence[Skill], stage: str) ->
     )
 
 
-def compute_score(gate: Gate, held: MeasuredSkill) -> float | None:
+def compute_score(gate: Gate, measured: MeasuredSkill) -> float | None:
     """The score of a skill by the gate's metric; None if it was not measured."""
-    return None if held.measure is None else score(gate, held.skill, held.measure)
+    return None if measured.measure is None else score(gate, measured.skill, measured.measure)
 
 
-def _make_contender(held: MeasuredSkill) -> Contender:
+def _make_contender(measured: MeasuredSkill) -> Contender:
     """A skill as the gate compares it. One that was not measured shares no items with any other."""
-    return held.skill, held.measure or Measure(held.skill.hash)
+    return measured.skill, measured.measure or Measure(measured.skill.hash)
 
 
 # ---- the sealed split -----------------------------------------------------------------------------------------------
@@ -102,13 +103,22 @@ def summarize_test(skill: Skill, tasks: Sequence[Task], rollouts: Sequence[Rollo
     return SplitScores(make_bucket(measure, tasks), by_kind if len(kinds) > 1 else {}, measure.failed)
 
 
-def make_product(gate: Gate, held: MeasuredSkill, tested: SplitScores | None) -> Product:
+def make_product(gate: Gate, measured: MeasuredSkill, tested: SplitScores | None) -> Product:
     """One of the skills at the end of the run, with all its scores."""
-    measure = held.measure or Measure(held.skill.hash)
-    return Product(held.skill, held.origin, held.step, compute_score(gate, held), measure.hard, measure.soft, tested)
+    measure = measured.measure or Measure(measured.skill.hash)
+    return Product(
+        measured.skill,
+        measured.origin,
+        measured.step,
+        compute_score(gate, measured),
+        measure.hard,
+        measure.soft,
+        tested,
+    )
 
 
 def make_bucket(measure: Measure, tasks: Sequence[Task]) -> ScoreBucket:
+    """The scores of some of the tasks."""
     marks = [measure.marks[task.id] for task in tasks if task.id in measure.marks]
     hard = [mark.hard for mark in marks]
     return ScoreBucket(len(tasks), len(marks), mean(hard), mean([mark.soft for mark in marks]), compute_interval(hard))

@@ -52,7 +52,7 @@ async def reflect(view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> t
     reading: dict[Source, list[asyncio.Task[Reflection]]] = {"failure": [], "success": []}
     async with open_task_group() as group:
 
-        def read(source: Source) -> None:
+        def start_reading(source: Source) -> None:
             minibatch = tuple(waiting[source])
             waiting[source].clear()
             place = f"{view.epoch}/{view.step}/{batch}/{source}/{len(reading[source])}"
@@ -66,10 +66,10 @@ async def reflect(view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> t
                 continue
             waiting[source].append(rollout)
             if len(waiting[source]) == size:
-                read(source)
+                start_reading(source)
         for source in waiting:
             if waiting[source]:
-                read(source)
+                start_reading(source)
     return tuple(task.result() for source in ("failure", "success") for task in reading[source])
 
 

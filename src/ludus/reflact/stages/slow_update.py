@@ -102,11 +102,11 @@ def describe_pairs(view: View, pairs: Sequence[Pair]) -> str:
     """The pairs as text: counts, then each category, with both transcripts unless both succeeded."""
     parts = [_describe_pair(view, pair) for pair in pairs]
     texts = iter(fit_texts([text for part in parts for text in part], view.settings.trajectory_tokens))
-    described = ["\n\n".join(next(texts) for _ in part) for part in parts]
+    blocks = ["\n\n".join(next(texts) for _ in part) for part in parts]
     counts = "\n".join(f"- {title}: {count_categories(pairs)[category]}" for category, title in _TITLES.items())
     sections = [f"{len(pairs)} tasks.\n{counts}"]
     for category, title in _TITLES.items():
-        members = [text for pair, text in zip(pairs, described, strict=True) if pair.category == category]
+        members = [text for pair, text in zip(pairs, blocks, strict=True) if pair.category == category]
         sections.append(f"## {title}\n\n" + ("\n\n".join(members) or "(none)"))
     return "\n\n".join(sections)
 
@@ -117,8 +117,10 @@ def _describe_pair(view: View, pair: Pair) -> list[str]:
     if pair.category == "stable_success":
         return [f"### {task.id}\nTask: {task.prompt.strip()}"]
     sides = (("With the skill of the last epoch", pair.previous), ("With the skill of today", pair.current))
-    told = [f"{title}: {describe_verdict(rollout)}\n" + "\n".join(render_turns(rollout)) for title, rollout in sides]
-    return [render_heading(pair.current, reference=view.settings.show_reference), *told]
+    transcripts = [
+        f"{title}: {describe_verdict(rollout)}\n" + "\n".join(render_turns(rollout)) for title, rollout in sides
+    ]
+    return [render_heading(pair.current, reference=view.settings.show_reference), *transcripts]
 
 
 async def write_guidance(view: View, previous: Skill, pairs: Sequence[Pair]) -> SlowReply | UnusableReply:
@@ -144,14 +146,14 @@ async def apply_guidance(run: Run, state: RunState, reply: SlowReply) -> tuple[R
     """Put guidance into the current skill: if it passes the gate, or always and then unmeasured (`slow.gated`)."""
     candidate = set_guidance(state.current.skill, reply.guidance)
     origin = f"slow_update_epoch_{state.epoch:02d}"
-    said = SlowReport(
+    report = SlowReport(
         action="force_accept", reasoning=reply.reasoning, guidance=reply.guidance.strip(), candidate=candidate
     )
     if not run.settings.slow.gated:
         if candidate != state.current.skill:
             state = replace(state, current=MeasuredSkill(candidate, origin, state.step))
-        return state, said
+        return state, report
     gate = replace(run.settings.gate, enabled=True)
-    judged = await evaluate(run, state, candidate, origin, state.step, gate)
-    action = judged.verdict.decision.value if judged.verdict else said.action
-    return judged.state, replace(said, action=action, measure=judged.measure, verdict=judged.verdict)
+    judgement = await evaluate(run, state, candidate, origin, state.step, gate)
+    action = judgement.verdict.decision.value if judgement.verdict else report.action
+    return judgement.state, replace(report, action=action, measure=judgement.measure, verdict=judgement.verdict)

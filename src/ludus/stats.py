@@ -1,14 +1,14 @@
-"""What a run says: groups in, a `Summary` out. Pure.
+"""The statistics of a run: `summarize` makes a `RunSummary` of groups. Pure functions.
 
-A rollout without a score says nothing about the agent: it is counted as failed and left out of every mean, and a
-run with no scored rollout has no mean (None), not 0. Its tokens, money and time were spent, and are counted.
+A rollout without a score says nothing about the agent. It is counted as failed and is in no mean. A run without any
+scored rollout has no mean (None), not 0. The tokens, the money and the time of a failed rollout are counted.
 
-The mean is the mean over tasks of each task's own mean, so a task that lost rollouts to failures weighs as much as the
-others. Rollouts of one task resemble each other, so the 95 % confidence interval treats the task, not the rollout, as
-the unit that was drawn: mean ± t · sd(task means) / √tasks, with tasks − 1 degrees of freedom, cut to the range that
-scores have (0 to 1, or wider if one was). It takes two tasks to have one. Where every task has the lowest or the
-highest score it is Wilson's; where all have the same score in between it is a point, which says how these tasks went,
-not that unseen ones will go alike.
+The mean is the mean over tasks of each task's own mean, so a task that lost rollouts to failures has the same weight as
+the others. Rollouts of one task resemble each other, so the unit of the 95 % confidence interval is the task, not the
+rollout: mean ± t · sd(task means) / √tasks, with tasks − 1 degrees of freedom, cut to the range of scores (0 to 1, or
+wider if a score was outside of it). It needs at least two tasks. Where every task has the lowest or the highest score,
+it is Wilson's interval. Where all tasks have the same score in between, it is a point: it describes these tasks and
+does not say that other tasks would have the same score.
 
 pass@k is the unbiased estimate of "at least one of k rollouts passes", averaged over the tasks with at least k scored
 rollouts.
@@ -34,11 +34,11 @@ class PassAt(Struct, frozen=True):
     k: int
     value: float
     tasks: int
-    """How many tasks had the k scored rollouts that it takes."""
+    """The number of tasks with at least k scored rollouts."""
 
 
 class ScoreStats(Struct, frozen=True):
-    """How a set of tasks was scored."""
+    """The scores of a set of tasks."""
 
     tasks: int
     rollouts: int
@@ -55,7 +55,7 @@ class ToolUse(Struct, frozen=True):
 
 
 class Spread(Struct, frozen=True):
-    """How a quantity is distributed over rollouts."""
+    """The distribution of a quantity over rollouts."""
 
     total: float
     mean: float
@@ -65,29 +65,29 @@ class Spread(Struct, frozen=True):
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
-    """The numbers of a run. Written as `summary.json`; `schema` changes when a field changes its meaning."""
+    """The numbers of a run, written as `summary.json`. `schema` is raised when a field changes its meaning."""
 
     schema: int = 1
     overall: ScoreStats
     kinds: Mapping[str, ScoreStats]
-    """The same per task type; empty when there is one type only."""
+    """The same for each kind of task; empty when there is only one kind."""
     partial: int
-    """Groups with fewer scored rollouts than were asked for."""
+    """The number of groups with fewer scored rollouts than were requested."""
     failed: Mapping[str, int]
-    """Rollouts without a score, by the boundary that broke."""
+    """The number of rollouts without a score, by the boundary that failed."""
     reasons: tuple[str, ...]
-    """What the most frequent failures said, at most three of them."""
+    """The most frequent messages of failures, at most three."""
     stops: Mapping[str, int]
     tools: tuple[ToolUse, ...]
     tool_errors: int
     usage: Usage
-    """Of the recorded attempts: neither attempts that were retried nor judges are in it; the ledger has those."""
+    """Of the recorded attempts. Attempts that were retried and judges are not in it; the ledger has those."""
     seconds: Spread | None
     turns: Spread | None
 
 
 def summarize(groups: Iterable[Group]) -> RunSummary:
-    """The numbers of a run; groups and their rollouts may come in any order."""
+    """Compute the numbers of a run. Groups and their rollouts may be in any order."""
     tallies = [_tally_group(group) for group in groups]
     by_kind: dict[str, list[_Tally]] = {}
     for tally in tallies:
@@ -109,15 +109,15 @@ def summarize(groups: Iterable[Group]) -> RunSummary:
 
 
 def estimate_pass_at(k: int, scored: int, passed: int) -> float:
-    """Of `scored` rollouts `passed` passed: how likely is a pass among k of them, drawn without putting back?"""
+    """The probability of at least one pass among k rollouts that are drawn, without replacement, from `scored` ones."""
     return 1.0 - math.comb(scored - passed, k) / math.comb(scored, k)
 
 
 def compute_interval(task_means: Sequence[float], lowest: float = 0.0, highest: float = 1.0) -> Interval | None:
     """The 95 % confidence interval of the mean of task means, within the range of scores.
 
-    Where every task has the lowest or the highest score there is no spread to judge by; Wilson's interval of a share
-    then says what so many tasks can rule out.
+    Where every task has the lowest or the highest score, there is no spread to estimate. The interval is then Wilson's
+    interval of a share.
     """
     tasks = len(task_means)
     if tasks < 2:
@@ -135,7 +135,7 @@ _T_975 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.262
 
 
 def compute_t_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t: a table below ten degrees of freedom, a series in 1/freedom from there."""
+    """The 97.5 % quantile of Student's t: a table below ten degrees of freedom, else a series in 1/freedom."""
     if freedom <= len(_T_975):
         return _T_975[freedom - 1]
     z = statistics.NormalDist().inv_cdf(0.975)
@@ -159,7 +159,7 @@ def compute_spread(values: Sequence[float]) -> Spread | None:
 
 @dataclass(frozen=True)
 class _Tally:
-    """What a summary needs of a group, so that the transcripts need not stay in memory."""
+    """What a summary needs of a group. With it, transcripts do not have to stay in memory."""
 
     kind: str
     size: int
@@ -211,7 +211,7 @@ def _compute_stats(tallies: Sequence[_Tally]) -> ScoreStats:
 
 
 def _average_pass_at(k: int, tallies: Sequence[_Tally]) -> PassAt:
-    """Asked only for a k that some task has the rollouts for."""
+    """pass@k over the tasks with at least k scored rollouts. At least one task must have them."""
     values = [estimate_pass_at(k, len(t.values), t.passed) for t in tallies if len(t.values) >= k]
     return PassAt(k, math.fsum(values) / len(values), len(values))
 
@@ -222,7 +222,7 @@ def _list_powers(most: int) -> list[int]:
 
 
 def _add_usages(usages: Sequence[Usage]) -> Usage:
-    """Like `sum`, but the same to the last bit in any order."""
+    """The sum of usages. It is exactly the same in any order."""
     return Usage(
         sum(u.prompt_tokens for u in usages),
         sum(u.completion_tokens for u in usages),
@@ -232,7 +232,7 @@ def _add_usages(usages: Sequence[Usage]) -> Usage:
 
 
 def _add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:
-    """The counts added up, by name."""
+    """The sum of the counts, by name."""
     merged = Counter[str]()
     for counter in counters:
         merged.update(counter)
@@ -240,5 +240,6 @@ def _add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:
 
 
 def _pick_commonest(counts: dict[str, int], most: int) -> tuple[str, ...]:
-    """Names by falling count; those of equal count by name, so that the order is the same in every run."""
+    """The names with the highest counts. Names of equal count are in alphabetical order, so the result is always the
+    same."""
     return tuple(sorted(counts, key=lambda name: (-counts[name], name))[:most])

@@ -1,12 +1,11 @@
-"""One HTML page of a run's trajectories, for looking at them.
+"""An HTML page that shows the trajectories of a run.
 
-The page is a single file that opens from disk, asks the network for nothing and needs no framework: `page.html` with
-the rows of `groups.jsonl` put into it as JSON. Cards are made when they are opened, so some thousand rollouts stay
-quick; what would make the page too large to open is left out, and the page says how much.
+The page is a single file that opens from disk, needs no network and no framework. It is `trajectory_page.html` with the
+rows of `groups.jsonl` inserted as JSON. The script makes a card when it is opened, so the page stays fast with some
+thousand rollouts. Rows that would make the page too large to open are left out, and the page says how many.
 
-Everything in a row was written by a model or a tool and may be hostile. It reaches the browser as JSON in which no `<`
-is left, the script puts it on the page as text only, and a content security policy lets no other script run and no
-request go out.
+The texts in a row were written by models and tools and may be hostile. They reach the browser as JSON without any `<`.
+The script puts them on the page only as text, and a content security policy blocks all other scripts and all requests.
 """
 
 import base64
@@ -21,13 +20,13 @@ from ludus.types import to_json
 
 TEMPLATE = Path(__file__).with_name("trajectory_page.html")
 LARGEST = 64_000_000
-"""Bytes of rows in one page."""
+"""The maximum size of the rows in one page, in bytes."""
 
 
 def render_page(
     title: str, facts: Mapping[str, str], summary: RunSummary, rows: Iterable[bytes], largest: int = LARGEST
 ) -> Iterator[bytes]:
-    """The page, piece by piece. Rows are JSON of `GroupRow`s; `facts` are shown beneath the title."""
+    """Render the page, piece by piece. `rows` are `GroupRow`s as JSON; `facts` are shown below the title."""
     template = TEMPLATE.read_text(encoding="utf-8")
     about = to_json({"facts": dict(facts), "summary": summary})
     values = {"POLICY": _build_policy(template), "TITLE": html.escape(title), "ABOUT": escape_markup(about).decode()}
@@ -45,16 +44,14 @@ def render_page(
 
 
 def escape_markup(json: bytes) -> bytes:
-    """The same JSON, without a character that could end or begin an element. `<` occurs in strings only."""
+    """Escape every `<`, which begins and ends HTML elements. In JSON it occurs only in strings."""
     return json.replace(b"<", b"\\u003c")
 
 
 def _build_policy(template: str) -> str:
-    """Only the page's own script and style may act."""
-    return (
-        f"default-src 'none'; script-src {_hash_element(template, 'script')}; style-src {_hash_element(template, 'style')}; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    """A content security policy that allows only the page's own script and style."""
+    script, style = _hash_element(template, "script"), _hash_element(template, "style")
+    return f"default-src 'none'; script-src {script}; style-src {style}; base-uri 'none'; form-action 'none'"
 
 
 def _hash_element(template: str, element: str) -> str:

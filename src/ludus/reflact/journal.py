@@ -1,8 +1,6 @@
-"""What a run keeps and counts while it works: the store it finds things in, and the journal of the part under way.
+"""The journal of a training run: costs, events and progress of the part that is running.
 
-A `Store` is content-addressed and only grows; `ludus.store.RunDir` is one, on disk. `InMemory` is one for runs that
-need no resuming. The `Journal` collects what was spent and what went wrong since the last record was made; nothing
-that is decided depends on it.
+The `Journal` collects costs and unusable replies since the last record was made. No decision depends on it.
 """
 
 import asyncio
@@ -19,21 +17,21 @@ from ludus.types import Usage
 
 
 class StageProgress(Struct, frozen=True):
-    """How far a stage is, for whoever watches."""
+    """The progress of a stage."""
 
     epoch: int
     step: int
     stage: str
     done: int
     total: int
-    """0 where it is not known: replies of the optimizer."""
+    """0 if it is not known, as for replies of the optimizer."""
 
 
 Watch = Callable[[StageProgress], None]
 
 
 class Journal:
-    """Collects what happened since the last record was made."""
+    """Collects costs and events since the last record was made, and reports progress."""
 
     def __init__(self, watch: Watch | None = None) -> None:
         self._watch = watch
@@ -42,7 +40,7 @@ class Journal:
         self._outcomes: set[str] = set()
         self._new: list[str] = []
         self.epoch = self.step = 0
-        """Where the run is, for those who watch."""
+        """The current epoch and step, for progress reports."""
 
     def book(self, role: str, stage: str, usage: Usage) -> None:
         usages = self._usages.setdefault((role, stage), [])
@@ -51,7 +49,7 @@ class Journal:
             self.report_progress(stage, len(usages), 0)
 
     def book_outcome(self, key: str, stage: str, usage: Usage) -> None:
-        """Count a rollout, once in the run however often it is used."""
+        """Count the cost of a rollout, once in the run however often the rollout is used."""
         if key not in self._outcomes:
             self._outcomes.add(key)
             self._new.append(key)
@@ -65,14 +63,14 @@ class Journal:
             self._watch(StageProgress(self.epoch, self.step, stage, done, total))
 
     def sum_costs(self) -> tuple[StageCost, ...]:
-        """What was spent since the last `close`, the same to the last bit whatever ended first."""
+        """The costs since the last `close`. They are exactly the same in whatever order the calls ended."""
         return tuple(_sum_usages(role, stage, self._usages[role, stage]) for role, stage in sorted(self._usages))
 
     def list_events(self) -> tuple[UnusableReply, ...]:
         return tuple(sorted(self._events, key=lambda event: (event.stage, event.place)))
 
     def close(self) -> tuple[str, ...]:
-        """Begin anew; returns the outcomes that were counted, for `counted`."""
+        """Start a new part. Returns the outcomes whose cost was counted, for `mark_counted`."""
         counted = tuple(sorted(self._new))
         self._usages.clear()
         self._events.clear()
@@ -80,12 +78,12 @@ class Journal:
         return counted
 
     def mark_counted(self, outcomes: Iterable[str]) -> None:
-        """These were counted in a record that was made earlier."""
+        """Mark outcomes whose cost is in an earlier record, so that they are not counted again."""
         self._outcomes.update(outcomes)
 
 
 class Clock:
-    """How long the stages of a part take; tells the journal where the run is."""
+    """Measures the seconds of each stage, and sets the journal's epoch and step."""
 
     def __init__(self, journal: Journal, epoch: int, step: int) -> None:
         journal.epoch, journal.step = epoch, step
@@ -93,7 +91,7 @@ class Clock:
         self.seconds: dict[str, float] = {}
 
     def lap(self, stage: str) -> None:
-        """The stage is over."""
+        """End the stage."""
         now = time.monotonic()
         self.seconds[stage] = now - self._last
         self._last = now
@@ -111,7 +109,7 @@ def _sum_usages(role: str, stage: str, usages: list[Usage]) -> StageCost:
 
 @asynccontextmanager
 async def open_task_group() -> AsyncGenerator[asyncio.TaskGroup, None]:
-    """A task group that raises one error."""
+    """Open a task group that raises its first error and not an exception group."""
     with raise_first():
         async with asyncio.TaskGroup() as group:
             yield group

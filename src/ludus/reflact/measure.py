@@ -1,10 +1,10 @@
-"""Running skills on tasks: the one way from a skill to rollouts, and from rollouts to a measure.
+"""Measure skills: run them on tasks, and turn the rollouts into measures.
 
-Every rollout goes through the rollout engine and the store, under the content address of what decides it: environment,
-task, replicate, seed, and the policy with the skill in it. What was run once, for whatever reason, is found; a score
-can only be found for the very text it was measured at. A rollout that the world broke is retried, then left out of the
-measure and counted; it is never a zero. When most of them break it is an outage, and `Outage` stops the run: everything
-finished is kept, and resuming tries again.
+`Runner` runs every rollout through `ludus.runner.run_stored`. The content address covers the environment, the task, the
+replicate, the seed and the policy with the skill. So a rollout that was run once is always found again, and a score is
+found only for exactly the text that it was measured at. A rollout that failed is run again, then left out of the
+measure and counted; it is never a zero. If most of them fail, `Outage` stops the run: all finished work is kept, and
+resuming runs the failed ones again.
 """
 
 import dataclasses
@@ -29,15 +29,15 @@ OnRollout = Callable[[int, Rollout], None]
 """Called with the index of a trial and its rollout."""
 
 MIN_FAILURES = 3
-"""Fewer failures than this are never an outage."""
+"""The minimum number of failures for an outage."""
 
 
 class Outage(LudusError):
-    """The world broke most of a measurement: mend it, then resume."""
+    """Most rollouts of a measurement failed. Fix the cause, then resume."""
 
 
 class Stopped(LudusError):
-    """The run was asked to stop, and has finished what was under way."""
+    """The run was asked to stop, and has finished the rollouts that were running."""
 
 
 class Trial(NamedTuple):
@@ -51,7 +51,7 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs skills on tasks: one environment, one policy and one store."""
+    """Runs skills on tasks, with one environment, one policy and one store."""
 
     env: Env
     policy: Policy
@@ -106,7 +106,7 @@ class Runner:
 
 
 def make_measure(skill: Skill, rollouts: Sequence[Rollout]) -> Measure:
-    """What rollouts say of a skill: one mark per task that has a judged rollout."""
+    """Make the measure of a skill from its rollouts: one mark for each task with a scored rollout."""
     by_task: dict[str, list[Mark]] = {}
     for rollout in rollouts:
         if rollout.score is not None:
@@ -119,7 +119,7 @@ def make_measure(skill: Skill, rollouts: Sequence[Rollout]) -> Measure:
 
 
 def is_success(rollout: Rollout, success_at: float | None) -> bool:
-    """Whether analysts and comparisons take a judged rollout for a success."""
+    """Whether analysts and comparisons count a rollout as a success."""
     score = rollout.score
     return score is not None and (score.passed if success_at is None else score.soft >= success_at)
 
@@ -135,6 +135,6 @@ def _check_outage(rollouts: Sequence[Rollout], stage: str, max_failed: float) ->
     (why, times), *_ = Counter(f"{failure.boundary}: {failure.message}" for failure in failures).most_common(1)
     often = f"Most often ({times} times)" if times > 1 else "For example"
     raise Outage(
-        f"{stage}: {len(failures)} of {len(rollouts)} rollouts could not be run, so they say nothing about the skill. "
-        f"{often}: {why}. Mend this and resume; what was finished is kept"
+        f"{stage}: {len(failures)} of {len(rollouts)} rollouts failed, so they say nothing about the skill. "
+        f"{often}: {why}. Fix this and resume; all finished work is kept"
     )

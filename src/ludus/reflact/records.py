@@ -1,9 +1,9 @@
-"""The nouns of a training run: its state, and what is recorded of each part of it.
+"""The data types of a training run: its state, and the record of each part.
 
-`RunState` is everything that one part of a run hands to the next, as one frozen value. A skill is `Held` with the
-measure that was taken of its own text, or with none: a score cannot be inherited by a text that was not measured,
-because there is no place to put it. A run yields records: a `Baseline`, a `Step` per step, an `EpochEnd` per epoch and
-at the end a `Summary`; each carries the state that it led to.
+`RunState` is everything that one part of a run passes to the next, as one frozen value. A `MeasuredSkill` is a skill
+with the measure of exactly its own text, or with none. So a text that was not measured cannot inherit a score. A run
+yields records: a `Baseline`, a `Step` for each step, an `EpochEnd` for each epoch, and at the end a `Summary`. Each
+contains the state after it.
 """
 
 import math
@@ -19,22 +19,22 @@ from ludus.types import Rollout, Usage
 
 
 class MeasuredSkill(Struct, frozen=True, omit_defaults=True):
-    """A skill, where it comes from, and what was measured of it."""
+    """A skill, its origin, and its measure."""
 
     skill: Skill
     origin: str
     """`initial_skill`, `step_0003`, `slow_update_epoch_02`, …"""
     step: int = 0
     measure: Measure | None = None
-    """On the selection split; None if this very text was not measured yet."""
+    """On the selection split; None if exactly this text was not measured yet."""
 
     def __post_init__(self) -> None:
         if self.measure is not None and self.measure.skill != self.skill.hash:
-            raise ValueError(f"Held: {self.origin} has the measure of another text")
+            raise ValueError(f"MeasuredSkill: {self.origin} has the measure of another text")
 
 
 class StageCost(Struct, frozen=True):
-    """What one role took in one stage. Work that was found in the store counts where it was first needed."""
+    """The cost of one role in one stage. Work that was found in the store is counted where it was first needed."""
 
     role: str
     """`agent` or `optimizer`."""
@@ -45,7 +45,7 @@ class StageCost(Struct, frozen=True):
 
 
 def add_costs(*parts: Iterable[StageCost]) -> tuple[StageCost, ...]:
-    """Added up by role and stage, in order of their names."""
+    """The sum of costs by role and stage, in order of their names."""
     sums: dict[tuple[str, str], StageCost] = {}
     for entry in (entry for part in parts for entry in part):
         key = (entry.role, entry.stage)
@@ -55,15 +55,15 @@ def add_costs(*parts: Iterable[StageCost]) -> tuple[StageCost, ...]:
 
 
 class UnusableReply(Struct, frozen=True):
-    """The optimizer was asked, again and again, and never gave a reply that could be used."""
+    """A request to which the optimizer never sent a usable reply, although it was asked several times."""
 
     stage: str
     place: str
     problem: str
-    """What was wrong with the last reply."""
+    """What is wrong with the last reply."""
     tries: int
     consequence: str = ""
-    """What was done without it."""
+    """What the run did without the reply."""
 
 
 class Pattern(Struct, frozen=True):
@@ -75,7 +75,7 @@ class Pattern(Struct, frozen=True):
 
 
 class Reflection(Struct, frozen=True, omit_defaults=True):
-    """What one analyst made of one minibatch."""
+    """The result of one analyst for one minibatch."""
 
     source: Source
     tasks: tuple[str, ...]
@@ -86,18 +86,18 @@ class Reflection(Struct, frozen=True, omit_defaults=True):
     """Reminders for the appendix."""
     reasoning: str = ""
     cut: int = 0
-    """Items over what one analyst may propose, which were dropped."""
+    """The number of items that were dropped because an analyst may propose only so many."""
 
 
 class BudgetDecision(Struct, frozen=True, omit_defaults=True):
-    """How many items the step may apply, and who said so."""
+    """How many items the step may apply, and how that was decided."""
 
     control: str
     value: int | None
     """None: no limit."""
     available: int
     asked: int | None = None
-    """What the optimizer said, before it was cut to what is available."""
+    """The optimizer's number, before it was limited to what is available."""
     reasoning: str = ""
     confidence: str = ""
     risks: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class Fate(Struct, frozen=True):
 
 
 class Digest(Struct, frozen=True, omit_defaults=True):
-    """What a step leaves behind for the next ones of its epoch."""
+    """A summary of a step for the next steps of its epoch."""
 
     step: int
     decision: str
@@ -138,24 +138,24 @@ class HistoryLine(Struct, frozen=True):
 
 
 class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a run is."""
+    """The state of a run between two parts."""
 
     epoch: int = 0
     step: int = 0
     """The last step that was finished."""
     selections: int = 0
-    """How often items were selected under a scheduled budget: what the schedule goes by."""
+    """How often items were selected under a scheduled budget. It is the schedule's position."""
     initial: MeasuredSkill
     current: MeasuredSkill
-    """What the next rollouts use."""
+    """The skill that the next rollouts use."""
     best: MeasuredSkill
-    """The highest score on the selection split so far."""
+    """The skill with the highest score on the selection split so far."""
     previous: Skill | None = None
-    """The current skill as the last epoch ended."""
+    """The current skill at the end of the last epoch."""
     memory: str = ""
-    """What the optimizer wrote down for itself."""
+    """The optimizer's notes to itself."""
     buffer: tuple[Digest, ...] = ()
-    """What was tried in this epoch."""
+    """The steps of this epoch so far."""
     history: tuple[HistoryLine, ...] = ()
     spent: tuple[StageCost, ...] = ()
 
@@ -173,7 +173,7 @@ class Baseline(Struct, frozen=True, kw_only=True, tag="baseline", tag_field="rec
 
 
 class BatchReport(Struct, frozen=True):
-    """How the rollouts of one batch went. Means are over those that were scored."""
+    """The results of the rollouts of one batch. Means are over the scored ones."""
 
     seed: int
     tasks: int
@@ -189,7 +189,8 @@ class BatchReport(Struct, frozen=True):
 
 
 def pool_scores(batches: Sequence[BatchReport]) -> tuple[int, float | None, float | None]:
-    """How many rollouts of several batches were scored, and their mean hard and soft: every rollout weighs the same."""
+    """The number of scored rollouts in several batches, and their mean hard and soft score. All rollouts have the same
+    weight."""
     parts = [(b.tasks - b.failed, b.hard, b.soft) for b in batches if b.hard is not None and b.soft is not None]
     scored = sum(count for count, _, _ in parts)
     if not scored:
@@ -199,7 +200,7 @@ def pool_scores(batches: Sequence[BatchReport]) -> tuple[int, float | None, floa
 
 
 class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step", tag_field="record"):
-    """Everything one step learned."""
+    """Everything that happened in one step."""
 
     number: int
     epoch: int
@@ -208,9 +209,9 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step", ta
     batches: tuple[BatchReport, ...]
     reflections: tuple[Reflection, ...] = ()
     budget: BudgetDecision | None = None
-    """None where no budget applies, or nothing was there to select from."""
+    """None where no budget applies, or where there was nothing to select from."""
     fates: tuple[Fate, ...] = ()
-    """Every merged item and what became of it."""
+    """Every merged item and its status."""
     changes: tuple[str, ...] = ()
     """What the rewriter says it changed."""
     candidate: Skill | None = None
@@ -225,7 +226,7 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step", ta
     events: tuple[UnusableReply, ...] = ()
     spent: tuple[StageCost, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
-    """By stage. `reflect` is what it took beyond the rollouts, which it runs beside."""
+    """By stage. `reflect` is the time after the rollouts ended, because both run side by side."""
     state: RunState
 
     @property
@@ -245,7 +246,7 @@ class SlowReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     action: str
     """A decision of the gate, or `skip_first_epoch`, `no_content`, `off`."""
     categories: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many tasks improved, regressed, failed both times and succeeded both times, among those shown."""
+    """The number of tasks, among those shown, that improved, regressed, failed both times and succeeded both times."""
     previous_hard: float | None = None
     current_hard: float | None = None
     reasoning: str = ""
@@ -256,14 +257,14 @@ class SlowReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EpochEnd(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="epoch", tag_field="record"):
-    """What happened at an epoch's end."""
+    """Everything that happened at the end of an epoch."""
 
     epoch: int
     slow: SlowReport
     memory: str = ""
-    """What the optimizer now remembers."""
+    """The optimizer's notes after this epoch."""
     memory_action: str = "off"
-    """`write`, `skip_first_epoch`, `no_content` (what there was is kept), `off`."""
+    """`write`, `skip_first_epoch`, `no_content` (the old notes are kept), `off`."""
     events: tuple[UnusableReply, ...] = ()
     spent: tuple[StageCost, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -271,23 +272,23 @@ class EpochEnd(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="epoch
 
 
 class ScoreBucket(Struct, frozen=True):
-    """How a set of test tasks went."""
+    """The scores of a set of test tasks."""
 
     tasks: int
     scored: int
-    """Tasks with at least one judged rollout; means are over these."""
+    """The number of tasks with at least one scored rollout. Means are over these."""
     hard: float | None
     soft: float | None
     interval: Interval | None
-    """Of `hard`: 95 %, with the task as the unit."""
+    """The 95 % interval of `hard`, with the task as the unit."""
 
 
 class SplitScores(Struct, frozen=True):
-    """A skill on the test split."""
+    """The scores of a skill on the test split."""
 
     overall: ScoreBucket
     kinds: Mapping[str, ScoreBucket]
-    """By task type; empty when there is one type only."""
+    """By kind of task; empty when there is only one kind."""
     failed: int
 
 
@@ -298,7 +299,8 @@ class Product(Struct, frozen=True):
     origin: str
     step: int
     selection: float | None
-    """Its score as the gate has it, on the selection split. The best one was chosen for being high: believe `test`."""
+    """The score that the gate compares, on the selection split. The best skill was chosen because it is high, so it is
+    biased: trust `test`."""
     hard: float | None
     soft: float | None
     test: SplitScores | None
@@ -316,7 +318,7 @@ class EpochStats(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True, tag="summary", tag_field="record"):
-    """What a run came to."""
+    """The result of a run."""
 
     schema: int = 1
     steps: int
@@ -326,7 +328,7 @@ class Summary(Struct, frozen=True, kw_only=True, tag="summary", tag_field="recor
     skipped: int
     epochs: tuple[EpochStats, ...]
     promoted: bool
-    """The final skill turned out better than the best one, and took its place."""
+    """Whether the final skill was better than the best one and replaced it."""
     initial: Product
     best: Product
     final: Product
@@ -341,7 +343,7 @@ Record = Baseline | Step | EpochEnd | Summary
 
 
 def make_epoch_stats(history: Iterable[HistoryLine]) -> tuple[EpochStats, ...]:
-    """The history, epoch by epoch."""
+    """Make the statistics of each epoch from the history."""
     epochs: dict[int, list[HistoryLine]] = {}
     for line in history:
         epochs.setdefault(line.epoch, []).append(line)

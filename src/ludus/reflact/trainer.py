@@ -1,4 +1,4 @@
-"""The trainer in words: six stages and one loop.
+"""The trainer: six stages and one loop.
 
     baseline
     for every epoch:
@@ -11,14 +11,14 @@
         slow update and optimizer memory
     validate, then test on the sealed split
 
-`train` yields a record of each part as it is finished and keeps nothing else: saving, printing and stopping are the
-caller's. Between the parts there is one value, `RunState`. Stages overlap where they do not need each other: an analyst
-starts when its minibatch is complete, two skills that are compared run side by side.
+`train` yields a record of each part when it is finished and keeps nothing else: the caller saves, prints and stops.
+One value, `RunState`, is passed from part to part. Stages that do not depend on each other overlap: an analyst starts
+when its minibatch is complete, and two skills that are compared run side by side.
 
-Resuming is running the same loop again on the same store. A finished part is found under the content address of what
-went into it and stands as it was decided; in the part that was interrupted, every finished rollout and reply is found.
-With models that answer alike to the same seed, a run that was killed anywhere comes to the same records as one that
-was not.
+Resuming is running the same loop again on the same store. A finished part is found under the content address of its
+inputs and is not decided again. In the part that was interrupted, every finished rollout and reply is found. If the
+models reply in the same way to the same seed, a run that was killed at any point ends with the same records as a run
+that was not.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -89,14 +89,14 @@ async def train(
     rule: Rule | None = None,
     resources: Resources = Resources(),
 ) -> AsyncGenerator[Record, None]:
-    """Train `policy.skill` and yield what is learned, part by part; the last record is the `Summary`.
+    """Train `policy.skill`. Yields a record of each part; the last one is the `Summary`.
 
     `rule` decides about candidates instead of the gate's own rule.
 
     Raises:
-        ConfigError: settings that do not fit each other, the data or the models.
-        BudgetExhausted: a budget is spent. The run can be resumed then, as after the next two.
-        Outage: the world broke most of a measurement.
+        ConfigError: the settings do not fit each other, the data or the models.
+        BudgetExhausted: a budget is spent. After this error and the next two, the run can be resumed.
+        Outage: most rollouts of a measurement failed.
         ModelError: the optimizer's server cannot be reached.
     """
     run = start_run(
@@ -142,8 +142,8 @@ async def take_baseline(run: Run, state: RunState) -> Baseline:
     clock.lap("baseline")
     if not measure.marks:
         raise Outage(
-            "baseline: no selection task could be judged, so no candidate could ever be compared. Look at the failed "
-            "rollouts, mend what broke and resume"
+            "baseline: no selection task has a score, so no candidate could be compared. Look at the failed rollouts, "
+            "fix the cause and resume"
         )
     held = replace(state.initial, measure=measure)
     spent = run.journal.sum_costs()
@@ -234,7 +234,7 @@ def _name_skip(items: Sequence[object], chosen: Sequence[int]) -> str:
 
 
 async def end_epoch(run: Run, state: RunState) -> EpochEnd:
-    """Slow update and optimizer memory, from one comparison."""
+    """Write the slow update and the optimizer memory, both from one comparison."""
     clock = Clock(run.journal, state.epoch, state.step)
     settings = run.settings
     pairs: list[Pair] = []
@@ -272,7 +272,7 @@ async def end_epoch(run: Run, state: RunState) -> EpochEnd:
 
 
 async def _write_lessons(run: Run, state: RunState, pairs: Sequence[Pair]) -> tuple[SlowReply | None, str]:
-    """What the comparison teaches the agent, and what it teaches the optimizer."""
+    """Write guidance for the agent and memory for the optimizer from the comparison."""
     if state.previous is None or not pairs:
         return None, ""
     view = run.make_view(state, state.step)
@@ -288,7 +288,7 @@ async def _write_lessons(run: Run, state: RunState, pairs: Sequence[Pair]) -> tu
 
 
 async def finish(run: Run, state: RunState) -> Summary:
-    """Validate the final skill, promote it if it is better, and test what there is."""
+    """Validate the final skill, promote it if it is better than the best one, and test the skills."""
     clock = Clock(run.journal, state.epoch, state.step)
     best_so_far = state.best.skill
     state = await measure_current(run, state)

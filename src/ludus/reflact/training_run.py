@@ -1,7 +1,8 @@
-"""What a run has in hand: its settings, its data, its lab, its optimizer, and the memory of what is finished.
+"""A training run: its settings, its data, its runner, its optimizer, and the store with its finished parts.
 
-`once` is how resuming works. A part of the run is addressed by everything that decides it, and done only if the store
-does not have it. What is in the store stands: a decision that was made is not made again, whatever would come out now.
+`Run.do_once` makes a run resumable. The key of a part is the hash of everything that decides it, and the part is done
+only if the store does not have it. A decision in the store is final: it is not made again, even if the result would now
+be different.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ from ludus.types import Task, canonical, to_json
 RECORDS = "record"
 """The kind of a finished part in the store."""
 _FORMAT = 1
-"""Raised when the same inputs lead to other records: what an older Ludus decided is then not found."""
+"""The format of records. It is raised when the same inputs lead to other records; older records are then not found."""
 
 P = ParamSpec("P")
 R = TypeVar("R", Baseline, Step, EpochEnd, Summary)
@@ -78,18 +79,18 @@ class Run:
     store: Store
     journal: Journal
     system: str
-    """What the agent is told besides the skill."""
+    """The agent's system text without the skill."""
     rule: Rule
     """Decides about candidates while the gate is on."""
     identity: str
-    """Everything that decides what comes out, as one hash."""
+    """A hash of everything that decides the result."""
 
     @property
     def selection(self) -> tuple[Task, ...]:
         return self.splits.selection[: self.settings.selection_size or None]
 
     def make_view(self, state: RunState, step: int, place: int = 1) -> View:
-        """What a proposer may see now."""
+        """What a proposer may see at this point of the run."""
         return View(
             settings=self.settings,
             skill=state.current.skill,
@@ -110,18 +111,18 @@ class Run:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """The part that follows this state: as it was finished earlier, or by doing the work."""
+        """The part that follows this state: the stored one, or else the result of `work`, which is then stored."""
         key = hashlib.sha256(canonical((self.identity, kind.__name__, state))).hexdigest()[:32]
         body = self.store.get_record(key)
         if body is None:
             self.runner.check_stop()
             record = await work(self, state, *args, **kwargs)
             body = self.store.put_record(key, RECORDS, to_json(_StoredPart(record, self.journal.close())))
-        kept = _STORED_PART.decode(body)
-        self.journal.mark_counted(kept.counted)
-        if not isinstance(kept.record, kind):
-            raise TypeError(f"the store has a {type(kept.record).__name__} where a {kind.__name__} was kept")
-        return kept.record
+        stored = _STORED_PART.decode(body)
+        self.journal.mark_counted(stored.counted)
+        if not isinstance(stored.record, kind):
+            raise TypeError(f"the store has a {type(stored.record).__name__} where a {kind.__name__} was expected")
+        return stored.record
 
 
 def start_run(
@@ -136,7 +137,7 @@ def start_run(
     rule: Rule | None,
     resources: Resources,
 ) -> Run:
-    """Put a run together; raises `ConfigError` if its parts do not fit each other."""
+    """Make a run of its parts. Raises `ConfigError` if they do not fit each other."""
     settings = check_settings(settings)
     proposer = proposer or Analysts()
     check_fit(settings, splits, proposer, optimizer is not None)
@@ -144,7 +145,7 @@ def start_run(
     store = MemoryStore() if resources.store is None else resources.store
     journal = Journal(resources.watch)
     runner = Runner(env, policy, resources.pool, store, journal, resources.options, settings.max_failed)
-    asked = None if optimizer is None else Optimizer(
+    requests = None if optimizer is None else Optimizer(
         optimizer,
         prompts,
         store,
@@ -171,7 +172,7 @@ def start_run(
         splits=splits,
         runner=runner,
         proposer=proposer,
-        optimizer=asked,
+        optimizer=requests,
         store=store,
         journal=journal,
         system="\n\n".join(part for part in (env.system, policy.system) if part),
@@ -181,9 +182,9 @@ def start_run(
 
 
 def get_initial_skill(policy: Policy) -> Skill:
-    """The skill that training starts from: the policy's, checked, or an empty one."""
+    """The skill that training starts from: the policy's skill, checked, or an empty one."""
     skill = policy.skill or Skill("")
-    _ = skill.front  # raises if it has a head that is not in form
+    _ = skill.front  # raises if the front matter is malformed
     return skill
 
 
@@ -195,7 +196,7 @@ def _hash_identity(parts: object, env: Env) -> str:
 
 
 def check_fit(settings: TrainSettings, splits: Splits, proposer: Proposer, has_optimizer: bool) -> None:
-    """Raises `ConfigError` if these cannot be in one run."""
+    """Raises `ConfigError` if settings, data, proposer and optimizer do not fit each other."""
     if settings.update_mode not in proposer.modes:
         raise ConfigError(
             f"train.update_mode: the proposer '{proposer.name}' cannot do {settings.update_mode}; it can do "
@@ -215,7 +216,7 @@ def check_fit(settings: TrainSettings, splits: Splits, proposer: Proposer, has_o
     }
     wanting = [name for name, needed in needs.items() if needed]
     if wanting:
-        raise ConfigError(f"optimizer: the run has no optimizer's model, which is needed for {', '.join(wanting)}")
+        raise ConfigError(f"optimizer: the run has no optimizer model, which is needed for {', '.join(wanting)}")
 
 
 class _Reader(Protocol):
@@ -223,5 +224,5 @@ class _Reader(Protocol):
 
 
 def read_records(store: _Reader) -> Iterator[Record]:
-    """The finished parts of a run, in order, from its store."""
+    """Read the finished parts of a run from its store, in order."""
     return (_STORED_PART.decode(body).record for _, body in store.read_records(RECORDS))

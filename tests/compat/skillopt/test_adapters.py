@@ -17,8 +17,8 @@ from ludus.compat.skillopt.adapters import (
     AdapterReflection,
     _read_conversation,
     acts_itself,
-    format_conversation,
     find_trouble,
+    format_conversation,
     make_proposer,
     read_row,
 )

@@ -4,15 +4,15 @@
     policy = Policy(ScriptedModel(acts_itself), skill, actor=AdapterActor(env))
     async for record in train(env, policy, splits, settings, optimizer=model): …
 
-An adapter is agent and judge at once: its `rollout` acts with whatever model it calls, and scores. So it stands here as
-an environment and a model, and is rolled out task by task, each in a folder of its own that is removed afterwards: no
-row of an earlier skill can be found there. What it raises, leaves out or reports as an error is a failure, not a zero.
-The whole row and conversation are in the record. An adapter that reflects in its own way keeps doing so
-(`proposer_of`).
+An adapter is agent and judge at once: its `rollout` calls a model of its own and scores the result. Here it is an
+environment (`AdapterEnv`) and an agent that acts in place of the loop (`AdapterActor`). It runs one task at a time, in
+an empty folder that is removed afterwards, so it cannot find rows of an earlier skill there. A task that raises, has no
+row or reports an error is a failure, not a zero. The whole row and conversation are in `Rollout.details`. An adapter
+with a reflection of its own keeps it (`make_proposer`).
 
-What is not known is what an adapter's model costs. It runs in threads, several at once; one that cannot needs
-`run.concurrency: 1`. A thread cannot be stopped: a rollout that is cut off goes on unheard until its adapter returns.
-The package's client is process-wide, so two runs in one process share it.
+The cost of an adapter's model is not known. Adapters run in several threads at once; for one that cannot, set
+`run.concurrency` to 1. A thread cannot be stopped: after a time-out the adapter continues until it returns, and its
+result is dropped. The client of the package is process-wide, so two runs in one process share it.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from ludus.compat.skillopt.config_file import list_defaults, load_adapter, list_parameters
+from ludus.compat.skillopt.config_file import list_defaults, list_parameters, load_adapter
 from ludus.config.reading import is_tree
 from ludus.env import Env
 from ludus.errors import ConfigError, ModelError, VerifierError, boundary
@@ -55,7 +55,7 @@ from ludus.types import Completion, Message, Rollout, Sampling, Score, StopReaso
 
 
 class EnvAdapter(Protocol):
-    """What is used of an adapter."""
+    """The methods of an adapter that are used here."""
 
     def setup(self, cfg: dict[str, Any]) -> None: ...
     def get_dataloader(self) -> Any: ...
@@ -67,7 +67,7 @@ class EnvAdapter(Protocol):
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """Which items an adapter is to run, in the shape that theirs has."""
+    """The items that an adapter should run, with the fields of SkillOpt's own class."""
 
     phase: str
     split: str
@@ -85,26 +85,26 @@ class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
     adapter: str
     """`module:Class` or `file.py:Class`."""
     settings: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
-    """What the adapter is made with and told, by the flat names of SkillOpt."""
+    """Arguments and settings of the adapter, by SkillOpt's flat names."""
 
     @cached_property
     def live(self) -> EnvAdapter:
         """The adapter, made and set up."""
         kind = load_adapter(self.adapter)
-        takes = list_parameters(kind)
-        told = {**list_defaults(), **self.settings, "out_root": self.folder}
-        made_with = self.settings if takes is None else {key: told[key] for key in takes if key in self.settings}
+        names = list_parameters(kind)
+        values = {**list_defaults(), **self.settings, "out_root": self.folder}
+        arguments = self.settings if names is None else {name: values[name] for name in names if name in self.settings}
         with _explain_errors(self.adapter):
-            adapter: EnvAdapter = kind(**made_with)
-            _select_model(told)
-            adapter.setup(told)
+            adapter: EnvAdapter = kind(**arguments)
+            _select_model(values)
+            adapter.setup(values)
             if adapter.requires_ray():
-                raise ConfigError("it wants Ray, which is not started here; start it in its setup()")
+                raise ConfigError("it wants Ray, which Ludus does not start: start it in the adapter's setup()")
         return adapter
 
     @cached_property
     def folder(self) -> str:
-        """Where the adapter may write; it is gone when the environment is."""
+        """A folder that the adapter may write to. It is removed with the environment."""
         folder = tempfile.mkdtemp(prefix="ludus-skillopt-")
         weakref.finalize(self, shutil.rmtree, folder, True)
         return folder
@@ -113,7 +113,7 @@ class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
         return [_make_task(item, split) for item in self.load_items(split)]
 
     def load_items(self, split: str) -> list[dict[str, Any]]:
-        """The items of a split as the adapter has them; seeds, where it has none."""
+        """The items of a split, as the adapter has them. A simulator has seeds in place of items."""
         loader = self.live.get_dataloader()
         with _explain_errors(self.adapter):
             found = None if loader is None else _read_items(loader, split, int(self.settings.get("seed", 42)))
@@ -137,7 +137,7 @@ class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
 
 @contextmanager
 def _explain_errors(adapter: str) -> Generator[None]:
-    """An adapter is foreign code: whatever it raises while it is set up is the user's to mend."""
+    """Raise errors of the adapter's setup as `ConfigError`: an adapter is foreign code, and the user can fix it."""
     try:
         yield
     except ConfigError as error:
@@ -146,19 +146,19 @@ def _explain_errors(adapter: str) -> Generator[None]:
         raise ConfigError(f"adapter {adapter}: {type(error).__name__}: {error}") from error
 
 
-def _select_model(told: Mapping[str, Any]) -> None:
-    """Tell the package's own client which model adapters mean; keys and addresses it takes from its variables."""
+def _select_model(values: Mapping[str, Any]) -> None:
+    """Select the model in SkillOpt's own client. It reads keys and addresses from its environment variables."""
     client = sys.modules.get("skillopt.model")
     if client is None:
         return
-    if told.get("target_backend"):
-        client.set_target_backend(told["target_backend"])
-    if told.get("target_model"):
-        client.set_target_deployment(told["target_model"])
+    if values.get("target_backend"):
+        client.set_target_backend(values["target_backend"])
+    if values.get("target_model"):
+        client.set_target_deployment(values["target_model"])
 
 
 def _read_items(loader: Any, split: str, seed: int) -> list[dict[str, Any]] | None:
-    """The items of a loader; None for a simulator, which has seeds instead."""
+    """The items of a loader; None for a simulator, which has seeds in place of items."""
     if hasattr(loader, "get_split_items"):
         return list(loader.get_split_items(split))
     size = loader.get_train_size() or 0
@@ -168,13 +168,13 @@ def _read_items(loader: Any, split: str, seed: int) -> list[dict[str, Any]] | No
 
 
 def _make_task(item: Mapping[str, Any], split: str) -> Task:
-    asked = next((item[key] for key in ("question", "task_description", "instruction") if item.get(key)), item["id"])
+    prompt = next((item[key] for key in ("question", "task_description", "instruction") if item.get(key)), item["id"])
     kind = item.get("task_type") or item.get("instruction_type") or ""
-    return Task(id=str(item["id"]), prompt=str(asked), split=split, kind=str(kind), answer=_to_plain(dict(item)))
+    return Task(id=str(item["id"]), prompt=str(prompt), split=split, kind=str(kind), answer=_to_plain(dict(item)))
 
 
 def _to_plain(value: Any) -> Any:
-    """As JSON has it; what JSON does not have, as text."""
+    """Convert a value to plain JSON. Values that JSON does not have become text."""
     return json.loads(json.dumps(value, default=str))
 
 
@@ -210,7 +210,7 @@ class AdapterActor:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run_item(self, item: dict[str, Any], split: str, skill: str, seed: int) -> tuple[Any, list[Any]]:
-        """Run the adapter on one item, in a folder of its own; its row and its conversation."""
+        """Run the adapter on one item, in a folder of its own. Returns the row and the conversation."""
         with tempfile.TemporaryDirectory(dir=self._env.folder, ignore_cleanup_errors=True) as folder:
             phase = "train" if split == "train" else "eval"
             seed = item["seed"] if set(item) == {"id", "seed"} else seed
@@ -219,7 +219,7 @@ class AdapterActor:
             rows = self._adapter.rollout(self._adapter.build_env_from_batch(spec), skill, folder, **more)
             row = next((row for row in rows if str(row.get("id")) == str(item["id"])), None)
             if row is None and len(rows) == 1 and "seed" in item:
-                row = rows[0]  # a simulator names its episodes itself
+                row = rows[0]  # a simulator chooses the ids of its episodes
             id = str((row or item).get("id"))
             return _to_plain(row), _read_conversation(Path(folder) / "predictions", id)
 
@@ -233,13 +233,13 @@ _SPLITS = ("train", "val", "test")
 
 
 def _find_spec_class() -> type[Any]:
-    """Their own class where it is installed: adapters may ask for it by type."""
+    """SkillOpt's own class if it is installed, because adapters may check the type; else `BatchSpec`."""
     module = sys.modules.get("skillopt.datasets.base")
     return BatchSpec if module is None else module.BatchSpec
 
 
 def _read_conversation(predictions: Path, id: str) -> list[Any]:
-    """What was said, from the folder of the item; an adapter may make another name of its id, and there is one item."""
+    """The conversation in the folder of the item. An adapter may use another folder name; there is only one item."""
     path = predictions / id / "conversation.json"
     if not path.resolve().is_relative_to(predictions.resolve()) or not path.is_file():
         found = list(predictions.rglob("conversation.json"))
@@ -253,7 +253,7 @@ _BROKE = re.compile(r"(error|agent-error|unexpected|exception|task-timeout|no-te
 
 
 def find_trouble(row: Any) -> str:
-    """Why a row says nothing about the skill; nothing if it does."""
+    """Why a row is not a measurement of the skill; empty if it is one."""
     if row is None:
         return "it returned no row for the item"
     hard, soft = row.get("hard"), row.get("soft", row.get("hard"))
@@ -282,7 +282,7 @@ def _read_reasoning(rollout: Rollout) -> Mapping[str, Any]:
 
 
 def format_conversation(conversation: Iterable[Any]) -> str:
-    """A conversation of theirs as text."""
+    """A conversation of an adapter as text."""
     return (
         "\n".join(line for entry in conversation for line in _format_entry(entry))
         or "(the adapter kept no conversation)"
@@ -305,11 +305,11 @@ def _format_entry(entry: Any) -> Iterator[str]:
         yield f"[{role}] {entry.get('content', '')}"
 
 
-# ---- reflection of their own --------------------------------------------------------------------------------------
+# ---- reflection of an adapter ------------------------------------------------------------------------------------
 
 
 def make_proposer(env: Env) -> Proposer | None:
-    """The adapter's own reflection, if it has one; None otherwise, and then ours reads its rollouts."""
+    """A proposer with the adapter's own reflection; None if it has none: then Ludus's analysts read its rollouts."""
     if not isinstance(env, AdapterEnv):
         return None
     own = ("reflect", "get_error_minibatch_prompt", "get_success_minibatch_prompt")
@@ -321,8 +321,8 @@ def make_proposer(env: Env) -> Proposer | None:
 
 
 class AdapterReflection(Analysts):
-    """Reads rollouts as the adapter does (with the client of its package, if it asks a model), then merges and ranks
-    as ours. It reads a batch as a whole; what it said is found again when a step is resumed."""
+    """Reflects with the adapter's own method, then merges and ranks like `Analysts`. If the adapter calls a model, it
+    uses SkillOpt's client. It reads a batch as a whole, and its result is found again when a step is resumed."""
 
     name: ClassVar[str] = "skillopt-reflect"
 
@@ -356,7 +356,7 @@ class AdapterReflection(Analysts):
             for rollout in judged:
                 place = predictions / str((read_row(rollout) or {}).get("id", rollout.task.id))
                 if not place.resolve().is_relative_to(predictions):
-                    continue  # an id that would be a path to somewhere else
+                    continue  # the id is a path to another folder
                 place.mkdir(parents=True, exist_ok=True)
                 (place / "conversation.json").write_text(
                     json.dumps(_read_details(rollout).get("conversation")), "utf-8"
@@ -374,7 +374,7 @@ class AdapterReflection(Analysts):
 
 
 def _get_batch_index(view: View, batch: int) -> int:
-    """Of a batch within its epoch, from 0; `batch` is its number within the step, from 1."""
+    """The index of a batch within its epoch, from 0. `batch` is its number within the step, from 1."""
     return (view.place - 1) * view.settings.accumulation + batch - 1
 
 
@@ -386,7 +386,7 @@ _PAYLOADS: Mapping[UpdateMode, str] = {
 
 
 def _make_reflection(raw: Mapping[str, Any], tasks: Mapping[Source, tuple[str, ...]], mode: UpdateMode) -> Reflection:
-    """A raw patch of theirs, as ours."""
+    """Convert one of the adapter's raw patches."""
     source: Source = "success" if raw.get("source_type") == "success" else "failure"
     given: Any = raw.get("patch", raw)
     patch: dict[str, Any] = given if is_tree(given) else {}
@@ -403,7 +403,7 @@ def _make_reflection(raw: Mapping[str, Any], tasks: Mapping[Source, tuple[str, .
 
 
 def _make_item(entry: Any, mode: UpdateMode) -> Item | None:
-    """One of their proposals; None if it is not in form, which the reflection counts."""
+    """Convert one of the adapter's proposals; None if it is malformed, which the reflection counts."""
     if not is_tree(entry):
         return None
     names: dict[type, dict[str, str]] = {

@@ -156,7 +156,7 @@ def test_splits_from_folders(tmp_path: Path):
     assert [task.id for task in splits.selection] == ["val0", "val1"]
     assert [task.id for task in splits.test.unseal(DONE)] == ["test0", "test1"]
     (tmp_path / "train" / "items.json").write_text("[{]")
-    with pytest.raises(ConfigError, match="has no tasks that can be read"):
+    with pytest.raises(ConfigError, match="cannot read tasks from"):
         load_splits(Pool(), DataSettings(mode="folder", folder=str(tmp_path)))
     with pytest.raises(ConfigError, match="must be a folder"):
         load_splits(Pool(), DataSettings(mode="folder", folder=str(tmp_path / "no")))

@@ -1,8 +1,8 @@
 """Requests to the optimizer: from a prompt, its values and the type of the reply to a checked reply.
 
 A reply is one JSON object of the requested type. A bad reply is sent back with the problem, a limited number of times.
-If it stays bad the result is an `Unusable`, which the journal records together with what was done instead. It never
-crashes the run and is never silent. Each try is stored under its content address (the messages, the model, the
+If it stays bad the result is an `UnusableReply`, which the journal records together with what was done instead. It
+never crashes the run and is never silent. Each try is stored under its content address (the messages, the model, the
 sampling), so that a resumed run finds the reply instead of asking again, and everything that the optimizer was shown
 can be read later.
 
@@ -104,7 +104,7 @@ class Optimizer:
         check: Callable[[T], str] | None = None,
         tokens: int | None = None,
     ) -> T | UnusableReply:
-        """Ask for a reply of type `kind`; an `Unusable` says why there is none.
+        """Ask for a reply of type `kind`; an `UnusableReply` says why there is none.
 
         `place` names the place in the run and must be unique within its stage. `otherwise` says what is done without a
         reply. `check` gets a reply of the right type and returns what is wrong with it, or an empty text.

@@ -85,23 +85,23 @@ def _render(name: str, text: str, values: Mapping[str, str]) -> str:
 def _check_fields(name: str, used: set[str], given: set[str]) -> None:
     if used != given:
         missing, unused = sorted(used - given), sorted(given - used)
-        raise ValueError(f"prompt {name}: fields missing {missing}, fields it does not use {unused}")
+        raise ValueError(f"prompt {name}: fields missing {missing}, fields that it does not use {unused}")
 
 
 def _read_overrides(folder: Path, ours: Mapping[str, str]) -> dict[str, str]:
     if not folder.is_dir():
-        raise ConfigError(f"prompts: {folder} is not a folder")
+        raise ConfigError(f"train.prompts: {folder} is not a folder")
     texts: dict[str, str] = {}
     for path in sorted(folder.glob("*.md")):
         name = path.stem
         if name not in ours:
-            raise ConfigError(f"prompts: {path} overrides no prompt; {suggest(name, list(ours))}")
+            raise ConfigError(f"train.prompts: {path} does not have the name of a prompt; {suggest(name, list(ours))}")
         text = path.read_text("utf-8")
         if find_fields(text) != find_fields(ours[name]) or bool(_DIVIDER.search(text)) != bool(
             _DIVIDER.search(ours[name])
         ):
             wanted = ", ".join(f"{{{{{field}}}}}" for field in sorted(find_fields(ours[name])))
             divider = " and the line '<!-- message -->'" if _DIVIDER.search(ours[name]) else ""
-            raise ConfigError(f"prompts: {path} must use exactly these fields: {wanted or 'none'}{divider}")
+            raise ConfigError(f"train.prompts: {path} must use exactly these fields: {wanted or 'none'}{divider}")
         texts[name] = text
     return texts

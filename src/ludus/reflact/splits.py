@@ -207,7 +207,7 @@ def _read_split(folder: Path, *names: str) -> Tasks:
         else:
             tasks = tuple(msgspec.json.Decoder(Task).decode_lines(data))
     except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"data.folder: {files[0]} has no tasks that can be read: {error}") from None
+        raise ConfigError(f"data.folder: cannot read tasks from {files[0]}: {error}") from None
     return tuple(_set_split(names[0], task) for task in tasks)
 
 

@@ -6,8 +6,10 @@ Each has defaults for what a test does not care about. Further keywords are the 
     make_rollout(None, failure=Failure("model", "down"))  a failed one
     make_turn("", ToolResult(call, "41"))               a turn with one tool call
     make_group(1.0, 0.0, None, size=4)                  a group of three rollouts, one of them failed
+    make_token_rollout(tokens, tokens)                  a scored rollout in token mode
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from ludus.types import (
@@ -19,8 +21,10 @@ from ludus.types import (
     Reasoning,
     Rollout,
     Score,
+    Splice,
     StopReason,
     Task,
+    Tokens,
     ToolResult,
     Turn,
 )
@@ -53,7 +57,7 @@ def make_rollout(
     feedback: str = "",
     **fields: Any,
 ) -> Rollout:
-    """A rollout with this score, or a failed one where it is None. A turn may be given as its completion or its text."""
+    """A rollout with this score, or a failed one if it is None. A turn may be given as its completion or its text."""
     if isinstance(score, int | float):
         score = Score.of(score, feedback)
     if score is None and failure is None:
@@ -69,6 +73,20 @@ def make_rollout(
     return Rollout(**values | fields)
 
 
+def make_token_rollout(
+    *tokens: Tokens | None,
+    splices: Mapping[int, Splice] | None = None,
+    score: float | None = 1.0,
+    replicate: int = 0,
+    **fields: Any,
+) -> Rollout:
+    """A rollout with the exact ids of each turn, or None for a turn without. `splices` are by the index of the turn."""
+    splices = splices or {}
+    turns = [make_completion("x", tokens=each, splice=splices.get(index)) for index, each in enumerate(tokens)]
+    provenance = Provenance(policy="p", model="m", replicate=replicate)
+    return make_rollout(score, *turns, provenance=provenance, **fields)
+
+
 def _to_turn(turn: Turn | Completion | str) -> Turn:
     if isinstance(turn, str):
         return make_turn(turn, stop=StopReason.FINISHED)
@@ -76,7 +94,7 @@ def _to_turn(turn: Turn | Completion | str) -> Turn:
 
 
 def make_group(*members: Rollout | float | None, task: Task | None = None, size: int | None = None) -> Group:
-    """A group of rollouts, or of one-turn rollouts with these scores. It has all its members unless `size` is larger."""
+    """A group of these rollouts, or of rollouts with these scores. It is partial if `size` is larger."""
     if task is None:
         task = next((member.task for member in members if isinstance(member, Rollout)), None) or make_task()
     rollouts = tuple(m if isinstance(m, Rollout) else make_rollout(m, task=task) for m in members)

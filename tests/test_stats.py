@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.build import make_group, make_rollout, make_task, make_turn
 
 from ludus.stats import (
     Interval,
@@ -13,46 +14,31 @@ from ludus.stats import (
     Spread,
     ToolUse,
     compute_interval,
-    estimate_pass_at,
     compute_spread,
-    summarize,
     compute_t_quantile,
+    estimate_pass_at,
+    summarize,
 )
 from ludus.types import (
     Call,
-    Completion,
     Failure,
     Group,
-    Message,
-    Provenance,
     Rollout,
-    Score,
-    StopReason,
-    Task,
     ToolResult,
-    Turn,
     Usage,
 )
 
 
-def rollout(score: float | None, *, turns: int = 1, seconds: float = 1.0, errors: int = 0) -> Rollout:
+def make_run(score: float | None, *, turns: int = 1, seconds: float = 1.0, errors: int = 0) -> Rollout:
+    """A rollout with two tool calls in its first turn and the same usage in every turn."""
     call = Call("c", "terminal", "{}")
-    results = tuple(ToolResult(call, "x", error="bad" if n < errors else "") for n in range(2))
-    said = Completion(Message("assistant"), usage=Usage(10, 5, 2, 0.1))
-    return Rollout(
-        task=Task(id="t", prompt=""),
-        provenance=Provenance(policy="p", model="m"),
-        turns=tuple(Turn(said, results if n == 0 else ()) for n in range(turns)),
-        stop=StopReason.FINISHED if score is not None else StopReason.FAILED,
-        score=Score.of(score) if score is not None else None,
-        failure=Failure("sandbox", "gone") if score is None else None,
-        seconds=seconds,
-    )
+    results = [ToolResult(call, "x", error="bad" if n < errors else "") for n in range(2)]
+    taken = [make_turn("", *(results if n == 0 else ()), usage=Usage(10, 5, 2, 0.1)) for n in range(turns)]
+    return make_rollout(score, *taken, seconds=seconds)
 
 
 def group(*scores: float | None, kind: str = "", size: int | None = None) -> Group:
-    task = Task(id="t", prompt="", kind=kind)
-    return Group(task=task, rollouts=tuple(map(rollout, scores)), size=size or len(scores))
+    return make_group(*map(make_run, scores), task=make_task(kind=kind), size=size)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +139,8 @@ def test_kinds_are_told_apart_when_there_are_several():
 
 
 def test_tools_tokens_money_turns_and_time_add_up():
-    rollouts = (rollout(1, turns=1, seconds=2, errors=1), rollout(0, turns=3, seconds=4), rollout(None, seconds=9))
-    summary = summarize([Group(task=Task(id="t", prompt=""), rollouts=rollouts, size=3)])
+    rollouts = (make_run(1, turns=1, seconds=2, errors=1), make_run(0, turns=3, seconds=4), make_run(None, seconds=9))
+    summary = summarize([make_group(*rollouts)])
     assert summary.tools == (ToolUse("terminal", 6, 1),)
     assert summary.tool_errors == 1
     assert summary.usage == Usage(50, 25, 10, 0.5)
@@ -179,7 +165,7 @@ many_groups = st.lists(
 @settings(deadline=None)
 @given(many_groups, st.randoms())
 def test_order_does_not_matter(groups: list[Group], random):
-    shuffled = [Group(task=g.task, rollouts=tuple(shuffle(g.rollouts, random)), size=g.size) for g in groups]
+    shuffled = [make_group(*shuffle(g.rollouts, random), task=g.task, size=g.size) for g in groups]
     assert summarize(shuffle(shuffled, random)) == summarize(groups)
 
 
@@ -215,14 +201,5 @@ def test_pass_at_k_grows_with_k(passed: int, scored: int):
 
 
 def test_the_most_frequent_failures_are_named():
-    def broken(message: str) -> Rollout:
-        return Rollout(
-            task=Task(id="t", prompt="p"),
-            provenance=Provenance(policy="p", model="m"),
-            stop=StopReason.FAILED,
-            failure=Failure("model", message),
-        )
-
-    rollouts = [broken(m) for m in ("b", "a", "a", "d", "c", "b", "a")]
-    group = Group(task=rollouts[0].task, rollouts=tuple(rollouts), size=7)
-    assert summarize([group]).reasons == ("a", "b", "c")
+    rollouts = [make_rollout(None, failure=Failure("model", m)) for m in ("b", "a", "a", "d", "c", "b", "a")]
+    assert summarize([make_group(*rollouts)]).reasons == ("a", "b", "c")

@@ -18,22 +18,18 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.build import make_rollout, make_task, make_turn
 
 from ludus.errors import ConfigError, StoreError
 from ludus.runner import outcome_key
 from ludus.store import CONFIG, LOCK, STORE, RunDir, make_safe_name
 from ludus.types import (
     Call,
-    Completion,
     Failure,
     Message,
-    Provenance,
     Rollout,
-    Score,
-    StopReason,
     Task,
     ToolResult,
-    Turn,
     to_json,
 )
 
@@ -41,19 +37,14 @@ SETTINGS = {"env": {"name": "toy", "limit": 3}, "run": {"concurrency": 4}}
 
 
 def rollout(score: float | None = 1.0, *, text: str = "done", id: str = "t1") -> Rollout:
-    call = Call("c1", "look", '{"at":"a"}')
-    turns = (
-        Turn(Completion(Message("assistant", calls=(call,))), (ToolResult(call, text, error="no"),)),
-        Turn(Completion(Message("assistant", text)), stop=StopReason.FINISHED),
-    )
-    return Rollout(
-        task=Task(id=id, prompt="do it", answer={"n": [1, 2]}),
-        provenance=Provenance(policy="p", model="m"),
-        opening=(Message("user", "do it"),),
-        turns=turns,
-        stop=StopReason.FINISHED if score is not None else StopReason.FAILED,
-        score=Score.of(score, "good") if score is not None else None,
+    return make_rollout(
+        score,
+        make_turn("", ToolResult(Call("c1", "look", '{"at":"a"}'), text, error="no")),
+        text,
+        task=make_task(id, answer={"n": [1, 2]}),
         failure=Failure("model", "server down") if score is None else None,
+        feedback="good",
+        opening=(Message("user", "do it"),),
     )
 
 
@@ -465,7 +456,7 @@ def test_secrets_are_masked_wherever_they_turn_up(tmp_path: Path):
     call = Call("c", "terminal", arguments)
     leaky = msgspec.structs.replace(
         rollout(text=f"key={SECRET} {QUOTED}"),
-        turns=(Turn(Completion(Message("assistant", SECRET, (call,))), (ToolResult(call, QUOTED),)),),
+        turns=(make_turn(SECRET, ToolResult(call, QUOTED)),),
     )
     with RunDir.open(tmp_path, {"note": SECRET}, secrets=[SECRET, QUOTED, "", "EMPTY"]) as run:
         run.put("k", leaky)

@@ -9,23 +9,18 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.build import make_group, make_rollout, make_task, make_turn
 
 from ludus.batch import make_group_row
 from ludus.stats import summarize
 from ludus.trajectory_page import escape_markup, render_page
 from ludus.types import (
     Call,
-    Completion,
     Group,
     Message,
     Provenance,
-    Reasoning,
-    Rollout,
-    Score,
     StopReason,
-    Task,
     ToolResult,
-    Turn,
     to_json,
 )
 
@@ -63,22 +58,17 @@ class Reader(HTMLParser):
 
 
 def group(text: str, number: int = 0) -> Group:
-    task = Task(id=f"{text}{number}", prompt=text, kind=text, answer="THE-ANSWER")
-    call = Call(text, text, text)
-    turn = Turn(
-        Completion(Message("assistant", text, (call,), reasoning=Reasoning(text, "reasoning"))),
-        (ToolResult(call, text, error=text),),
-        stop=StopReason.FINISHED,
-    )
-    rollout = Rollout(
+    task = make_task(f"{text}{number}", text, kind=text, answer="THE-ANSWER")
+    result = ToolResult(Call(text, text, text), text, error=text)
+    rollout = make_rollout(
+        1.0,
+        make_turn(text, result, thinking=text, stop=StopReason.FINISHED),
         task=task,
+        feedback=text,
         provenance=Provenance(policy="p", model=text),
         opening=(Message("system", text), Message("user", text)),
-        turns=(turn,),
-        stop=StopReason.FINISHED,
-        score=Score.of(1.0, text),
     )
-    return Group(task=task, rollouts=(rollout,), size=2)
+    return make_group(rollout, size=2)
 
 
 def page(groups: list[Group], title: str = "run", **options: int) -> str:

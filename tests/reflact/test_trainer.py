@@ -508,7 +508,7 @@ def test_failures_of_the_world_are_retried_excluded_and_never_zeros(world: Simpl
 def test_an_outage_stops_the_run_and_resuming_goes_on_with_what_is_there(world: SimpleNamespace):
     store = MemoryStore()
     agent = Fragile(world, {f"selection question {n}" for n in range(4)}, {})
-    with pytest.raises(Outage, match=r"4 of 6 rollouts could not be run.*server on fire"):
+    with pytest.raises(Outage, match=r"4 of 6 rollouts failed.*server on fire"):
         world.run(policy=world.policy(script=agent), resources=Resources(store=store))
     agent.broken = set()
     tried = agent.tries["selection question 5"]
@@ -518,7 +518,7 @@ def test_an_outage_stops_the_run_and_resuming_goes_on_with_what_is_there(world: 
 
 def test_a_baseline_that_nothing_could_be_measured_for_stops_the_run(world: SimpleNamespace):
     agent = Fragile(world, {"selection question 0", "selection question 1"}, {})
-    with pytest.raises(Outage, match="no selection task could be judged"):
+    with pytest.raises(Outage, match="no selection task has a score"):
         world.run(policy=world.policy(script=agent), splits=world.splits(selection=2))
 
 

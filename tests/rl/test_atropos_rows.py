@@ -1,50 +1,26 @@
 """Groups as Atropos' JSON has them: exact rows, and rows from text only by that name."""
 
 import pytest
+from tests.build import make_group, make_token_rollout
 
 from ludus.rl.atropos_rows import build_columns, build_retokenized_columns, to_fields
 from ludus.rl.row_checks import Vocabulary, check_groups
 from ludus.rl.rows import NotExact
 from ludus.tokens.sequences import TokenSequence
 from ludus.types import (
-    Completion,
-    Failure,
-    Group,
-    Message,
-    Provenance,
-    Rollout,
-    Score,
     Splice,
-    StopReason,
     Task,
     Tokens,
-    Turn,
 )
 
 EXACT = Tokens((1, 2, 3), (False, False, True), (None, None, -0.5))
 TASK = Task(id="t1", prompt="p")
 
 
-def rollout(*tokens, replicate=0, score=1.0, splices=()):
-    turns = tuple(
-        Turn(Completion(Message("assistant", "x"), tokens=t, splice=dict(splices).get(i))) for i, t in enumerate(tokens)
-    )
-    return Rollout(
-        task=TASK,
-        provenance=Provenance(policy="p", model="m", replicate=replicate),
-        turns=turns,
-        stop=StopReason.FINISHED if score is not None else StopReason.FAILED,
-        score=None if score is None else Score.of(score),
-        failure=Failure("model", "broke") if score is None else None,
-    )
-
-
-def group(*rollouts):
-    return Group(task=TASK, rollouts=rollouts, size=len(rollouts))
-
-
 def test_rows_masks_and_logprobs_are_those_that_were_sampled():
-    made, report = build_columns(group(rollout(EXACT, EXACT), rollout(EXACT, replicate=1, score=0.0)))
+    made, report = build_columns(
+        make_group(make_token_rollout(EXACT, EXACT), make_token_rollout(EXACT, replicate=1, score=0.0))
+    )
     assert to_fields(made) == {
         "tokens": [[1, 2, 3, 1, 2, 3], [1, 2, 3]],
         "masks": [[-100, -100, 3, -100, -100, 3], [-100, -100, 3]],
@@ -57,27 +33,29 @@ def test_rows_masks_and_logprobs_are_those_that_were_sampled():
 
 
 def test_a_branched_rollout_gives_several_rows_with_one_score():
-    made, _ = build_columns(group(rollout(EXACT, EXACT, splices=[(1, Splice(0, 2))])))
+    made, _ = build_columns(make_group(make_token_rollout(EXACT, EXACT, splices={1: Splice(0, 2)})))
     assert made.scores == [1.0, 1.0]
     assert made.replicates == [0, 0]
 
 
 def test_what_has_no_score_gives_no_row():
-    made, _ = build_columns(group(rollout(EXACT, score=None), rollout(EXACT, replicate=1)))
+    made, _ = build_columns(make_group(make_token_rollout(EXACT, score=None), make_token_rollout(EXACT, replicate=1)))
     assert made.replicates == [1]
-    assert build_columns(group(rollout(EXACT, score=None)))[0] is None
+    assert build_columns(make_group(make_token_rollout(EXACT, score=None)))[0] is None
 
 
 def test_fatal_rows_are_never_exported():
     beyond = Tokens((1, 2, 99), (False, False, True), (None, None, -0.5))
-    made, report = build_columns(group(rollout(beyond), rollout(EXACT, replicate=1)), Vocabulary(size=50))
+    made, report = build_columns(
+        make_group(make_token_rollout(beyond), make_token_rollout(EXACT, replicate=1)), Vocabulary(size=50)
+    )
     assert made.replicates == [1]
     assert [finding.code for finding in report.findings] == ["vocabulary"]
-    assert build_columns(group(rollout(beyond)), Vocabulary(size=50))[0] is None
+    assert build_columns(make_group(make_token_rollout(beyond)), Vocabulary(size=50))[0] is None
 
 
 def test_chat_mode_is_refused_unless_rows_from_text_are_asked_for():
-    said = group(rollout(None))
+    said = make_group(make_token_rollout(None))
     with pytest.raises(NotExact, match="chat mode"):
         build_columns(said)
     row = TokenSequence(Tokens((4, 5), (False, True), (None, None)), (0,))

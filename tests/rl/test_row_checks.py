@@ -4,10 +4,11 @@ import json
 import math
 
 import pytest
+from tests.build import make_completion, make_rollout
 
 from ludus.rl.row_checks import Row, Vocabulary, check_groups, check_lines, check_rollout, check_row, check_rows
 from ludus.tokens.sequences import TokenSequence
-from ludus.types import Completion, Message, Provenance, Rollout, Score, Splice, StopReason, Task, Tokens, Turn, Usage
+from ludus.types import Splice, Tokens, Usage
 
 GOOD = {
     "tokens": [[5, 6, 7, 8], [5, 6, 9]],
@@ -183,30 +184,22 @@ def test_columns_of_other_lengths_end_the_look_at_a_row():
     assert [code for _, code, _ in check_row(Row([1, 2], [True], [None, None]), Vocabulary())] == ["lengths"]
 
 
-def rollout(*completions):
-    return Rollout(
-        task=Task(id="t", prompt="p"),
-        provenance=Provenance(policy="p", model="m"),
-        turns=tuple(Turn(completion) for completion in completions),
-        stop=StopReason.FINISHED,
-        score=Score.of(1.0),
-    )
-
-
-def completion(given, drawn, counted, splice=None):
+def make_counted(given, drawn, counted, splice=None):
     ids = tuple(range(5, 5 + given + drawn))
     tokens = Tokens(ids, (False,) * given + (True,) * drawn, (None,) * given + (-0.5,) * drawn)
-    return Completion(Message("assistant"), usage=Usage(counted, drawn), tokens=tokens, splice=splice)
+    return make_completion(usage=Usage(counted, drawn), tokens=tokens, splice=splice)
 
 
 def test_a_rollout_whose_prompts_are_as_long_as_the_engine_counted_is_good():
-    kept, report = check_rollout(rollout(completion(3, 2, 3), completion(2, 1, 7), completion(1, 1, 4, Splice(0, 3))))
+    kept, report = check_rollout(
+        make_rollout(1.0, make_counted(3, 2, 3), make_counted(2, 1, 7), make_counted(1, 1, 4, Splice(0, 3)))
+    )
     assert len(kept) == 2
     assert not report.fatal
 
 
 def test_a_prompt_that_the_engine_counted_otherwise_spoils_the_rollout():
-    kept, report = check_rollout(rollout(completion(3, 2, 3), completion(2, 1, 8)))
+    kept, report = check_rollout(make_rollout(1.0, make_counted(3, 2, 3), make_counted(2, 1, 8)))
     assert kept == []
     assert [f.code for f in report.findings] == ["echo"]
     assert "turn 2: the engine counted a prompt of 8 ids, the record has 7" in report.findings[0].message

@@ -1,38 +1,18 @@
 """Rows from rollouts: exact ones as they are, others not without being asked for."""
 
 import pytest
+from tests.build import make_token_rollout
 
 from ludus.rl.rows import NotExact, build_rows, find_mode, retokenize
 from ludus.types import (
-    Completion,
     Message,
-    Provenance,
     Reasoning,
-    Rollout,
-    Score,
     Splice,
-    StopReason,
-    Task,
     Tokens,
     ToolSpec,
-    Turn,
 )
 
 EXACT = Tokens((1, 2, 3), (False, False, True), (None, None, -0.5))
-
-
-def rollout(*tokens, splices=None):
-    turns = tuple(
-        Turn(Completion(Message("assistant", "x"), tokens=t, splice=(splices or {}).get(i)))
-        for i, t in enumerate(tokens)
-    )
-    return Rollout(
-        task=Task(id="t1", prompt="p"),
-        provenance=Provenance(policy="p", model="m"),
-        turns=turns,
-        stop=StopReason.FINISHED,
-        score=Score.of(1.0),
-    )
 
 
 @pytest.mark.parametrize(
@@ -40,25 +20,25 @@ def rollout(*tokens, splices=None):
     [((EXACT, EXACT), "tokens"), ((None, None), "chat"), ((EXACT, None), "mixed"), ((), "empty")],
 )
 def test_the_record_says_which_mode_was_on(tokens, found):
-    assert find_mode(rollout(*tokens)) == found
+    assert find_mode(make_token_rollout(*tokens)) == found
 
 
 def test_exact_rollouts_give_their_rows():
-    (row,) = build_rows(rollout(EXACT, EXACT))
+    (row,) = build_rows(make_token_rollout(EXACT, EXACT))
     assert row.tokens.ids == (1, 2, 3, 1, 2, 3)
-    assert len(build_rows(rollout(EXACT, EXACT, splices={1: Splice(0, 2)}))) == 2
-    assert build_rows(rollout()) == []
+    assert len(build_rows(make_token_rollout(EXACT, EXACT, splices={1: Splice(0, 2)}))) == 2
+    assert build_rows(make_token_rollout()) == []
 
 
 @pytest.mark.parametrize(("tokens", "words"), [((None,), "in chat mode:"), ((EXACT, None), "in chat mode in part:")])
 def test_chat_rollouts_are_refused_with_the_way_out(tokens, words):
     with pytest.raises(NotExact, match=f"'t1' was run {words}.*token mode.*re-tokenized"):
-        build_rows(rollout(*tokens))
+        build_rows(make_token_rollout(*tokens))
 
 
 def test_a_record_that_is_not_whole_is_refused():
     with pytest.raises(NotExact, match="is not whole"):
-        build_rows(rollout(EXACT, EXACT, splices={1: Splice(5, 0)}))
+        build_rows(make_token_rollout(EXACT, EXACT, splices={1: Splice(5, 0)}))
 
 
 # ---- from text, for imitation -------------------------------------------------------------------------------------

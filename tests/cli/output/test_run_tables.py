@@ -7,6 +7,7 @@ import pty
 import msgspec
 import pytest
 from rich.console import Console
+from tests.build import make_group
 from tests.cli_kit import (
     SHOWN_TASK,
     make_shown_rollout,
@@ -18,7 +19,6 @@ from ludus.cli.output.run_tables import ProgressBar, describe_progress, print_gr
 from ludus.stats import summarize
 from ludus.types import (
     Failure,
-    Group,
     Usage,
 )
 
@@ -26,8 +26,8 @@ from ludus.types import (
 def test_a_summary_says_what_happened():
     other = msgspec.structs.replace(SHOWN_TASK, id="u", kind="shell")
     groups = [
-        Group(task=SHOWN_TASK, rollouts=(make_shown_rollout(1.0), make_shown_rollout(0.0)), size=2),
-        Group(task=other, rollouts=(make_shown_rollout(None),), size=2),
+        make_group(make_shown_rollout(1.0), make_shown_rollout(0.0)),
+        make_group(make_shown_rollout(None), task=other, size=2),
     ]
     text = print_to_text(print_summary, summarize(groups))
     for words in ["mean score", "0.5", "pass@1", "pass@2", "2, 1 partial", "3, 1 without a score (sandbox 1)", "$0.75"]:
@@ -39,7 +39,7 @@ def test_a_summary_says_what_happened():
 def test_a_summary_reads_no_markup_and_no_terminal_code():
     hostile = "[red]it[/red] said [redacted] \x1b[2J[/]"
     failed = msgspec.structs.replace(make_shown_rollout(None), failure=Failure("model", hostile))
-    text = print_to_text(print_summary, summarize([Group(task=SHOWN_TASK, rollouts=(failed,), size=1)]))
+    text = print_to_text(print_summary, summarize([make_group(failed)]))
     assert "[red]it[/red] said [redacted] ␛[2J[/]" in text
 
 
@@ -50,9 +50,7 @@ def test_the_summary_of_nothing_has_no_mean():
 
 
 def test_an_overview_has_a_line_per_group():
-    text = print_to_text(
-        print_groups, [Group(task=SHOWN_TASK, rollouts=(make_shown_rollout(0.5), make_shown_rollout(None)), size=4)]
-    )
+    text = print_to_text(print_groups, [make_group(make_shown_rollout(0.5), make_shown_rollout(None), size=4)])
     assert "squares" in text
     assert "0.5 (1 of 4)" in text
     assert "0.5 failed" in text
@@ -63,8 +61,8 @@ def test_an_overview_fits_a_narrow_terminal_and_many_rollouts():
     long = msgspec.structs.replace(SHOWN_TASK, id="x" * 200, kind="", prompt="word " * 100)
     out = io.StringIO()
     groups = [
-        Group(task=long, rollouts=(make_shown_rollout(1.0),) * 64, size=64),
-        Group(task=SHOWN_TASK, rollouts=(), size=2),
+        make_group(*[make_shown_rollout(1.0)] * 64, task=long),
+        make_group(task=SHOWN_TASK, size=2),
     ]
     print_groups(groups, Console(file=out, width=80))
     lines = out.getvalue().splitlines()

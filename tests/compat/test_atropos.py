@@ -5,9 +5,9 @@ import json
 import uuid
 from contextlib import asynccontextmanager
 
-from ludus.compat.atropos import Managed, ServerView
+from ludus.compat.atropos import ManagedRoutes, ServerView
 from ludus.errors import ConfigError
-from ludus.gateway.named_sessions import House
+from ludus.gateway.named_sessions import NamedSessions
 from ludus.models.scripted import ScriptedModel
 
 HI = [{"role": "user", "content": "What is the sum?"}]
@@ -17,9 +17,9 @@ CALL = 'I add.\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</t
 @asynccontextmanager
 async def managing(kit, model, connect=None, **options):
     records = []
-    house = House(records.append, **options)
-    managed = Managed(house, [ServerView("http://127.0.0.1:9001/v1", "toy", "vllm")], connect)
-    async with kit.visiting(model, doors=[managed.door, house.door]) as guest:
+    house = NamedSessions(records.append, **options)
+    managed = ManagedRoutes(house, [ServerView("http://127.0.0.1:9001/v1", "toy", "vllm")], connect)
+    async with kit.visiting(model, doors=[managed.handle, house.handle]) as guest:
         running = asyncio.create_task(house.run(guest.gateway))
         try:
             yield guest, records

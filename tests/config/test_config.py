@@ -13,12 +13,12 @@ from ludus.config import FREE, load, to_record, to_yaml
 from ludus.config.build_agent import build_env, build_policy
 from ludus.config.build_models import build_ledger, build_model, build_models
 from ludus.config.build_tools import build_distribution
-from ludus.config.build_training import train_settings
-from ludus.config.reading import describe
+from ludus.config.build_training import build_train_settings
+from ludus.config.reading import describe_type
 from ludus.config.references import load_env_class, load_object
-from ludus.config.secrets import proxy_for, secrets
-from ludus.config.settings_page import field_docs, reference
-from ludus.config.tree import SECTIONS, Config, ModelSettings, SameSettings, SandboxConfig
+from ludus.config.secrets import find_proxy, list_secrets
+from ludus.config.settings_page import read_field_docs, render_settings_page
+from ludus.config.tree import SECTIONS, Config, ModelSettings, SameSettings
 from ludus.envs.gsm8k import Gsm8k
 from ludus.errors import ConfigError
 from ludus.models.anthropic import AnthropicSettings
@@ -27,6 +27,7 @@ from ludus.models.openai import OpenAISettings
 from ludus.reflact.gate import Gate
 from ludus.reflact.train_settings import Appendix, DataSettings, SlowUpdate, TrainSettings
 from ludus.sandbox import SandboxSpec
+from ludus.sandbox.backends import SandboxSettings
 from ludus.tools.toolsets import BUILTIN
 from ludus.types import Sampling
 
@@ -229,9 +230,9 @@ def test_interpolation_is_not_a_thing(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_types_in_words():
-    assert describe(int | None) == "a whole number or null"
-    assert describe(tuple[str, ...]) == "a list of texts"
-    assert describe(Path) == "Path (which only code can give)"
+    assert describe_type(int | None) == "a whole number or null"
+    assert describe_type(tuple[str, ...]) == "a list of texts"
+    assert describe_type(Path) == "Path (which only code can give)"
 
 
 # ---- records ------------------------------------------------------------------------------------------------------
@@ -308,7 +309,7 @@ def test_key_values_are_known_for_masking_and_nowhere_else(monkeypatch: pytest.M
     monkeypatch.setenv("MY_KEY", "sk-very-secret")
     monkeypatch.setenv("OTHER", "other-secret")
     settings = load([], [*SERVER, ("model.api_key_var", "MY_KEY"), ("model.header_vars.X-Org", "OTHER")])
-    assert secrets(settings) == ("sk-very-secret", "other-secret")
+    assert list_secrets(settings) == ("sk-very-secret", "other-secret")
     model = build_model(settings.model, build_ledger(settings))
     assert "secret" not in to_yaml(settings) + repr(settings) + repr(model)
 
@@ -340,17 +341,17 @@ def test_proxies_come_from_the_setting_or_the_environment(monkeypatch: pytest.Mo
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
-    assert proxy_for("https://api.example.com/v1", "") == "http://proxy:3128"
-    assert proxy_for("https://127.0.0.1/v1", "") == ""
-    assert proxy_for("http://api.example.com/v1", "") == ""
-    assert proxy_for("https://api.example.com/v1", "none") == ""
-    assert proxy_for("http://api.example.com", "http://mine:1") == "http://mine:1"
+    assert find_proxy("https://api.example.com/v1", "") == "http://proxy:3128"
+    assert find_proxy("https://127.0.0.1/v1", "") == ""
+    assert find_proxy("http://api.example.com/v1", "") == ""
+    assert find_proxy("https://api.example.com/v1", "none") == ""
+    assert find_proxy("http://api.example.com", "http://mine:1") == "http://mine:1"
     monkeypatch.setenv("https_proxy", "me:hidden-words@proxy:3128")
-    assert proxy_for("https://api.example.com/v1", "") == "http://me:hidden-words@proxy:3128"
-    assert secrets(load()) == ("hidden-words",)
+    assert find_proxy("https://api.example.com/v1", "") == "http://me:hidden-words@proxy:3128"
+    assert list_secrets(load()) == ("hidden-words",)
     monkeypatch.setenv("https_proxy", "socks5://me:hidden-words@proxy:1080")
     with pytest.raises(ConfigError, match=r"the proxy for api\.example\.com is a socks5 one") as caught:
-        proxy_for("https://api.example.com/v1", "")
+        find_proxy("https://api.example.com/v1", "")
     assert "hidden-words" not in str(caught.value)
 
 
@@ -460,7 +461,7 @@ def test_the_sandbox_section_overrides_the_environment_s_slot():
 
 
 def test_the_sandbox_section_has_every_setting_of_a_slot_that_is_plain():
-    ours = {f.name for f in msgspec.structs.fields(SandboxConfig)}
+    ours = {f.name for f in msgspec.structs.fields(SandboxSettings)}
     assert {f.name for f in msgspec.structs.fields(SandboxSpec)} - ours == {"env", "base", "caches"}, (
         "those are the environment's own"
     )
@@ -549,7 +550,7 @@ def test_objects_by_reference(tmp_path: Path):
 
 
 def test_the_reference_has_every_setting():
-    page = reference()
+    page = render_settings_page()
     for section, values in to_record(load([], FULL)).items():
         assert f"## {section}" in page
         for name, value in values.items():
@@ -564,7 +565,7 @@ def test_every_setting_of_ours_says_what_it_is_for():
 
     for name, recipe in vars(tree).items():
         if isinstance(recipe, type) and issubclass(recipe, tree.Recipe) and recipe is not Config:
-            missing = {f.name for f in msgspec.structs.fields(recipe)} - set(field_docs(recipe))
+            missing = {f.name for f in msgspec.structs.fields(recipe)} - set(read_field_docs(recipe))
             assert not missing, (name, missing)
             assert recipe.__doc__, name
     assert {kind.__name__ for kind in get_args(ModelSettings)} >= {"OpenAISettings", "EmbeddedSettings"}
@@ -572,7 +573,7 @@ def test_every_setting_of_ours_says_what_it_is_for():
 
 @pytest.mark.parametrize("recipe", [TrainSettings, DataSettings, SlowUpdate, Appendix, Gate])
 def test_every_setting_of_training_says_what_it_is_for(recipe: type[msgspec.Struct]):
-    assert {f.name for f in msgspec.structs.fields(recipe)} == set(field_docs(recipe))
+    assert {f.name for f in msgspec.structs.fields(recipe)} == set(read_field_docs(recipe))
 
 
 def test_the_optimizer_is_the_agent_s_model_until_something_is_said():
@@ -582,14 +583,14 @@ def test_the_optimizer_is_the_agent_s_model_until_something_is_said():
     assert optimizer is not None and optimizer.name == agent.name
     alone = load([], [("train.proposer", "exemplars")])
     assert build_models(alone, build_ledger(alone))[1] is None
-    assert not train_settings(alone).memory and not train_settings(alone).slow.enabled
-    assert train_settings(load()) == TrainSettings()
+    assert not build_train_settings(alone).memory and not build_train_settings(alone).slow.enabled
+    assert build_train_settings(load()) == TrainSettings()
 
 
 def test_the_optimizer_s_key_is_masked_and_its_problems_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPTIMIZER_KEY", "sk-optimizer-secret")
     flags = [("optimizer.name", "o"), ("optimizer.api_key_var", "OPTIMIZER_KEY")]
-    assert secrets(load([], flags)) == ("sk-optimizer-secret",)
+    assert list_secrets(load([], flags)) == ("sk-optimizer-secret",)
     with pytest.raises(ConfigError, match=r"optimizer\.base_url: which server"):
         build_models(load([], flags), build_ledger(Config()))
     assert "optimizer.headers.Authorization" in problem(optimizer__headers__Authorization="Bearer SECRET")

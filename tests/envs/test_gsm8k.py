@@ -12,7 +12,7 @@ from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel
 from ludus.rollout import Job, run
 from ludus.types import Score, Task
-from ludus.verify.numbers import final_number
+from ludus.verify.numbers import find_number
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "gsm8k"
 
@@ -30,7 +30,7 @@ def test_a_dozen_items_are_bundled_and_their_answers_are_right():
         for sum_ in task.answer.split("<<")[1:]:
             left, right = sum_.split(">>")[0].split("=")
             assert eval(left) == float(right), task.prompt
-        assert str(final_number(task.answer)) == task.answer.rsplit(" ", 1)[1]
+        assert str(find_number(task.answer)) == task.answer.rsplit(" ", 1)[1]
 
 
 def test_a_split_that_is_not_bundled_has_no_tasks():

@@ -7,7 +7,7 @@ import pytest
 from ludus.agent import Policy
 from ludus.envs.orders import COLORS, PHRASINGS, SIZES, Orders
 from ludus.models.scripted import ScriptedModel
-from ludus.reflact.splits import load
+from ludus.reflact.splits import load_splits
 from ludus.reflact.train_settings import DataSettings
 from ludus.rollout import Job, run
 from ludus.types import Score, Task
@@ -44,7 +44,7 @@ def test_scoring(answer: str, passed: bool, soft: float):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_splits_share_no_task_and_nothing_to_order(seed: int):
-    splits = load(Orders(seed=seed), DataSettings(mode="splits"))  # refuses a task that is in two
+    splits = load_splits(Orders(seed=seed), DataSettings(mode="splits"))  # refuses a task that is in two
     parts = {name: tuple(Orders(seed=seed).tasks(name)) for name in SIZES}
     assert (splits.train, splits.selection, len(splits.test)) == (parts["train"], parts["validation"], SIZES["test"])
     things = [{task.answer.split("|")[0] for task in tasks} for tasks in parts.values()]

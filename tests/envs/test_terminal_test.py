@@ -6,7 +6,7 @@ from ludus.agent import Policy
 from ludus.envs.terminal_test import TASKS, TerminalTest
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import Job, run
-from ludus.sandbox.pool import open_pool
+from ludus.sandbox.profiles import open_pool
 from ludus.types import Rollout
 
 

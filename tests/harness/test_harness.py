@@ -15,20 +15,20 @@ import pytest
 from ludus.agent import AgentSettings, Limits, Policy
 from ludus.cli import main
 from ludus.config.build_agent import build_harness
-from ludus.config.secrets import agents_folder
+from ludus.config.secrets import find_agents_folder
 from ludus.env import Env
 from ludus.envs.terminal_test import TerminalTest
 from ludus.errors import BudgetExhausted, ConfigError, ModelError
-from ludus.harness import Harness, HarnessSettings, asked, filled
-from ludus.harness.known import CODEX, KNOWN, MINI_SWE_AGENT, installed
+from ludus.harness import Harness, HarnessSettings, fill_fields, render_prompt
+from ludus.harness.known import CODEX, KNOWN, MINI_SWE_AGENT, find_installation
 from ludus.models import Model
-from ludus.models.ledger import Budget, Ledger, Metered
+from ludus.models.ledger import Budget, Ledger, MeteredModel
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.reflact.transcript import transcript
-from ludus.rl.rows import rows
+from ludus.reflact.transcript import render_transcript
+from ludus.rl.rows import build_rows
 from ludus.rollout import Job, run, run_group, run_retrying
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.pool import open_pool
+from ludus.sandbox.profiles import open_pool
 from ludus.skill import Skill
 from ludus.tools import tool
 from ludus.types import Call, Message, Rollout, Score, StopReason, Task, ToolSpec, to_json
@@ -95,11 +95,9 @@ def maker(*more: Message) -> ScriptedModel:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def slots() -> None:
-    try:
-        open_pool("bwrap")
-    except ConfigError as error:
-        pytest.skip(str(error))
+def slots(bwrap_problem: str) -> None:
+    if bwrap_problem:
+        pytest.skip(bwrap_problem)
     if not Path("/usr/bin/python3").exists():
         pytest.skip("no python3 in the slot")
 
@@ -143,7 +141,7 @@ def test_an_agent_of_its_own_is_scored_like_any_other():
     made = rollout.provenance
     assert (made.model, made.tools, made.toolsets, made.versions["agent"]) == ("teacher", ("bash",), (), "tiny")
     assert msgspec.json.decode(to_json(rollout), type=Rollout) == rollout
-    seen = transcript(rollout, reference=False)  # what those who improve a skill get to see
+    seen = render_transcript(rollout, reference=False)  # what those who improve a skill get to see
     assert "[calls bash]" in seen
     assert "[result] made" in seen
 
@@ -228,7 +226,7 @@ def test_the_version_that_is_installed_is_on_the_record(tmp_path):
     folder = tmp_path / "tiny"
     folder.mkdir()
     (folder / ".version").write_text("1.2.3\n")
-    assert installed(TINY, tmp_path).label == "tiny@1.2.3"
+    assert find_installation(TINY, tmp_path).label == "tiny@1.2.3"
 
 
 def test_an_environment_of_pure_text_gives_the_agent_a_slot_all_the_same():
@@ -276,7 +274,7 @@ def token_model(replies: Sequence[str]) -> Any:
     from ludus.parsers import Parser
     from ludus.tokens.codec import Codec
     from ludus.tokens.render import Renderer
-    from ludus.tokens.template import Template, named_template
+    from ludus.tokens.template import Template, read_template
     from ludus.tokens.token_model import TokenModel
     from ludus.tokens.tokenizer import Tokenizer
     from ludus.tokens.toy_engine import ToyEngine
@@ -290,7 +288,7 @@ def token_model(replies: Sequence[str]) -> Any:
     rust.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<|im_start|>", "<|im_end|>")])
     tokenizer = Tokenizer(rust, bos="", eos="<|im_end|>")
     parser = Parser("hermes")
-    template = Template(named_template("chatml"), tokens={"eos_token": "<|im_end|>"})
+    template = Template(read_template("chatml"), tokens={"eos_token": "<|im_end|>"})
     codec = Codec(tokenizer, Renderer(template, tokenizer, lambda text, calls: parser.render(calls, text)), parser)
     return TokenModel(ToyEngine(tokenizer, replies, end="<|im_end|>"), codec)
 
@@ -301,7 +299,7 @@ def test_in_token_mode_its_rollouts_are_training_rows():
     rollout = once(TINY, model)
     assert rollout.score is not None, rollout.failure
     assert rollout.score.passed
-    (row,) = rows(rollout)
+    (row,) = build_rows(rollout)
     last = model.engine.log[-1]
     assert row.tokens.ids == (*last.prompt, *last.ids)
     drawn = [number for number, sampled in zip(row.tokens.ids, row.tokens.sampled, strict=True) if sampled]
@@ -435,7 +433,7 @@ def test_a_model_that_breaks_is_the_models_failure():
 
 
 def test_a_spent_budget_stops_the_run_and_scores_nothing():
-    model = Metered(maker(), Ledger(Budget(calls=1)), "agent")
+    model = MeteredModel(maker(), Ledger(Budget(calls=1)), "agent")
     with pytest.raises(BudgetExhausted):
         once(TINY, model)
 
@@ -548,14 +546,14 @@ ask([{"role": "user", "content": " ".join(found) + " " + environments.strip()}])
 
 def test_fields_are_replaced_and_quoted_in_commands_only():
     fields = {"prompt": "it's", "model": "m", "url": "http://x/v1", "anthropic_url": "u", "key": "k", "workspace": "/w"}
-    assert filled("go -m {model} {prompt} ${model} {other} {}", fields, quoted=True) == (
+    assert fill_fields("go -m {model} {prompt} ${model} {other} {}", fields, quoted=True) == (
         "go -m m 'it'\"'\"'s' ${model} {other} {}"
     )
-    assert filled("{url} {prompt}", fields) == "http://x/v1 it's"
+    assert fill_fields("{url} {prompt}", fields) == "http://x/v1 it's"
 
 
 def test_a_conversation_becomes_one_text():
-    assert asked([Message("user", "Do it.")]) == "Do it."
+    assert render_prompt([Message("user", "Do it.")]) == "Do it."
     worked = (
         Message("system", "Be brief."),
         Message("user", "Make a."),
@@ -564,7 +562,7 @@ def test_a_conversation_becomes_one_text():
         Message("assistant", "Done."),
         Message("user", "Make b."),
     )
-    assert asked(worked).split("\n\n") == [
+    assert render_prompt(worked).split("\n\n") == [
         "Be brief.",
         "This was said before:",
         "user: Make a.",
@@ -617,7 +615,7 @@ def test_a_folder_that_slots_cannot_see_is_refused(monkeypatch, tmp_path):
 
 def test_a_known_agent_can_be_changed(monkeypatch):
     mine = HarnessSettings(model="gpt-5", env={"RUST_LOG": "debug"})
-    monkeypatch.setattr("ludus.harness.known.installed", lambda harness, folder: harness)
+    monkeypatch.setattr("ludus.harness.known.find_installation", lambda harness, folder: harness)
     found = build_harness(AgentSettings(harness="codex", harnesses={"codex": mine}))
     assert found is not None
     assert (found.command, found.skills, found.model) == (CODEX.command, CODEX.skills, "gpt-5")
@@ -709,7 +707,7 @@ def test_a_skill_is_trained_for_an_agent_of_its_own(tmp_path):
 def real(harness: Harness) -> Harness:
     if not os.environ.get("LUDUS_TEST_AGENTS"):
         pytest.skip("real agents are fetched and run by: make test-agents")
-    return installed(harness, agents_folder())
+    return find_installation(harness, find_agents_folder())
 
 
 AGENTS = pytest.mark.parametrize("harness", KNOWN.values(), ids=list(KNOWN))
@@ -746,7 +744,7 @@ def check_task(harness: Harness, run_once: Callable[..., Rollout]) -> None:
     assert "Make the greeting." in told
     # In the agent's own list of skills, if it has one.
     assert ("- task-skill: " if harness.skills else "Your skill is in /tmp/skills/task-skill/SKILL.md.") in told
-    found, log = rows(rollout), model.engine.log
+    found, log = build_rows(rollout), model.engine.log
     for draw in log:
         start, end = len(draw.prompt), len(draw.prompt) + len(draw.ids)
         whole = [row for row in found if row.tokens.ids[:end] == (*draw.prompt, *draw.ids)]

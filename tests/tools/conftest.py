@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.pool import open_pool
+from ludus.sandbox.profiles import open_pool
 
 InBox = Callable[..., Any]
 """Runs an async function on a fresh slot."""

@@ -7,9 +7,10 @@ import pytest
 
 from ludus.errors import SandboxError
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.pool import Pool, open_pool
+from ludus.sandbox.pool import Pool
+from ludus.sandbox.profiles import open_pool
 from ludus.tools import tool
-from ludus.tools.context import Outcome, ToolCall, ToolContext, exec_tool, execute_batch, tool_handler
+from ludus.tools.context import ToolCall, ToolContext, ToolOutcome, execute_batch, make_exec_tool, make_tool_handler
 from ludus.types import Call
 
 
@@ -61,13 +62,13 @@ def test_a_batch_runs_side_by_side_and_keeps_each_failure_to_itself():
                 ]
             )
         first, again, broken, late, wrote, read = results
-        assert isinstance(first, Outcome)
+        assert isinstance(first, ToolOutcome)
         assert first == again
         assert isinstance(broken, SandboxError)
-        assert isinstance(late, Outcome)
+        assert isinstance(late, ToolOutcome)
         assert late.timed_out
-        assert isinstance(wrote, Outcome)
-        assert isinstance(read, Outcome)
+        assert isinstance(wrote, ToolOutcome)
+        assert isinstance(read, ToolOutcome)
         assert (wrote.success, read.output) == (True, "text")
         assert await box.read("log") == b"1\n"
 
@@ -79,8 +80,8 @@ def test_a_call_that_makes_no_sense_spoils_no_other():
         calls = [("bash", {"command": "echo a\0b"}), ("bash", {"command": "echo \ud800"}), ("fly", {}), ("bash", {})]
         calls += [("read_file", {"path": ""}), ("write_file", {"path": "a\0b"}), ("bash", {"command": "echo fine"})]
         *refused, fine = await execute_batch([ToolCall(box, tool, dict(args)) for tool, args in calls])
-        assert all(isinstance(each, Outcome) and not each.success and each.error for each in refused), refused
-        assert isinstance(fine, Outcome)
+        assert all(isinstance(each, ToolOutcome) and not each.success and each.error for each in refused), refused
+        assert isinstance(fine, ToolOutcome)
         assert fine.output == "fine\n"
 
     in_slot(test)
@@ -91,8 +92,8 @@ def test_calls_of_one_slot_run_in_their_order_however_long_one_takes_to_prepare(
         large = "x" * 3_000_000  # prepared in a thread
         calls = [("write_file", {"path": "f", "content": large}), ("bash", {"command": "wc -c <f"})]
         wrote, counted = await execute_batch([ToolCall(box, tool, dict(args)) for tool, args in calls])
-        assert isinstance(wrote, Outcome)
-        assert isinstance(counted, Outcome)
+        assert isinstance(wrote, ToolOutcome)
+        assert isinstance(counted, ToolOutcome)
         assert counted.output.strip() == "3000000"
 
     in_slot(test)
@@ -100,7 +101,7 @@ def test_calls_of_one_slot_run_in_their_order_however_long_one_takes_to_prepare(
 
 def test_the_hooks():
     async def test(box: Sandbox, pool: Pool) -> None:
-        run = exec_tool(box)
+        run = make_exec_tool(box)
         assert (await run("bash", {"command": "pwd | grep -c ."})).output == "1\n"
         with pytest.raises(ValueError, match="no tool 'browser'"):
             await run("browser", {})
@@ -111,7 +112,7 @@ def test_the_hooks():
         async def breaks(kind: str) -> str:
             raise SandboxError("gone") if kind == "world" else RuntimeError("odd")
 
-        handle = tool_handler([breaks])
+        handle = make_tool_handler([breaks])
         call = Call("1", "breaks", "{}")
         assert json.loads(await handle(call, {"kind": "tool"})) == {"error": "RuntimeError: odd"}
         with pytest.raises(SandboxError):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from ludus.errors import ConfigError
 from ludus.sandbox import Sandbox
 from ludus.tools import Tool
-from ludus.tools.distributions import PUBLISHED, Distribution, Draw, draw, find
+from ludus.tools.distributions import PUBLISHED, Distribution, ToolsetDraw, draw_toolsets, find_distribution
 from ludus.tools.toolsets import BUILTIN, Registry, Toolset
 
 
@@ -27,9 +27,9 @@ def test_a_draw_is_never_empty_and_never_invents(percent: dict[str, float], seed
     usable = {name: p for name, p in percent.items() if name in ABC and p > 0}
     if not any(percent.values()) or not usable:
         with pytest.raises(ConfigError):
-            draw(Distribution("mine", tuple(percent.items())), seed, ABC)
+            draw_toolsets(Distribution("mine", tuple(percent.items())), seed, ABC)
         return
-    result = draw(Distribution("mine", tuple(percent.items())), seed, ABC)
+    result = draw_toolsets(Distribution("mine", tuple(percent.items())), seed, ABC)
     assert result.toolsets
     assert list(result.toolsets) == [name for name in percent if name in result.toolsets]
     assert set(result.toolsets) <= set(usable)
@@ -40,16 +40,16 @@ def test_a_draw_is_never_empty_and_never_invents(percent: dict[str, float], seed
 @given(percents.filter(lambda p: any(v for k, v in p.items() if k in "abcd")), seeds)
 def test_a_seed_decides_and_a_missing_toolset_does_not_shift_the_others(percent: dict[str, float], seed: int):
     distribution = Distribution("mine", (*percent.items(), ("z", 100)))
-    first = draw(distribution, seed, ABC)
-    assert first == draw(distribution, seed, ABC)
-    more = draw(distribution, seed, registry_of(*"abcdxyz"))
+    first = draw_toolsets(distribution, seed, ABC)
+    assert first == draw_toolsets(distribution, seed, ABC)
+    more = draw_toolsets(distribution, seed, registry_of(*"abcdxyz"))
     if len(first.toolsets) > 1:  # a single one may be the stand-in for an empty draw
         assert first.toolsets == tuple(name for name in more.toolsets if name in ABC)
 
 
 def test_frequencies_are_the_percentages():
     distribution = Distribution("mine", (("a", 100), ("b", 80), ("c", 30), ("d", 2.5)))
-    draws = [draw(distribution, seed, ABC).toolsets for seed in range(4000)]
+    draws = [draw_toolsets(distribution, seed, ABC).toolsets for seed in range(4000)]
     for name, percent in distribution.percent:
         share = sum(name in drawn for drawn in draws) / len(draws) * 100
         assert abs(share - percent) < 2.5  # the seeds are fixed, so is this
@@ -59,45 +59,47 @@ def test_frequencies_are_the_percentages():
 
 def test_the_likeliest_stands_in_for_an_empty_draw_and_the_first_of_equals():
     distribution = Distribution("mine", (("a", 0), ("b", 0.001), ("c", 0.001)))
-    assert {draw(distribution, seed, ABC).toolsets for seed in range(50)} == {("b",)}
+    assert {draw_toolsets(distribution, seed, ABC).toolsets for seed in range(50)} == {("b",)}
 
 
 def test_published_distributions_are_drawn_from_what_there_is():
     assert len(PUBLISHED) == 17
-    assert draw(PUBLISHED["terminal_only"], 1) == Draw(("terminal", "file"))
-    assert draw(PUBLISHED["default"], 1) == Draw(("terminal", "file"), ("web", "vision", "image_gen", "moa", "browser"))
+    assert draw_toolsets(PUBLISHED["terminal_only"], 1) == ToolsetDraw(("terminal", "file"))
+    assert draw_toolsets(PUBLISHED["default"], 1) == ToolsetDraw(
+        ("terminal", "file"), ("web", "vision", "image_gen", "moa", "browser")
+    )
     assert PUBLISHED["creative"].percent == (("image_gen", 90), ("vision", 90), ("web", 30))
-    seen = {draw(PUBLISHED["development"], seed).toolsets for seed in range(100)}
+    seen = {draw_toolsets(PUBLISHED["development"], seed).toolsets for seed in range(100)}
     assert seen == {("terminal",), ("file",), ("terminal", "file")}
 
 
 def test_a_distribution_of_nothing_that_there_is():
     with pytest.raises(ConfigError, match=r"'browser_only': this run has none of its toolsets \(browser\)"):
-        draw(PUBLISHED["browser_only"], 1)
+        draw_toolsets(PUBLISHED["browser_only"], 1)
 
 
 def test_a_configured_provider_makes_web_part_of_the_draw():
-    registry = BUILTIN.extended(Toolset("search", "", nothing), Toolset("extract", "", nothing))
-    assert draw(PUBLISHED["minimal"], 1, registry) == Draw(("web",))
+    registry = BUILTIN.extend(Toolset("search", "", nothing), Toolset("extract", "", nothing))
+    assert draw_toolsets(PUBLISHED["minimal"], 1, registry) == ToolsetDraw(("web",))
 
 
 def test_disabled_toolsets_are_left_out_before_the_draw():
-    assert draw(PUBLISHED["terminal_only"], 1, BUILTIN, ["file"]).toolsets == ("terminal",)
-    assert draw(PUBLISHED["terminal_only"], 1, BUILTIN, ["file"]).skipped == ("file",)
+    assert draw_toolsets(PUBLISHED["terminal_only"], 1, BUILTIN, ["file"]).toolsets == ("terminal",)
+    assert draw_toolsets(PUBLISHED["terminal_only"], 1, BUILTIN, ["file"]).skipped == ("file",)
     half = Distribution("mine", (("coding", 100),))
-    assert draw(half, 1, BUILTIN, ["file"]).toolsets == ("coding",)  # `choose` then takes the file tools out
+    assert draw_toolsets(half, 1, BUILTIN, ["file"]).toolsets == ("coding",)  # `choose` then takes the file tools out
     with pytest.raises(ConfigError, match="none of its toolsets"):
-        draw(half, 1, BUILTIN, ["terminal", "file", "code"])
+        draw_toolsets(half, 1, BUILTIN, ["terminal", "file", "code"])
 
 
 def test_finding_one_by_name():
     own = {"mine": {"file": 50.0, "todo": 10.0}}
-    assert find("mine", own) == Distribution("mine", (("file", 50.0), ("todo", 10.0)))
-    assert find("balanced", own) is PUBLISHED["balanced"]
+    assert find_distribution("mine", own) == Distribution("mine", (("file", 50.0), ("todo", 10.0)))
+    assert find_distribution("balanced", own) is PUBLISHED["balanced"]
     with pytest.raises(ConfigError, match=r"unknown distribution 'balancd'; did you mean 'balanced'\?"):
-        find("balancd", own)
+        find_distribution("balancd", own)
     with pytest.raises(ConfigError, match=r"unknown toolset 'fil'; did you mean 'file'\?"):
-        find("mine", {"mine": {"fil": 50}})
+        find_distribution("mine", {"mine": {"fil": 50}})
 
 
 @pytest.mark.parametrize("percent", [-1, 100.5, float("nan"), float("inf")])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ludus.sandbox import Sandbox
 from ludus.tools import BadArguments
-from ludus.tools.files import FILE_BYTES, READ_CHARS, numbered, patched
+from ludus.tools.files import FILE_BYTES, READ_CHARS, number_lines, patch_text
 from ludus.tools.toolsets import make_tools
 
 InBox = Callable[..., Any]
@@ -142,22 +142,22 @@ def test_odd_names_and_contents_survive(in_each_box: InBox):
             await call("write_file", path=f"odd/{name}", content=content)
             assert await box.read(f"odd/{name}") == content.encode()
             shown = await call("read_file", path=f"odd/{name}")
-            assert shown == numbered(content, 1, 2000)
+            assert shown == number_lines(content, 1, 2000)
 
     in_each_box(body)
 
 
 def test_long_files_are_read_in_parts():
     text = "\n".join(f"line {n}" for n in range(1, 5001))
-    first = numbered(text, 1, 2000).split("\n")
+    first = number_lines(text, 1, 2000).split("\n")
     assert first[0] == "     1\tline 1"
     assert first[-2:] == ["  2000\tline 2000", "[lines 1 to 2000 of 5000; go on with offset=2001]"]
-    assert numbered(text, 5000, 2000) == "  5000\tline 5000"
+    assert number_lines(text, 5000, 2000) == "  5000\tline 5000"
 
 
 def test_long_lines_are_cut_and_a_part_fits_the_budget():
     text = "\n".join(["x" * 10_000] * 100)
-    shown = numbered(text, 1, 2000)
+    shown = number_lines(text, 1, 2000)
     assert len(shown) < READ_CHARS + 200
     assert shown.startswith("     1\t" + "x" * 2000 + " [... 8000 more characters]\n")
     assert shown.endswith(" of 100; go on with offset=25]")
@@ -168,7 +168,7 @@ def test_reading_part_by_part_shows_every_line_once(text: str, limit: int):
     seen: list[str] = []
     offset = 1
     while text:
-        rows = numbered(text, offset, limit).split("\n")
+        rows = number_lines(text, offset, limit).split("\n")
         more = rows.pop() if rows[-1].startswith("[lines") else ""
         seen += [row.partition("\t")[2] for row in rows]
         if not more:
@@ -204,7 +204,7 @@ CODE = "def f(x):\n    if x:\n        return 1\n    return 2\n"
     ],
 )
 def test_patching(text: str, old: str, new: str, result: str, exact: bool):
-    done = patched(text, old, new)
+    done = patch_text(text, old, new)
     assert (done.text, done.exact) == (result, exact)
 
 
@@ -223,28 +223,28 @@ def test_patching(text: str, old: str, new: str, result: str, exact: bool):
 )
 def test_what_cannot_be_patched_is_explained(text: str, old: str, new: str, says: str):
     with pytest.raises((ValueError, LookupError), match=says):
-        patched(text, old, new)
+        patch_text(text, old, new)
 
 
 def test_replacing_every_occurrence():
-    done = patched("a\nba\nca", "a", "aa", replace_all=True)
+    done = patch_text("a\nba\nca", "a", "aa", replace_all=True)
     assert (done.text, done.at) == ("aa\nbaa\ncaa", (1, 2, 3))
-    loose = patched("  x  y\nz\n x y \n", "x y\n", "q\n", replace_all=True)
+    loose = patch_text("  x  y\nz\n x y \n", "x y\n", "q\n", replace_all=True)
     assert (loose.text, loose.at) == ("  q\nz\n q\n", (1, 3))
-    assert patched("aaa", "aa", "b", replace_all=True).text == "ba"
+    assert patch_text("aaa", "aa", "b", replace_all=True).text == "ba"
 
 
 @given(st.text(), st.text(min_size=1), st.text())
 def test_an_exact_patch_is_what_str_replace_does(text: str, old: str, new: str):
     if old == new or old not in text or "\r" in text + old + new:
         return
-    assert patched(text, old, new, replace_all=True).text == text.replace(old, new)
+    assert patch_text(text, old, new, replace_all=True).text == text.replace(old, new)
 
 
 @given(st.text(st.sampled_from("ab \t\n\r")), st.text(st.sampled_from("ab \n\r"), min_size=1), st.text("ab \n"))
 def test_a_patch_succeeds_or_says_why_not(text: str, old: str, new: str):
     try:
-        done = patched(text, old, new)
+        done = patch_text(text, old, new)
     except (ValueError, LookupError) as error:
         assert str(error).startswith("patch: ")
     else:

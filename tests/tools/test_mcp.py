@@ -10,7 +10,7 @@ import pytest
 
 from ludus.errors import ConfigError, ToolBroken
 from ludus.tools import BadArguments, Tool
-from ludus.tools.mcp import McpSettings, McpToolError, _checker, mcp_toolset  # pyright: ignore[reportPrivateUsage]
+from ludus.tools.mcp import McpSettings, McpToolError, _make_checker, open_mcp_toolset  # pyright: ignore[reportPrivateUsage]
 from ludus.tools.toolsets import BUILTIN
 
 SERVER = '''
@@ -67,8 +67,8 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def with_tools(settings: McpSettings, body: Callable[[dict[str, Tool]], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with mcp_toolset("demo", settings) as toolset:
-            tools = BUILTIN.extended(toolset).make_tools(["demo"], None)
+        async with open_mcp_toolset("demo", settings) as toolset:
+            tools = BUILTIN.extend(toolset).make_tools(["demo"], None)
             await body({tool.name: tool for tool in tools})
 
     asyncio.run(main())
@@ -115,10 +115,10 @@ def test_a_server_over_http_that_goes_away(script: Path):
                 url=f"http://127.0.0.1:{port}/mcp", only=("add", "die"), prefix="my_", parallel=True, start_seconds=300
             )
             with pytest.raises(ConfigError, match=r"tools\.mcp\.remote\.only: unknown tool 'ad'; did you mean 'add'\?"):
-                async with mcp_toolset("remote", McpSettings(url=settings.url, only=("ad",), start_seconds=300)):
+                async with open_mcp_toolset("remote", McpSettings(url=settings.url, only=("ad",), start_seconds=300)):
                     raise AssertionError("it should not come to this")
-            async with mcp_toolset("remote", settings) as toolset:
-                tools = {tool.name: tool for tool in BUILTIN.extended(toolset).make_tools(["remote"], None)}
+            async with open_mcp_toolset("remote", settings) as toolset:
+                tools = {tool.name: tool for tool in BUILTIN.extend(toolset).make_tools(["remote"], None)}
                 assert set(tools) == {"my_add", "my_die"}
                 assert tools["my_add"].parallel
                 sums = await asyncio.gather(*(tools["my_add"].run({"a": n}) for n in range(5)))
@@ -189,7 +189,7 @@ def test_leaving_while_it_is_starting_does_not_wait_for_it():
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5), mcp_toolset("silent", silent):
+            async with asyncio.timeout(0.5), open_mcp_toolset("silent", silent):
                 raise AssertionError("it should not come to this")
         assert len(asyncio.all_tasks()) == 1
 
@@ -198,8 +198,8 @@ def test_leaving_while_it_is_starting_does_not_wait_for_it():
 
 def test_a_schema_that_is_none_and_one_that_points_elsewhere():
     with pytest.raises(ConfigError, match="the schema of tool 'odd' is not valid"):
-        _checker("odd", {"type": "thing"})
-    check = _checker("far", {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/schema.json"}}})
+        _make_checker("odd", {"type": "thing"})
+    check = _make_checker("far", {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/schema.json"}}})
     check({"a": 1})  # not fetched: the server checks it
 
 

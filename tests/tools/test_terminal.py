@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
 from ludus.tools import BadArguments, Tool
-from ludus.tools.terminal import as_text, clean, seconds_within
+from ludus.tools.terminal import choose_seconds, clean_output, format_result
 from ludus.tools.toolsets import make_tools
 
 InBox = Callable[..., Any]
@@ -163,15 +163,15 @@ def test_time_limits_are_clamped(wanted: float | None, slot: float, used: float)
     class Box:
         spec = SandboxSpec(command_seconds=slot)
 
-    assert seconds_within(wanted, Box()) == used  # pyright: ignore[reportArgumentType]
+    assert choose_seconds(wanted, Box()) == used  # pyright: ignore[reportArgumentType]
 
 
 @given(st.binary())
 def test_clean_text_has_no_control_characters_but_breaks_and_tabs(data: bytes):
-    assert not {c for c in clean(data) if ord(c) < 32 or ord(c) == 127} - {"\n", "\t", "\r"}
+    assert not {c for c in clean_output(data) if ord(c) < 32 or ord(c) == 127} - {"\n", "\t", "\r"}
 
 
 def test_notes_follow_the_output():
-    assert as_text(ExecResult(b"out", b"", 124, timed_out=True, truncated=True), 3).split("\n")[0] == "out"
-    assert as_text(ExecResult(b"", b"", 0), 3) == "(no output)"
-    assert as_text(ExecResult(b"a\n\n", b"b\n", 0), 3) == "a\n\nb"
+    assert format_result(ExecResult(b"out", b"", 124, timed_out=True, truncated=True), 3).split("\n")[0] == "out"
+    assert format_result(ExecResult(b"", b"", 0), 3) == "(no output)"
+    assert format_result(ExecResult(b"a\n\n", b"b\n", 0), 3) == "a\n\nb"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from ludus.errors import ConfigError
 from ludus.sandbox import Sandbox
 from ludus.tools import Tool
-from ludus.tools.toolsets import BUILTIN, Registry, Toolset, choose, make_tools
+from ludus.tools.toolsets import BUILTIN, Registry, Toolset, choose_toolsets, make_tools
 from ludus.types import ToolSpec
 
 
@@ -75,9 +75,9 @@ def test_an_unknown_name_is_an_error_with_a_suggestion():
     with pytest.raises(ConfigError, match=r"unknown toolset 'terminl'; did you mean 'terminal'\?"):
         make_tools(["terminl"], None)
     with pytest.raises(ConfigError, match=r"unknown toolset 'zzz'; known: .*terminal"):
-        choose(["zzz"])
+        choose_toolsets(["zzz"])
     with pytest.raises(ConfigError, match="did you mean 'file'"):
-        choose(None, ["fil"])
+        choose_toolsets(None, ["fil"])
 
 
 def test_a_toolset_that_works_in_a_slot_says_so_when_there_is_none():
@@ -88,17 +88,17 @@ def test_a_toolset_that_works_in_a_slot_says_so_when_there_is_none():
 def test_a_toolset_that_lacks_its_configuration_names_the_setting():
     with pytest.raises(ConfigError, match=r"toolset 'search' cannot be used.*tools\.web\.provider"):
         make_tools(["web"], None)
-    assert "tools.web.provider" in BUILTIN.lacking("debugging")
-    assert BUILTIN.lacking("coding") == ""
+    assert "tools.web.provider" in BUILTIN.find_missing("debugging")
+    assert BUILTIN.find_missing("coding") == ""
 
 
 def test_a_registry_is_extended_without_changing_it():
-    more = BUILTIN.extended(leaf("search", "web_search"), leaf("extract", "web_extract"), leaf("weather"))
+    more = BUILTIN.extend(leaf("search", "web_search"), leaf("extract", "web_extract"), leaf("weather"))
     assert names(more.make_tools(["web", "weather"], None)) == ["web_search", "web_extract", "weather"]
     assert "weather" not in BUILTIN
-    assert BUILTIN.lacking("web")
+    assert BUILTIN.find_missing("web")
     with pytest.raises(ConfigError, match="two toolsets are called 'terminal'"):
-        BUILTIN.extended(leaf("terminal"))
+        BUILTIN.extend(leaf("terminal"))
 
 
 def test_two_toolsets_with_a_tool_of_one_name_do_not_hide_each_other():
@@ -123,7 +123,7 @@ def test_two_toolsets_with_a_tool_of_one_name_do_not_hide_each_other():
     ],
 )
 def test_choosing(enabled: list[str] | None, disabled: list[str], default: list[str], chosen: tuple[str, ...]):
-    assert choose(enabled, disabled, default) == chosen
+    assert choose_toolsets(enabled, disabled, default) == chosen
 
 
 def test_a_toolset_is_one_thing():

@@ -15,7 +15,7 @@ from ludus.http_client import Client
 from ludus.tools import Tool
 from ludus.tools import web as web_module
 from ludus.tools.toolsets import BUILTIN
-from ludus.tools.web import Pages, WebProvider, WebSettings, html_text, is_public, make_provider, web_toolsets
+from ludus.tools.web import Pages, WebProvider, WebSettings, is_public, make_provider, make_web_toolsets, strip_html
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def with_provider(
                 http,
                 key="k-123",
             )
-            tools = BUILTIN.extended(*web_toolsets(provider)).make_tools(["web"], None)
+            tools = BUILTIN.extend(*make_web_toolsets(provider)).make_tools(["web"], None)
             await body({tool.name: tool for tool in tools}, address)
 
     asyncio.run(main())
@@ -349,4 +349,4 @@ def test_settings_that_cannot_work():
     ],
 )
 def test_html_becomes_text(html: str, text: str):
-    assert html_text(html) == text
+    assert strip_html(html) == text

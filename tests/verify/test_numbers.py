@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.verify.numbers import final_number, same_number
+from ludus.verify.numbers import compare_numbers, find_number
 
 
 @pytest.mark.parametrize(
@@ -27,28 +27,28 @@ from ludus.verify.numbers import final_number, same_number
     ],
 )
 def test_where_the_final_number_is_found(text: str, number: str):
-    assert final_number(text) == Decimal(number)
+    assert find_number(text) == Decimal(number)
 
 
 @pytest.mark.parametrize("text", ["", "no number here", "####", "...", "-", "$"])
 def test_no_number(text: str):
-    assert final_number(text) is None
+    assert find_number(text) is None
 
 
 @given(st.integers(-(10**12), 10**12), st.text(alphabet="abc \n.,$", max_size=20))
 def test_any_number_is_found_after_the_mark_whatever_stands_before(number: int, noise: str):
-    assert final_number(f"{noise} 99 #### {number:,}") == number
+    assert find_number(f"{noise} 99 #### {number:,}") == number
 
 
 @given(st.text(max_size=200))
 def test_hostile_text_never_raises(text: str):
-    final_number(text)
+    find_number(text)
 
 
 def test_scores_and_feedback():
-    assert same_number("#### 18", "It is $18.00.").passed
-    wrong = same_number("#### 18", "17")
+    assert compare_numbers("#### 18", "It is $18.00.").passed
+    wrong = compare_numbers("#### 18", "17")
     assert (wrong.value, wrong.feedback) == (0.0, "The answer is 17; right is 18.")
-    assert same_number("#### 18", "I do not know").feedback == "The answer has no number in it."
+    assert compare_numbers("#### 18", "I do not know").feedback == "The answer has no number in it."
     with pytest.raises(ValueError, match="no number"):
-        same_number("eighteen", "18")
+        compare_numbers("eighteen", "18")

@@ -1,6 +1,6 @@
 import pytest
 
-from ludus.verify.text import same_text
+from ludus.verify.text import compare_texts
 
 
 @pytest.mark.parametrize(
@@ -16,11 +16,11 @@ from ludus.verify.text import same_text
     ],
 )
 def test_same_text(expected: str, got: str, value: float):
-    score = same_text(expected, got)
+    score = compare_texts(expected, got)
     assert score.value == value
     assert score.passed is (value == 1.0)
     assert score.feedback
 
 
 def test_feedback_stays_short():
-    assert len(same_text("x", "y" * 10_000).feedback) < 300
+    assert len(compare_texts("x", "y" * 10_000).feedback) < 300

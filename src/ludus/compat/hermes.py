@@ -1,10 +1,10 @@
 """The flat sandbox settings of Hermes environments (`tool_pool_mode`, `nomad_address`, `modal_image` …), as ours.
 
     sandboxes = read_sandboxes({"tool_pool_mode": "nomad", "sandbox_image": "python:3.11", "slots_per_container": 4})
-    async with open_profile(sandboxes.profile, sandboxes.pool) as pool: …
+    async with open_pool(sandboxes.profile, sandboxes.pool) as pool: …
 
 Their several Modal profiles, of a YAML file or of environment variables, are read by `modal_profiles` and
-`modal_profiles_of`: give each `profile` to `open_profiles` under its name. Names that are not among theirs are refused
+`modal_profiles_of`: give each `profile` to `open_pool` under its name. Names that are not among theirs are refused
 with the nearest one; so is a setting that cannot mean here what it meant there.
 What differs: slots always see their files at `/workspace`; jobs are always removed at the end; a pool grows with the
 slots that are asked for, up to the maximum, and `min_containers` is a number of slots kept warm. Defaults are theirs.
@@ -17,15 +17,18 @@ import msgspec
 from msgspec import Struct
 
 from ludus.errors import ConfigError, suggest
-from ludus.sandbox.profiles import PoolSettings
-from ludus.sandbox.settings import BwrapSettings, ModalSettings, NomadSettings, Profile
+from ludus.sandbox.backend import BackendSettings
+from ludus.sandbox.local.bwrap import BwrapSettings
+from ludus.sandbox.pool import PoolSettings
+from ludus.sandbox.remote.modal import ModalSettings
+from ludus.sandbox.remote.nomad import NomadSettings
 from ludus.types import Count, Positive, Whole
 
 
 class HermesSandboxes(Struct, frozen=True, kw_only=True):
     """What the flat settings say, in our terms."""
 
-    profile: Profile = BwrapSettings()
+    profile: BackendSettings = BwrapSettings()
     """By default, and with `tool_pool_mode: default`, isolated slots of this host."""
     network: bool = True
     require_sandbox: bool = False
@@ -85,9 +88,9 @@ def read_sandboxes(flat: Mapping[str, Any], *, nomad_token_var: str = "") -> Her
         raise ConfigError(f"sandbox settings: {error}") from error
     _refuse(given)
     if given.tool_pool_mode == "nomad":
-        return _nomad(given, nomad_token_var)
+        return _convert_nomad(given, nomad_token_var)
     if given.tool_pool_mode == "modal":
-        return _modal(given)
+        return _convert_modal(given)
     return HermesSandboxes(
         network=given.allow_network,
         require_sandbox=given.require_sandbox,
@@ -108,7 +111,7 @@ def _refuse(given: _Flat) -> None:
         raise ConfigError("modal_app_name is empty: name the Modal app that sandboxes belong to")
 
 
-def _nomad(given: _Flat, token_var: str) -> HermesSandboxes:
+def _convert_nomad(given: _Flat, token_var: str) -> HermesSandboxes:
     slots = given.slots_per_container
     profile = NomadSettings(
         address=given.nomad_address,
@@ -132,7 +135,7 @@ def _nomad(given: _Flat, token_var: str) -> HermesSandboxes:
     )
 
 
-def _modal(given: _Flat) -> HermesSandboxes:
+def _convert_modal(given: _Flat) -> HermesSandboxes:
     assert given.modal_app_name
     slots = given.modal_slots_per_sandbox
     profile = ModalSettings(
@@ -145,7 +148,7 @@ def _modal(given: _Flat) -> HermesSandboxes:
         idle_seconds=float(given.modal_idle_timeout),
         lifetime_seconds=given.modal_max_lifetime,
         secrets=tuple(name.strip() for name in given.modal_secrets.split(",") if name.strip()),
-        env=dict(_variable(pair) for pair in given.modal_env_vars.split(";") if pair.strip()),
+        env=dict(_parse_variable(pair) for pair in given.modal_env_vars.split(";") if pair.strip()),
     )
     return HermesSandboxes(
         profile=profile,
@@ -182,17 +185,17 @@ _PROFILE_KEYS = {
 _PREFIX = "ATROPOS_MODAL_"
 
 
-def modal_profiles(profiles: Mapping[str, Mapping[str, Any]]) -> dict[str, HermesSandboxes]:
+def read_modal_profiles(profiles: Mapping[str, Mapping[str, Any]]) -> dict[str, HermesSandboxes]:
     """Their `profiles:` of a YAML file, by name. There is always a `default`.
 
     Raises:
         ConfigError: a name is unknown, or a value cannot be used; the message begins with the profile.
     """
-    found = {"default": _modal_profile("default", {})}
-    return found | {name: _modal_profile(name, keys) for name, keys in profiles.items()}
+    found = {"default": _read_modal_profile("default", {})}
+    return found | {name: _read_modal_profile(name, keys) for name, keys in profiles.items()}
 
 
-def modal_profiles_of(variables: Mapping[str, str]) -> dict[str, HermesSandboxes]:
+def read_modal_variables(variables: Mapping[str, str]) -> dict[str, HermesSandboxes]:
     """The same from their environment variables: ATROPOS_MODAL_PROFILES names them, ATROPOS_MODAL_PROFILE_<NAME>_<KEY>
     sets one of them, ATROPOS_MODAL_<KEY> all."""
     names = [name.strip() for name in variables.get(f"{_PREFIX}PROFILES", "").split(",") if name.strip()]
@@ -204,10 +207,10 @@ def modal_profiles_of(variables: Mapping[str, str]) -> dict[str, HermesSandboxes
             value = variables.get(own + key.upper(), variables.get(_PREFIX + key.upper()))
             if value is not None:
                 found[name][key] = value
-    return modal_profiles(found)
+    return read_modal_profiles(found)
 
 
-def _modal_profile(name: str, keys: Mapping[str, Any]) -> HermesSandboxes:
+def _read_modal_profile(name: str, keys: Mapping[str, Any]) -> HermesSandboxes:
     flat: dict[str, Any] = {"tool_pool_mode": "modal"}
     for key, value in keys.items():
         short = key.removesuffix("_s")
@@ -215,14 +218,14 @@ def _modal_profile(name: str, keys: Mapping[str, Any]) -> HermesSandboxes:
             continue
         if short not in _PROFILE_KEYS:
             raise ConfigError(f"profile '{name}': '{key}' is unknown; {suggest(key, list(_PROFILE_KEYS))}")
-        flat[_PROFILE_KEYS[short]] = _flattened(value)
+        flat[_PROFILE_KEYS[short]] = _flatten_value(value)
     try:
         return read_sandboxes(flat)
     except ConfigError as error:
         raise ConfigError(f"profile '{name}': {error}") from error
 
 
-def _flattened(value: Any) -> Any:
+def _flatten_value(value: Any) -> Any:
     """Lists and mappings of a YAML file as the one text that a flat setting is."""
     match value:
         case list() | tuple():
@@ -233,7 +236,7 @@ def _flattened(value: Any) -> Any:
             return value
 
 
-def _variable(pair: str) -> tuple[str, str]:
+def _parse_variable(pair: str) -> tuple[str, str]:
     name, equals, value = pair.strip().partition("=")
     if not equals or not name.isidentifier():
         raise ConfigError(f"modal_env_vars: '{pair.strip()}' is not NAME=value; several are separated by ';'")

@@ -27,23 +27,23 @@ from ludus.config.reading import (
     Layer,
     Problems,
     Tree,
-    accepted_types,
-    converted,
-    file_layer,
-    fitted,
-    flag_layer,
+    check_value,
+    convert_tree,
     is_tree,
-    merged,
+    list_types,
+    make_flag_layer,
+    merge_trees,
+    read_file_layer,
 )
-from ludus.config.references import MODEL, PROPOSER, load_env_class
-from ludus.config.secrets import exposed
+from ludus.config.references import MODEL, PROPOSER, SANDBOX, load_env_class
+from ludus.config.secrets import find_exposed
 from ludus.config.tree import FREE, SECTIONS, Config, ModelSettings, OwnModelSettings
 from ludus.errors import ConfigError
 from ludus.models.embedded import EmbeddedSettings
 from ludus.settings import get_recorded
 from ludus.types import to_json
 
-__all__ = ["FREE", "Config", "assemble", "homes", "load", "to_record", "to_yaml"]
+__all__ = ["FREE", "Config", "assemble", "list_homes", "load", "to_record", "to_yaml"]
 
 
 def load(files: Sequence[Path] = (), flags: Sequence[tuple[str, str]] = ()) -> Config:
@@ -52,39 +52,42 @@ def load(files: Sequence[Path] = (), flags: Sequence[tuple[str, str]] = ()) -> C
     Raises:
         ConfigError: something is wrong with them; the message lists all of it.
     """
-    return assemble([*(file_layer(path) for path in files), *(flag_layer(path, words) for path, words in flags)])
+    return assemble(
+        [*(read_file_layer(path) for path in files), *(make_flag_layer(path, words) for path, words in flags)]
+    )
 
 
 def assemble(layers: Sequence[Layer]) -> Config:
     """Put layers together and check the result."""
     tree: Tree = {}
-    problems = Problems(homes())
+    problems = Problems(list_homes())
     for layer in layers:
-        tree = merged(tree, layer.tree)
-        problems.note(layer)
+        tree = merge_trees(tree, layer.tree)
+        problems.note_source(layer)
     for name in tree:
         if name not in SECTIONS:
-            problems.unknown("", str(name), list(SECTIONS))
-    env, options = _env_section(tree.get("env") or {}, problems)
+            problems.add_unknown("", str(name), list(SECTIONS))
+    env, options = _split_env(tree.get("env") or {}, problems)
     found: Tree = {"env": env, "options": options}
     for name in [name for name in SECTIONS if name != "env"]:
         section = tree.get(name)
-        section = _with_type(section or {}, _SILENT[name]) if name in _SILENT else section
-        found[name] = fitted({} if section is None else section, SECTIONS[name], name, problems)
+        section = _add_type(section or {}, _SILENT[name]) if name in _SILENT else section
+        found[name] = check_value({} if section is None else section, SECTIONS[name], name, problems)
     problems.raise_if_any()
-    config = converted(found, Config, "")
-    if not PROPOSER.knows(config.train.proposer):
-        problems.found.append(PROPOSER.describe_unknown(config.train.proposer))
-    problems.found += exposed(config)
+    config = convert_tree(found, Config, "")
+    for seam, name in ((PROPOSER, config.train.proposer), (SANDBOX, config.sandbox.backend)):
+        if not seam.knows(name):
+            problems.found.append(seam.describe_unknown(name))
+    problems.found += find_exposed(config)
     problems.raise_if_any()
     return config
 
 
-def homes() -> dict[str, str]:
+def list_homes() -> dict[str, str]:
     """Where each setting that lies directly in a section belongs."""
     found: dict[str, str] = {}
     for section, kind in SECTIONS.items():
-        for recipe in accepted_types(kind):
+        for recipe in list_types(kind):
             if isinstance(recipe, kinds.StructType):
                 found |= {f.name: f"{section}.{f.name}" for f in recipe.fields if f.name not in found}
     return found
@@ -94,10 +97,10 @@ _SILENT = {"model": "embedded", "optimizer": "same"}
 """Which kind of model it is if nothing is said about it."""
 
 
-_MODEL_TYPES = frozenset(option.tag for option in accepted_types(ModelSettings) if isinstance(option, kinds.StructType))
+_MODEL_TYPES = frozenset(option.tag for option in list_types(ModelSettings) if isinstance(option, kinds.StructType))
 
 
-def _with_type(section: Any, silent: str) -> Any:
+def _add_type(section: Any, silent: str) -> Any:
     """Saying nothing about a model gets the one that needs no account; saying something means a server, unless it is
     only how that one is to be run."""
     if not is_tree(section):
@@ -111,25 +114,25 @@ def _with_type(section: Any, silent: str) -> Any:
     return {"type": "openai" if section.keys() - own else silent, **section}
 
 
-def _env_section(section: Any, problems: "Problems") -> tuple[Any, Tree]:
+def _split_env(section: Any, problems: "Problems") -> tuple[Any, Tree]:
     """The section in two: what Ludus reads, and the environment's own fields with their defaults."""
     if not is_tree(section):
-        problems.wrong("env", EnvSettings, section)
+        problems.add_wrong("env", EnvSettings, section)
         return {}, {}
     given = dict(section)
     ours = {f.name: given.pop(f.name) for f in msgspec.structs.fields(EnvSettings) if f.name in given}
-    env = fitted(ours, EnvSettings, "env", problems)
+    env = check_value(ours, EnvSettings, "env", problems)
     name = env.get("name", "")
     if not name or not isinstance(name, str):
         for key in given:
-            problems.unknown("env", key, [f.name for f in msgspec.structs.fields(EnvSettings)])
+            problems.add_unknown("env", key, [f.name for f in msgspec.structs.fields(EnvSettings)])
         return env, {}
     kind = load_env_class(name)
-    options = fitted(given, kind, "env", problems, also=EnvSettings)
+    options = check_value(given, kind, "env", problems, also=EnvSettings)
     if problems.found:
         return env, {}
     try:
-        return env, _full(converted(options, kind, "env"))
+        return env, _list_values(convert_tree(options, kind, "env"))
     except TypeError as error:
         raise ConfigError(f"env.name: the fields of {name} must be plain values, to be recorded: {error}") from None
 
@@ -139,7 +142,7 @@ def _env_section(section: Any, problems: "Problems") -> tuple[Any, Tree]:
 
 def to_record(config: Config) -> Tree:
     """The settings as plain values, defaults included; loading them again gives an equal `Config`. No secrets in it."""
-    record = {name: _full(getattr(config, name)) for name in SECTIONS}
+    record = {name: _list_values(getattr(config, name)) for name in SECTIONS}
     record["env"] |= config.options
     return record
 
@@ -148,7 +151,7 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(to_record(config), sort_keys=False, allow_unicode=True, width=120)
 
 
-def _full(recipe: Struct) -> Tree:
+def _list_values(recipe: Struct) -> Tree:
     """A recipe as plain values with nothing left out, unlike the records of a run, which leave out defaults."""
     if isinstance(recipe, OwnModelSettings):
         return {"type": recipe.reference, "options": msgspec.json.decode(to_json(recipe.options))}
@@ -156,5 +159,5 @@ def _full(recipe: Struct) -> Tree:
     assert isinstance(info, kinds.StructType)
     plain: Tree = {info.tag_field: info.tag} if info.tag_field else {}
     for name, value in get_recorded(recipe).items():
-        plain[name] = _full(value) if isinstance(value, Struct) else msgspec.json.decode(to_json(value))
+        plain[name] = _list_values(value) if isinstance(value, Struct) else msgspec.json.decode(to_json(value))
     return plain

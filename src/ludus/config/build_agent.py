@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ludus.agent import AgentSettings, Limits, Policy
-from ludus.config.build_sandboxes import changed_spec
-from ludus.config.reading import converted
+from ludus.config.build_sandboxes import change_spec
+from ludus.config.reading import convert_tree
 from ludus.config.references import HARNESS, load_env_class
-from ludus.config.secrets import agents_folder
+from ludus.config.secrets import find_agents_folder
 from ludus.config.tree import Config
 from ludus.env import Env
 from ludus.errors import ConfigError
@@ -27,23 +27,23 @@ def build_env(config: Config) -> Env:
     if not config.env.name:
         raise ConfigError("env.name: which environment? `ludus envs` lists those that come with Ludus")
     kind = load_env_class(config.env.name)
-    if kind.sandbox is not None and (spec := changed_spec(kind.sandbox, config.sandbox)) != kind.sandbox:
+    if kind.sandbox is not None and (spec := change_spec(kind.sandbox, config.sandbox)) != kind.sandbox:
         names = {"sandbox": spec, "__module__": kind.__module__, "__doc__": kind.__doc__}
         kind = msgspec.defstruct(kind.__name__, [], bases=(kind,), namespace=names, frozen=True)
-    return converted(config.options, kind, "env")
+    return convert_tree(config.options, kind, "env")
 
 
 def build_policy(config: Config, env: Env, model: Model, registry: "Registry") -> Policy:
     """Who acts. Toolsets stay None, for the environment to decide, unless the settings say something about them."""
-    from ludus.tools.toolsets import choose
+    from ludus.tools.toolsets import choose_toolsets
 
     tools = config.tools
     chosen = None
     if tools.enabled is not None or tools.disabled or tools.mcp:
-        chosen = choose(tools.enabled, tools.disabled, (*env.toolsets, *tools.mcp), registry)
+        chosen = choose_toolsets(tools.enabled, tools.disabled, (*env.toolsets, *tools.mcp), registry)
     if not tools.distribution and not config.agent.harness:
-        registry.usable(env.toolsets if chosen is None else chosen, slot=env.sandbox is not None)
-    skill = _skill(config.agent.skill)
+        registry.require_usable(env.toolsets if chosen is None else chosen, slot=env.sandbox is not None)
+    skill = _read_skill(config.agent.skill)
     if config.agent.skill_as != "text":
         if env.sandbox is None and not config.agent.harness:
             raise ConfigError(f"agent.skill_as: {env.name} has no slot to put a file in; leave it at 'text'")
@@ -54,7 +54,7 @@ def build_policy(config: Config, env: Env, model: Model, registry: "Registry") -
         skill_as=config.agent.skill_as,
         examples_as=config.agent.examples_as,
         sampling=config.sampling,
-        limits=_limits(config),
+        limits=_choose_limits(config),
         system=config.agent.system,
         toolsets=chosen,
         registry=registry,
@@ -70,12 +70,12 @@ def build_harness(agent: AgentSettings) -> Harness | None:
     """
     if not agent.harness:
         return None
-    from ludus.harness.known import KNOWN, find, installed
+    from ludus.harness.known import KNOWN, find_harness, find_installation
 
     name, own = agent.harness, agent.harnesses.get(agent.harness)
     if own is None:
-        found = HARNESS.load(name) if name not in KNOWN and HARNESS.knows(name) else find(name, agent.harnesses)
-        return installed(found, agents_folder())
+        found = HARNESS.load(name) if name not in KNOWN and HARNESS.knows(name) else find_harness(name, agent.harnesses)
+        return find_installation(found, find_agents_folder())
     base = KNOWN.get(name) or Harness(name=name, command="")
     if not (own.command or base.command):
         raise ConfigError(f"agent.harnesses.{name}.command is not set: how is the agent started?")
@@ -94,10 +94,10 @@ def build_harness(agent: AgentSettings) -> Harness | None:
         model=base.model if own.model is None else own.model,
         mounts=(*needed, *mounts),
     )
-    return installed(changed, agents_folder())
+    return find_installation(changed, find_agents_folder())
 
 
-def _limits(config: Config) -> Limits:
+def _choose_limits(config: Config) -> Limits:
     """The limits; the embedded model's window is known, and leaves room for a reply, if nothing is said of it."""
     if not isinstance(config.model, EmbeddedSettings) or config.limits.context_tokens is not None:
         return config.limits
@@ -107,7 +107,7 @@ def _limits(config: Config) -> Limits:
     return msgspec.structs.replace(config.limits, context_tokens=defaults["context"] - defaults["reply_tokens"])
 
 
-def _skill(path: str) -> Skill | None:
+def _read_skill(path: str) -> Skill | None:
     if not path:
         return None
     try:

@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 from ludus.config import token_mode as tokens
 from ludus.config.build_training import has_optimizer
-from ludus.config.reading import shown
+from ludus.config.reading import format_value
 from ludus.config.references import MODEL, load_object
-from ludus.config.secrets import proxy_for, read_secret, weights_folder
+from ludus.config.secrets import find_proxy, find_weights_folder, read_secret
 from ludus.config.tree import Config, ModelSettings, OwnModelSettings, SameSettings
 from ludus.errors import ConfigError
 from ludus.models import Model
@@ -35,7 +35,7 @@ def build_model(
     mode needs is fetched. `tell` hears of what takes long."""
     from ludus.models.ledger import MeteredModel
 
-    return MeteredModel(_bare_model(model, tell), ledger, role)
+    return MeteredModel(_build_bare_model(model, tell), ledger, role)
 
 
 def build_models(
@@ -45,27 +45,27 @@ def build_models(
     closing the agent's is enough."""
     from ludus.models.ledger import MeteredModel
 
-    bare = _bare_model(config.model, tell)
+    bare = _build_bare_model(config.model, tell)
     agent = MeteredModel(bare, ledger, "agent")
     if not isinstance(config.optimizer, SameSettings):
-        return agent, MeteredModel(_bare_model(config.optimizer, tell, "optimizer"), ledger, "optimizer")
+        return agent, MeteredModel(_build_bare_model(config.optimizer, tell, "optimizer"), ledger, "optimizer")
     return agent, MeteredModel(bare, ledger, "optimizer") if has_optimizer(config) else None
 
 
-def _bare_model(model: ModelSettings, tell: Callable[[str], None], section: str = "model") -> Model:
+def _build_bare_model(model: ModelSettings, tell: Callable[[str], None], section: str = "model") -> Model:
     match model:
         case OwnModelSettings():
             return _make_own(model, section)
         case ScriptedSettings():
-            return _scripted(model, section)
+            return _build_scripted(model, section)
         case EmbeddedSettings(mode="token"):
-            return tokens.embedded_model(model, tell, section)
+            return tokens.build_embedded_model(model, tell, section)
         case OpenAISettings(mode="token"):
-            return tokens.server_model(model, build_endpoints(model, section), section)
+            return tokens.build_server_model(model, build_endpoints(model, section), section)
         case EmbeddedSettings():
             from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime
 
-            return EmbeddedModel(model, EmbeddedRuntime(cache=weights_folder()), tell)
+            return EmbeddedModel(model, EmbeddedRuntime(cache=find_weights_folder()), tell)
         case AnthropicSettings():
             from ludus.models.anthropic import AnthropicModel
 
@@ -95,7 +95,7 @@ def build_endpoints(model: ServerSettings, section: str = "model") -> list[Endpo
     headers = {name: read_secret(var, f"{section}.header_vars.{name}") for name, var in model.header_vars.items()}
     key = read_secret(model.api_key_var, f"{section}.api_key_var")
     return [
-        Endpoint(address, api_key=key, headers=headers, proxy=proxy_for(address, model.proxy))
+        Endpoint(address, api_key=key, headers=headers, proxy=find_proxy(address, model.proxy))
         for address in model.addresses
     ]
 
@@ -103,11 +103,11 @@ def build_endpoints(model: ServerSettings, section: str = "model") -> list[Endpo
 def _make_own(model: OwnModelSettings, section: str) -> Model:
     made = MODEL.make(model.reference, model.options, f"{section}.type", f"{section}.options")
     if not isinstance(getattr(made, "name", None), str):
-        raise ConfigError(f"{section}.type: {type(made).__name__} has no name; add: name = \"my-model\"")
+        raise ConfigError(f'{section}.type: {type(made).__name__} has no name; add: name = "my-model"')
     return made
 
 
-def _scripted(model: ScriptedSettings, section: str) -> Model:
+def _build_scripted(model: ScriptedSettings, section: str) -> Model:
     from ludus.models.scripted import ScriptedModel
 
     if not model.script:
@@ -115,6 +115,6 @@ def _scripted(model: ScriptedSettings, section: str) -> Model:
     script = load_object(model.script, f"{section}.script")
     if not callable(script) and not isinstance(script, list | tuple):
         raise ConfigError(
-            f"{section}.script: '{model.script}' is {shown(script)}, neither a function nor a list of replies"
+            f"{section}.script: '{model.script}' is {format_value(script)}, neither a function nor a list of replies"
         )
     return ScriptedModel(script, model.name)  # pyright: ignore[reportArgumentType]  # the user's own

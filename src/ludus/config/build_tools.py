@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from ludus.config.references import TOOL
-from ludus.config.secrets import proxy_for, read_secret
+from ludus.config.secrets import find_proxy, read_secret
 from ludus.config.tree import Config
 from ludus.env import Env
 from ludus.errors import ConfigError
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 def build_distribution(config: Config, env: Env, registry: "Registry") -> "Distribution | None":
     """What the toolsets of each group are drawn from; None if they are not drawn. No draw can fail later on."""
-    from ludus.tools.distributions import find, possible
-    from ludus.tools.toolsets import choose
+    from ludus.tools.distributions import find_distribution, list_possible
+    from ludus.tools.toolsets import choose_toolsets
 
     tools = config.tools
     if not tools.distribution:
         return None
     if tools.enabled is not None:
         raise ConfigError("tools.enabled and tools.distribution exclude each other: leave one of them out")
-    found = find(tools.distribution, tools.distributions, registry)
-    drawn = [toolset for toolset, percent in possible(found, registry, tools.disabled).items() if percent]
-    registry.usable(choose(drawn, tools.disabled, registry=registry), slot=env.sandbox is not None)
+    found = find_distribution(tools.distribution, tools.distributions, registry)
+    drawn = [toolset for toolset, percent in list_possible(found, registry, tools.disabled).items() if percent]
+    registry.require_usable(choose_toolsets(drawn, tools.disabled, registry=registry), slot=env.sandbox is not None)
     return found
 
 
@@ -42,15 +42,15 @@ async def open_registry(tools: "ToolsSettings") -> "AsyncGenerator[Registry, Non
     async with AsyncExitStack() as stack:
         extra: list[Toolset] = []
         if tools.web.provider:
-            extra += await _web_toolsets(tools.web, stack)
+            extra += await _open_web_toolsets(tools.web, stack)
         for name, server in tools.mcp.items():
-            from ludus.tools.mcp import mcp_toolset
+            from ludus.tools.mcp import open_mcp_toolset
 
-            extra.append(await stack.enter_async_context(mcp_toolset(name, server, read_secret)))
-        registry = REGISTRY.extended(*extra)
+            extra.append(await stack.enter_async_context(open_mcp_toolset(name, server, read_secret)))
+        registry = REGISTRY.extend(*extra)
         names = [*(tools.enabled or ()), *tools.disabled, *(name for d in tools.distributions.values() for name in d)]
         own = [_load_toolset(name) for name in dict.fromkeys(names) if name not in registry and TOOL.knows(name)]
-        yield registry.extended(*own)
+        yield registry.extend(*own)
 
 
 def _load_toolset(name: str) -> "Toolset":
@@ -69,10 +69,10 @@ def _load_toolset(name: str) -> "Toolset":
     return Toolset(name, found.spec.description, make, needs_box=isinstance(found, BoundTool))
 
 
-async def _web_toolsets(web: "WebSettings", stack: AsyncExitStack) -> "Sequence[Toolset]":
+async def _open_web_toolsets(web: "WebSettings", stack: AsyncExitStack) -> "Sequence[Toolset]":
     from ludus.http_client import Client
-    from ludus.tools.web import TIMEOUTS, make_provider, web_toolsets
+    from ludus.tools.web import TIMEOUTS, make_provider, make_web_toolsets
 
     key = read_secret(web.api_key_var, "tools.web.api_key_var")
-    http = await stack.enter_async_context(Client(timeouts=TIMEOUTS, proxy=proxy_for(web.base_url or "https://x", "")))
-    return web_toolsets(make_provider(web, http, key=key))
+    http = await stack.enter_async_context(Client(timeouts=TIMEOUTS, proxy=find_proxy(web.base_url or "https://x", "")))
+    return make_web_toolsets(make_provider(web, http, key=key))

@@ -1,6 +1,6 @@
 """Builds what the skill trainer needs from settings. Heavy imports are inside."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -10,8 +10,6 @@ from ludus.errors import ConfigError
 from ludus.reflact.train_settings import TrainSettings, check_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ludus.reflact.gate import Rule
     from ludus.reflact.proposers import Proposer
 
@@ -26,7 +24,7 @@ def build_proposer(train: TrainSettings) -> "Proposer":
     return make_instance(kind, train.proposer_options, "train.proposer_options")
 
 
-def _load_proposer_class(train: TrainSettings) -> "Callable[..., Proposer]":
+def _load_proposer_class(train: TrainSettings) -> "type[Any]":
     kind = PROPOSER.load(train.proposer)
     if not kind.name:
         raise ConfigError(
@@ -48,7 +46,7 @@ def has_optimizer(config: Config) -> bool:
     return PROPOSER.load(config.train.proposer).needs_optimizer or not isinstance(config.optimizer, SameSettings)
 
 
-def train_settings(config: Config) -> TrainSettings:
+def build_train_settings(config: Config) -> TrainSettings:
     """The settings of the trainer, checked. Without an optimizer's model there is no slow update and no memory."""
     settings = check_settings(config.train)
     if has_optimizer(config):

@@ -34,22 +34,22 @@ class Layer(NamedTuple):
     tree: Tree
 
 
-def file_layer(path: Path) -> Layer:
+def read_file_layer(path: Path) -> Layer:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--config {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"--config {path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-    tree = _yaml(text, str(path))
+    tree = _parse_yaml(text, str(path))
     if tree is None:
         tree = {}
     if not is_tree(tree):
-        raise ConfigError(f"{path}: expected settings in sections (`run:` and so on), found {shown(tree)}")
+        raise ConfigError(f"{path}: expected settings in sections (`run:` and so on), found {format_value(tree)}")
     return Layer(str(path), tree)
 
 
-def flag_layer(path: str, words: str) -> Layer:
+def make_flag_layer(path: str, words: str) -> Layer:
     tree: Any = Flag(words)
     for name in reversed(path.split(".")):
         tree = {name: tree}
@@ -66,7 +66,7 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+def _construct_mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[str] = set()
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
@@ -77,10 +77,10 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
-_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 
 
-def _yaml(text: str, source: str) -> Any:
+def _parse_yaml(text: str, source: str) -> Any:
     """The value of a YAML text, or a `ConfigError` that names file and line."""
     try:
         return yaml.load(text, _Loader)
@@ -91,26 +91,26 @@ def _yaml(text: str, source: str) -> Any:
         raise ConfigError(f"{source}: not valid YAML: {error}") from None
 
 
-def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+def merge_trees(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     """Both trees; where they meet, mappings are merged and all else is replaced. An empty section changes nothing."""
     result = dict(under)
     for key, value in over.items():
         old = result.get(key)
         if isinstance(old, Flag) and is_tree(value):
-            old = _yaml_or_text(old)
+            old = _parse_yaml_or_text(old)
         if is_tree(old) and is_tree(value):
-            result[key] = merged(old, value)
+            result[key] = merge_trees(old, value)
         elif not (is_tree(old) and value is None):
             result[key] = value
     return result
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _list_paths(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for key, value in tree.items():
         path = f"{prefix}{key}"
         yield path
         if is_tree(value):
-            yield from _leaves(value, f"{path}.")
+            yield from _list_paths(value, f"{path}.")
 
 
 def is_tree(value: Any) -> TypeGuard[Tree]:
@@ -128,64 +128,64 @@ class Problems:
         self._homes = homes
         self._sources: dict[str, str] = {}
 
-    def note(self, layer: Layer) -> None:
+    def note_source(self, layer: Layer) -> None:
         """Remember which settings a layer set, so that a problem can name the file."""
-        self._sources.update(dict.fromkeys(_leaves(layer.tree), layer.source))
+        self._sources.update(dict.fromkeys(_list_paths(layer.tree), layer.source))
 
-    def unknown(self, section: str, key: str, known: Sequence[str]) -> None:
-        home, place = self._homes.get(key), _joined(section, key)
+    def add_unknown(self, section: str, key: str, known: Sequence[str]) -> None:
+        home, place = self._homes.get(key), _join_path(section, key)
         if home == place:
             hint = f"another {section}.type has it; this one knows {', '.join(known)}"
         else:
-            hint = f"did you mean '{home}'?" if home else _nearest(section, key, known)
-        self.found.append(f"{self._where(place)}: unknown setting; {hint}")
+            hint = f"did you mean '{home}'?" if home else _suggest_name(section, key, known)
+        self.found.append(f"{self._locate(place)}: unknown setting; {hint}")
 
-    def wrong(self, path: str, kind: Any, value: Any) -> None:
+    def add_wrong(self, path: str, kind: Any, value: Any) -> None:
         hint = ' (put it in quotes: "…")' if _is_text(kind) and isinstance(value, int | float) else ""
-        self.found.append(f"{self._where(path)}: expected {describe(kind)}, got {shown(value)}{hint}")
+        self.found.append(f"{self._locate(path)}: expected {describe_type(kind)}, got {format_value(value)}{hint}")
 
-    def missing(self, path: str, kind: Any) -> None:
-        self.found.append(f"{path}: not set; expected {describe(kind)}")
+    def add_missing(self, path: str, kind: Any) -> None:
+        self.found.append(f"{path}: not set; expected {describe_type(kind)}")
 
     def raise_if_any(self) -> None:
         if self.found:
             raise ConfigError("\n".join(self.found))
 
-    def _where(self, path: str) -> str:
+    def _locate(self, path: str) -> str:
         source = self._sources.get(path, "")
         if source.startswith("--") or not source:
             return path
         return f"{source}: {path}"
 
 
-def fitted(value: Any, kind: Any, path: str, problems: Problems, also: type[Struct] | None = None) -> Any:
+def check_value(value: Any, kind: Any, path: str, problems: Problems, also: type[Struct] | None = None) -> Any:
     """`value` with its flags read and every key checked; what is wrong goes to `problems`.
 
     `also` is a recipe whose keys share the section: they count as near names.
     """
-    accepted = accepted_types(kind)
+    accepted = list_types(kind)
     if isinstance(value, Flag):
         value = _read_flag(value, accepted)
     if is_tree(value):
         recipes = {o.tag: o.cls for o in accepted if isinstance(o, kinds.StructType)}
         if recipes:
-            recipe = _chosen(value, recipes, path, problems)
-            return _fitted_keys(value, recipe, path, problems, also) if recipe else value
-        entry = next((found for o in accepted if (found := entry_kind(o))), None)
+            recipe = _choose_type(value, recipes, path, problems)
+            return _check_keys(value, recipe, path, problems, also) if recipe else value
+        entry = next((found for o in accepted if (found := get_entry_type(o))), None)
         if entry:
-            return {key: fitted(item, entry, f"{path}.{key}", problems) for key, item in value.items()}
-    value = _without_flags(value)
+            return {key: check_value(item, entry, f"{path}.{key}", problems) for key, item in value.items()}
+    value = _read_flags(value)
     try:
         number = msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError:
-        problems.wrong(path, kind, value)
+        problems.add_wrong(path, kind, value)
     else:
         if isinstance(number, float) and not math.isfinite(number):  # JSON has no word for it
-            problems.wrong(path, kind, value)
+            problems.add_wrong(path, kind, value)
     return value
 
 
-def _fitted_keys(
+def _check_keys(
     tree: Mapping[str, Any], recipe: type[Struct], path: str, problems: Problems, also: type[Struct] | None
 ) -> Tree:
     info = kinds.type_info(recipe)
@@ -196,17 +196,17 @@ def _fitted_keys(
         if key == info.tag_field:
             found[key] = info.tag
         elif key in fields:
-            found[key] = fitted(value, fields[key].type, _joined(path, key), problems)
+            found[key] = check_value(value, fields[key].type, _join_path(path, key), problems)
         else:
             others = [f.name for f in msgspec.structs.fields(also)] if also else []
-            problems.unknown(path, str(key), [*fields, *others, *([info.tag_field] if info.tag_field else [])])
+            problems.add_unknown(path, str(key), [*fields, *others, *([info.tag_field] if info.tag_field else [])])
     for name, info_field in fields.items():
         if info_field.required and name not in tree:
-            problems.missing(_joined(path, name), info_field.type)
+            problems.add_missing(_join_path(path, name), info_field.type)
     return found
 
 
-def _chosen(
+def _choose_type(
     value: Mapping[str, Any], recipes: Mapping[Any, type[Struct]], path: str, problems: Problems
 ) -> type[Struct] | None:
     """The recipe that the mapping's tag (most often `type`) names, where there are several."""
@@ -221,12 +221,12 @@ def _chosen(
     return recipes.get(tag)
 
 
-def accepted_types(kind: Any) -> tuple[kinds.Type, ...]:
+def list_types(kind: Any) -> tuple[kinds.Type, ...]:
     info = kinds.type_info(kind)
     return info.types if isinstance(info, kinds.UnionType) else (info,)
 
 
-def entry_kind(option: kinds.Type) -> Any:
+def get_entry_type(option: kinds.Type) -> Any:
     """The recipe of a mapping's values, or the union of recipes, if they are recipes; else None."""
     values = option.value_type if isinstance(option, kinds.DictType) else option
     recipes = values.types if isinstance(values, kinds.UnionType) else (values,)
@@ -244,7 +244,7 @@ _LISTS = (kinds.VarTupleType, kinds.ListType, kinds.SetType, kinds.FrozenSetType
 
 
 def _is_text(kind: Any) -> bool:
-    return any(isinstance(option, _TEXTS) for option in accepted_types(kind))
+    return any(isinstance(option, _TEXTS) for option in list_types(kind))
 
 
 def _read_flag(words: Flag, accepted: Sequence[kinds.Type]) -> Any:
@@ -252,29 +252,29 @@ def _read_flag(words: Flag, accepted: Sequence[kinds.Type]) -> Any:
     nothing = any(isinstance(o, kinds.NoneType) for o in accepted)
     if any(isinstance(o, _TEXTS) for o in accepted):
         return None if nothing and words == "null" else str(words)
-    value = _yaml_or_text(words)
+    value = _parse_yaml_or_text(words)
     wants_list = any(isinstance(o, _LISTS) for o in accepted)
     if wants_list and not isinstance(value, list) and not (value is None and nothing):
         return [part.strip() for part in words.split(",") if part.strip()]
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
-def _yaml_or_text(words: Flag) -> Any:
+def _parse_yaml_or_text(words: Flag) -> Any:
     try:
-        return _yaml(words, "")
+        return _parse_yaml(words, "")
     except ConfigError:
         return str(words)
 
 
-def _without_flags(value: Any) -> Any:
+def _read_flags(value: Any) -> Any:
     if isinstance(value, Flag):
-        return _yaml_or_text(value)
+        return _parse_yaml_or_text(value)
     if is_tree(value):
-        return {key: _without_flags(item) for key, item in value.items()}
+        return {key: _read_flags(item) for key, item in value.items()}
     return value
 
 
-def converted(tree: Mapping[str, Any], kind: type[Any], path: str) -> Any:
+def convert_tree(tree: Mapping[str, Any], kind: type[Any], path: str) -> Any:
     """The recipe itself. What is left to go wrong is its own objection (`__post_init__`)."""
     try:
         return msgspec.convert(tree, kind, strict=False)
@@ -283,14 +283,14 @@ def converted(tree: Mapping[str, Any], kind: type[Any], path: str) -> Any:
         raise ConfigError(f"{at.rstrip('`') or path}: {message}") from None
 
 
-def _joined(section: str, key: str) -> str:
+def _join_path(section: str, key: str) -> str:
     return f"{section}.{key}" if section else key
 
 
-def _nearest(section: str, key: str, known: Sequence[str]) -> str:
+def _suggest_name(section: str, key: str, known: Sequence[str]) -> str:
     near = get_close_matches(key, known, n=1, cutoff=0.5)
     if near:
-        return f"did you mean '{_joined(section, near[0])}'?"
+        return f"did you mean '{_join_path(section, near[0])}'?"
     where = f" in '{section}'" if section else ""
     return f"known{where}: {', '.join(sorted(known)) or 'none'}"
 
@@ -298,25 +298,25 @@ def _nearest(section: str, key: str, known: Sequence[str]) -> str:
 # ---- words for types ----------------------------------------------------------------------------------------------
 
 
-def describe(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """A type in words: "a whole number of at least 1 or null"."""
-    return _describe(kinds.type_info(kind))
+    return _describe_info(kinds.type_info(kind))
 
 
-def _describe(info: kinds.Type) -> str:
+def _describe_info(info: kinds.Type) -> str:
     match info:
         case kinds.UnionType(types=types):
-            return " or ".join(_describe(option) for option in types)
+            return " or ".join(_describe_info(option) for option in types)
         case kinds.LiteralType(values=values):
             return "one of " + ", ".join(str(value) or "(empty)" for value in values)
         case kinds.EnumType(cls=cls):
             return "one of " + ", ".join(str(member.value) for member in cls)
         case kinds.IntType():
-            return "a whole number" + _bounds(info)
+            return "a whole number" + _describe_bounds(info)
         case kinds.FloatType():
-            return "a number" + _bounds(info)
+            return "a number" + _describe_bounds(info)
         case kinds.VarTupleType(item_type=item) | kinds.ListType(item_type=item):
-            return f"a list of {_plural(_describe(item))}"
+            return f"a list of {_make_plural(_describe_info(item))}"
         case kinds.StructType() | kinds.DictType():
             return "a mapping"
         case kinds.CustomType(cls=cls):
@@ -333,16 +333,16 @@ _PLAIN: Mapping[type[kinds.Type], str] = {
 }
 
 
-def _bounds(info: kinds.IntType | kinds.FloatType) -> str:
+def _describe_bounds(info: kinds.IntType | kinds.FloatType) -> str:
     words = {"of at least": info.ge, "above": info.gt, "of at most": info.le, "below": info.lt}
     return "".join(f" {word} {bound:g}" for word, bound in words.items() if bound is not None)
 
 
-def _plural(words: str) -> str:
+def _make_plural(words: str) -> str:
     return {"text": "texts", "a whole number": "whole numbers", "a number": "numbers"}.get(words, words)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):

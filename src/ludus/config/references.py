@@ -30,13 +30,16 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import msgspec
 
 from ludus.batch import EnvSettings
-from ludus.config.reading import Problems, converted, fitted
+from ludus.config.reading import Problems, check_value, convert_tree
 from ludus.env import Env
 from ludus.envs import BUILTIN
 from ludus.errors import ConfigError, suggest
+from ludus.sandbox.backend import SlotBackend
+from ludus.sandbox.backends import BACKENDS
+from ludus.sandbox.remote.fleet import RemoteBackend
 
 if TYPE_CHECKING:
-    from ludus.parsers import Parser
+    from ludus.parsers import ReplyParser
 
 # ---- the seams ----------------------------------------------------------------------------------------------------
 
@@ -77,7 +80,7 @@ class Seam:
         else:
             raise ConfigError(self.describe_unknown(name, setting))
         if not self.accepts(found):
-            raise ConfigError(f"{setting}: '{name}' is not {_with_article(self.kind)}: it must be {self.must_be}")
+            raise ConfigError(f"{setting}: '{name}' is not {_add_article(self.kind)}: it must be {self.must_be}")
         return found
 
     def make(self, name: str, options: Mapping[str, Any], setting: str = "", options_setting: str = "options") -> Any:
@@ -110,7 +113,7 @@ class Seam:
         }
         if len(own) != 1:
             names = ", ".join(f"{name}:{key}" for key in own)
-            what = f"several {self.kind}s; choose one: {names}" if own else f"no {_without_article(self.must_be)}"
+            what = f"several {self.kind}s; choose one: {names}" if own else f"no {_drop_article(self.must_be)}"
             raise ConfigError(f"{setting}: {name} has {what}")
         return next(iter(own.values()))
 
@@ -125,11 +128,11 @@ def _is_defined_in(value: Any, module: ModuleType) -> bool:
     return not (inspect.isclass(value) or inspect.isfunction(value)) or value.__module__ == module.__name__
 
 
-def _with_article(words: str) -> str:
+def _add_article(words: str) -> str:
     return f"an {words}" if words[0] in "aeio" else f"a {words}"
 
 
-def _without_article(words: str) -> str:
+def _drop_article(words: str) -> str:
     return words.removeprefix("a ").removeprefix("an ")
 
 
@@ -151,6 +154,10 @@ def _has_methods(*names: str) -> Callable[[Any], bool]:
     return lambda found: isinstance(found, type) and all(callable(getattr(found, name, None)) for name in names)
 
 
+def _is_backend(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, SlotBackend | RemoteBackend)
+
+
 def _is_tool(found: Any) -> bool:
     from ludus.tools import BoundTool, Tool
     from ludus.tools.toolsets import Toolset
@@ -159,9 +166,9 @@ def _is_tool(found: Any) -> bool:
 
 
 def _is_parser(found: Any) -> bool:
-    from ludus.parsers import Format
+    from ludus.parsers import Format, ReplyParser
 
-    return isinstance(found, Format)
+    return isinstance(found, Format) or (isinstance(found, ReplyParser) and not isinstance(found, type))
 
 
 def _is_harness(found: Any) -> bool:
@@ -211,9 +218,10 @@ SANDBOX = Seam(
     "sandbox backend",
     "sandbox.backend",
     "ludus.sandboxes",
-    "a class with the methods create(spec) and close()",
-    _has_methods("create", "close"),
+    "a class derived from SlotBackend (ludus.sandbox.backend) or RemoteBackend (ludus.sandbox.remote.fleet)",
+    _is_backend,
     "module:Class, or a file such as my_backend.py",
+    {name: f"{kind.__module__}:{kind.__qualname__}" for name, kind in BACKENDS.items()},
 )
 TOOL = Seam(
     "tool",
@@ -227,7 +235,7 @@ PARSER = Seam(
     "parser",
     "model.parser",
     "ludus.parsers",
-    "a ludus.parsers.Format",
+    "a ludus.parsers.Format, or an object with the methods of ludus.parsers.ReplyParser",
     _is_parser,
     "module:NAME, or a file such as my_parser.py",
 )
@@ -268,15 +276,15 @@ def load_env_class(name: str) -> type[Env]:
     return kind
 
 
-def load_parser(name: str, setting: str) -> "Parser":
+def load_parser(name: str, setting: str) -> "ReplyParser":
     """The parser of a built-in name (`docs/parsers.md`), or one of the user's own."""
-    from ludus.parsers import Parser
+    from ludus.parsers import make_parser
 
     try:
-        return Parser(name)
+        return make_parser(name)
     except ConfigError as error:
         if PARSER.knows(name):
-            return Parser(PARSER.load(name, setting))
+            return make_parser(PARSER.load(name, setting))
         raise ConfigError(f"{setting}: {error} (your own: {PARSER.example})") from None
 
 
@@ -290,14 +298,14 @@ def make_instance(kind: type[Any], options: Mapping[str, Any], setting: str) -> 
         ConfigError: an option is unknown, missing or wrong, or the class refuses it.
     """
     if issubclass(kind, msgspec.Struct):
-        return converted(_check_options(options, kind, setting), kind, setting)
+        return convert_tree(_check_options(options, kind, setting), kind, setting)
     parameters = list(inspect.signature(kind).parameters.values())
     if any(p.kind is p.VAR_KEYWORD for p in parameters):  # it checks its options itself
         arguments = dict(options)
     else:
         fields = _make_fields(kind, parameters)
         given = _check_options(options, fields, setting)
-        checked = converted(given, fields, setting)
+        checked = convert_tree(given, fields, setting)
         arguments = {name: getattr(checked, name) for name in given}
     try:
         return kind(**arguments)
@@ -307,7 +315,7 @@ def make_instance(kind: type[Any], options: Mapping[str, Any], setting: str) -> 
 
 def _check_options(options: Mapping[str, Any], kind: type[msgspec.Struct], setting: str) -> dict[str, Any]:
     problems = Problems({})
-    found = fitted(dict(options), kind, setting, problems)
+    found = check_value(dict(options), kind, setting, problems)
     problems.raise_if_any()
     return found
 
@@ -330,6 +338,10 @@ def _make_fields(kind: type[Any], parameters: "list[inspect.Parameter]") -> type
 # ---- modules and files --------------------------------------------------------------------------------------------
 
 
+MOVED = {"ludus.compat.skillopt_adapters": "ludus.compat.skillopt.adapters"}
+"""Modules of Ludus that settings of older runs name, and where they are now."""
+
+
 def load_object(reference: str, setting: str) -> Any:
     """Return what `module:name` or `file.py:name` refers to. A name may have dots."""
     place, _, name = reference.rpartition(":")
@@ -340,7 +352,7 @@ def load_object(reference: str, setting: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            known = [key for key in vars(found) if not key.startswith("_")]
+            known = [key for key in dir(found) if not key.startswith("_")]
             raise ConfigError(f"{setting}: {place} has no '{part}'; {suggest(part, known)}") from None
     return found
 
@@ -348,7 +360,7 @@ def load_object(reference: str, setting: str) -> Any:
 def _import_module(name: str, setting: str) -> ModuleType:
     _add_to_path(Path.cwd())  # as `python -m` does
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(MOVED.get(name, name))
     except Exception as error:  # foreign code: the user must see whatever it raises
         raise ConfigError(f"{setting}: importing '{name}' failed:\n{_format_trace(error)}") from error
 

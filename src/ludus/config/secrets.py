@@ -15,7 +15,8 @@ from ludus.config.tree import Config, OwnModelSettings
 from ludus.errors import ConfigError
 from ludus.models.server import ServerSettings
 from ludus.models.weights import find_cache
-from ludus.sandbox.settings import Profile
+from ludus.sandbox.backend import BackendSettings
+from ludus.sandbox.backends import BACKENDS
 
 
 def read_secret(variable: str, setting: str) -> str:
@@ -31,27 +32,27 @@ def read_secret(variable: str, setting: str) -> str:
     return value
 
 
-def secrets(config: Config) -> tuple[str, ...]:
+def list_secrets(config: Config) -> tuple[str, ...]:
     """The values of all variables that the settings name, to be masked in whatever is written."""
-    variables = [variable for _, variable in _secret_names(config)]
+    variables = [variable for _, variable in _list_variables(config)]
     values = [os.environ.get(variable, "").strip() for variable in variables]
-    proxies = [urlsplit(_with_scheme(os.environ.get(name, ""))).password or "" for name in _PROXIES]
+    proxies = [urlsplit(_add_scheme(os.environ.get(name, ""))).password or "" for name in _PROXIES]
     return tuple(dict.fromkeys(value for value in (*values, *proxies) if value))
 
 
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 
 
-def _secret_names(config: Config) -> Iterator[tuple[str, str]]:
+def _list_variables(config: Config) -> Iterator[tuple[str, str]]:
     """Every setting that names a secret's variable, and that name."""
-    for role, model in _servers(config):
+    for role, model in _list_servers(config):
         yield f"{role}.api_key_var", model.api_key_var
         yield from ((f"{role}.header_vars.{key}", var) for key, var in model.header_vars.items())
     for setting, options in _list_options(config):
         yield from ((f"{setting}.{key}", str(var)) for key, var in options.items() if key.endswith("_var"))
     yield "tools.web.api_key_var", config.tools.web.api_key_var
     yield "gateway.token_var", config.gateway.token_var
-    for setting, profile in _profiles(config):
+    for setting, profile in _list_profiles(config):
         names = [field for field in profile.__struct_fields__ if field.endswith("_var")]
         yield from ((f"{setting}.{name}", getattr(profile, name)) for name in names)
     for name, server in config.tools.mcp.items():
@@ -59,11 +60,11 @@ def _secret_names(config: Config) -> Iterator[tuple[str, str]]:
         yield from ((f"tools.mcp.{name}.header_vars.{key}", var) for key, var in server.header_vars.items())
 
 
-def _profiles(config: Config) -> Iterator[tuple[str, Profile]]:
+def _list_profiles(config: Config) -> Iterator[tuple[str, BackendSettings]]:
     """Every kind of slots that the settings describe, by the setting."""
     sandbox = config.sandbox
-    for name in ("docker", "podman", "ssh", "apptainer", "nomad", "modal"):
-        if (profile := getattr(sandbox, name)) is not None:
+    for name in BACKENDS:
+        if (profile := getattr(sandbox, name, None)) is not None:
             yield f"sandbox.{name}", profile
     yield from ((f"sandbox.profiles.{name}", profile) for name, profile in sandbox.profiles.items())
 
@@ -73,10 +74,11 @@ def _list_options(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
     for role, model in (("model", config.model), ("optimizer", config.optimizer)):
         if isinstance(model, OwnModelSettings):
             yield f"{role}.options", model.options
+    yield "sandbox.options", config.sandbox.options
     yield "train.proposer_options", config.train.proposer_options
 
 
-def _servers(config: Config) -> Iterator[tuple[str, ServerSettings]]:
+def _list_servers(config: Config) -> Iterator[tuple[str, ServerSettings]]:
     """The models that are servers, by the sections they are in."""
     models = {"model": config.model, "optimizer": config.optimizer}
     return ((role, model) for role, model in models.items() if isinstance(model, ServerSettings))
@@ -86,16 +88,16 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _SECRET = re.compile(r"(key|token|secret|password|passwd|cookie|authorization)$", re.IGNORECASE)
 
 
-def exposed(config: Config) -> Iterator[str]:
+def find_exposed(config: Config) -> Iterator[str]:
     """Settings that hold a secret itself, which would then be printed and recorded. The messages do not repeat it."""
-    for setting, variable in _secret_names(config):
+    for setting, variable in _list_variables(config):
         if variable and not _VARIABLE.fullmatch(variable):
             yield f"{setting}: this is not the name of an environment variable. Put the key in one and give its name"
     mcp = config.tools.mcp
     urls = {"tools.web.base_url": config.tools.web.base_url, **{f"tools.mcp.{n}.url": s.url for n, s in mcp.items()}}
     plain = {f"tools.mcp.{n}.headers": s.headers for n, s in mcp.items()}
     plain |= {f"tools.mcp.{n}.env": s.env for n, s in mcp.items()}
-    for setting, profile in _profiles(config):
+    for setting, profile in _list_profiles(config):
         for key in getattr(profile, "env", ()):
             if _SECRET.search(key):
                 yield f"{setting}.env: {key} looks like a secret, which would be recorded; slots should hold none"
@@ -106,7 +108,7 @@ def exposed(config: Config) -> Iterator[str]:
         for key, value in harness.env.items():
             if _SECRET.search(key) and "{" not in value:
                 yield f"agent.harnesses.{name}.env: {key} looks like a secret, which would be recorded; give it {{key}}"
-    for role, model in _servers(config):
+    for role, model in _list_servers(config):
         urls |= {f"{role}.base_url": model.base_url, f"{role}.proxy": model.proxy}
         urls |= {f"{role}.servers[{i}]": url for i, url in enumerate(model.servers)}
         plain[f"{role}.headers"] = model.headers
@@ -123,20 +125,20 @@ def exposed(config: Config) -> Iterator[str]:
 
 
 def _has_secret(url: str) -> bool:
-    parts = urlsplit(_with_scheme(url))
+    parts = urlsplit(_add_scheme(url))
     return parts.username is not None or any(_SECRET.search(name) for name, _ in parse_qsl(parts.query))
 
 
-def _with_scheme(address: str) -> str:
+def _add_scheme(address: str) -> str:
     return address if "://" in address else f"http://{address}"
 
 
-def proxy_for(url: str, setting: str) -> str:
+def find_proxy(url: str, setting: str) -> str:
     """The proxy for an address: the setting, else what the usual variables say. Without a scheme it is an HTTP one."""
-    found = setting or _usual_proxy(url)
+    found = setting or _find_usual_proxy(url)
     if found in ("", "none"):
         return ""
-    found = _with_scheme(found)
+    found = _add_scheme(found)
     if (scheme := urlsplit(found).scheme) not in ("http", "https"):
         raise ConfigError(
             f"the proxy for {urlsplit(url).hostname} is a {scheme} one, but only http:// and https:// proxies can be "
@@ -145,7 +147,7 @@ def proxy_for(url: str, setting: str) -> str:
     return found
 
 
-def _usual_proxy(url: str) -> str:
+def _find_usual_proxy(url: str) -> str:
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(url)
@@ -155,12 +157,12 @@ def _usual_proxy(url: str) -> str:
     return proxies.get(parts.scheme) or proxies.get("all") or ""
 
 
-def weights_folder() -> Path:
+def find_weights_folder() -> Path:
     """Where model weights are kept between runs."""
     return find_cache(os.environ)
 
 
-def agents_folder() -> Path:
+def find_agents_folder() -> Path:
     """Where `scripts/setup-agents` puts command-line agents. Not in the home of root, which slots cannot see."""
     if given := os.environ.get("LUDUS_AGENTS", ""):
         return Path(given).expanduser().absolute()

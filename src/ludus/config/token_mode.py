@@ -12,7 +12,7 @@ import msgspec
 
 from ludus.agent import Policy
 from ludus.config.references import load_parser
-from ludus.config.secrets import weights_folder
+from ludus.config.secrets import find_weights_folder
 from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.models import Model, StartableModel
@@ -29,34 +29,34 @@ if TYPE_CHECKING:
 Tell = Callable[[str], None]
 
 
-def server_model(model: OpenAISettings, endpoints: Sequence[Endpoint], section: str) -> Model:
+def build_server_model(model: OpenAISettings, endpoints: Sequence[Endpoint], section: str) -> Model:
     """A model in token mode on an inference server."""
     if model.engine == "vllm_chat":
         from ludus.tokens.capture import CapturedChatModel
 
         return CapturedChatModel(model, *endpoints)
-    codec = _codec(model, model.tokenizer or model.name, section)
+    codec = _build_codec(model, model.tokenizer or model.name, section)
     from ludus.tokens.token_model import TokenModel
 
-    engine = _engine_class(model.engine)(model, *endpoints)
+    engine = _find_engine(model.engine)(model, *endpoints)
     return TokenModel(engine, codec, name=model.name, price=model.price)
 
 
-def embedded_model(model: EmbeddedSettings, tell: Tell, section: str) -> Model:
+def build_embedded_model(model: EmbeddedSettings, tell: Tell, section: str) -> Model:
     """The embedded model in token mode. Its weights are fetched at once: the tokenizer is in them."""
     from ludus.models.embedded import EmbeddedRuntime
     from ludus.models.weights import find_weights
 
-    runtime = EmbeddedRuntime(cache=weights_folder())
+    runtime = EmbeddedRuntime(cache=find_weights_folder())
     weights = find_weights(model.weights_path, runtime.cache, tell=tell)
-    codec = _codec(model, weights, section)
+    codec = _build_codec(model, weights, section)
     from ludus.tokens.engines.embedded_engine import EmbeddedEngine
     from ludus.tokens.token_model import TokenModel
 
     return TokenModel(EmbeddedEngine(msgspec.structs.replace(model, weights=str(weights)), runtime, tell), codec)
 
 
-def _codec(model: OpenAISettings | EmbeddedSettings, tokenizer: str | Path, section: str) -> "Codec":
+def _build_codec(model: OpenAISettings | EmbeddedSettings, tokenizer: str | Path, section: str) -> "Codec":
     parser = load_parser(model.parser, f"{section}.parser")
     from ludus.tokens.codec import Codec  # says which extra is missing, if it is
 
@@ -68,7 +68,7 @@ def _codec(model: OpenAISettings | EmbeddedSettings, tokenizer: str | Path, sect
         raise ConfigError(f"{section}.{said}" if named else f"{section}.template: {said}") from error
 
 
-def _engine_class(name: str) -> "type[HttpEngine]":
+def _find_engine(name: str) -> "type[HttpEngine]":
     from ludus.tokens.engines.atropos_generate import AtroposEngine
     from ludus.tokens.engines.llamacpp import LlamaCppEngine
     from ludus.tokens.engines.sglang import SglangEngine
@@ -80,7 +80,7 @@ def _engine_class(name: str) -> "type[HttpEngine]":
 # ---- before a run -------------------------------------------------------------------------------------------------
 
 
-async def make_ready(policy: Policy, env: Env, tell: Tell) -> None:
+async def prepare_model(policy: Policy, env: Env, tell: Tell) -> None:
     """Have a policy's model make ready, so that the first rollout is not charged for it.
 
     Raises:
@@ -90,7 +90,7 @@ async def make_ready(policy: Policy, env: Env, tell: Tell) -> None:
     model = policy.model.model if isinstance(policy.model, MeteredModel) else policy.model
     if isinstance(model, StartableModel):
         await model.start()
-    token_model = as_token_model(model)
+    token_model = find_token_model(model)
     if token_model is None:
         return
     from ludus.tokens.probe import raise_fatal
@@ -102,7 +102,7 @@ async def make_ready(policy: Policy, env: Env, tell: Tell) -> None:
             tell(f"{finding.level}: {finding.message}")
 
 
-def as_token_model(model: Model) -> "TokenModel | None":
+def find_token_model(model: Model) -> "TokenModel | None":
     """The model in token mode behind a model, if there is one."""
     model = model.model if isinstance(model, MeteredModel) else model
     if not hasattr(model, "codec"):  # without token mode its packages may not be there

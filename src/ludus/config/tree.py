@@ -5,7 +5,7 @@ never a setting; settings that end in `_var` or `_vars` name the environment var
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import field
@@ -20,18 +20,10 @@ from ludus.models.openai import AzureSettings, OpenAISettings
 from ludus.models.scripted import ScriptedSettings
 from ludus.reflact.train_settings import DataSettings, TrainSettings
 from ludus.runner import RunSettings
-from ludus.sandbox.settings import (
-    ApptainerSettings,
-    DockerSettings,
-    ModalSettings,
-    NomadSettings,
-    PodmanSettings,
-    Profile,
-    SshSettings,
-)
+from ludus.sandbox.backends import SandboxSettings
 from ludus.settings import Settings
 from ludus.tools.settings import ToolsSettings
-from ludus.types import Count, Positive, Sampling, Whole
+from ludus.types import Sampling
 
 
 class OwnModelSettings(Settings, frozen=True, tag_field="type", tag="own"):
@@ -56,56 +48,6 @@ class SameSettings(Settings, frozen=True, tag_field="type", tag="same"):
 OptimizerSettings = SameSettings | ModelSettings
 
 
-class SandboxConfig(Settings, frozen=True):
-    """Where the agent acts. Settings that are null are the environment's to decide."""
-
-    backend: Literal["bwrap", "local", "docker", "podman", "ssh", "apptainer", "nomad", "modal"] = "bwrap"
-    """`bwrap` isolates; `local` runs commands on this machine as you: for trusted code only; what the others need is
-    said in the section of their name."""
-    profile: str | None = None
-    """Use this one of `profiles`; null: the one that the environment names, else `backend`."""
-    require_sandbox: bool = False
-    """Refuse to run without isolation, whatever else is set."""
-    max_slots: Count | None = None
-    """Slots that may exist at once; null: as many as rollouts run at once."""
-    warm: Whole = 2
-    """Slots kept ready ahead of time."""
-    acquire_seconds: Positive = 600.0
-    """How long a rollout waits for a slot before it fails."""
-    idle_seconds: Positive | None = None
-    """Close slots that were kept ready for so long; null: keep them."""
-    lifetime_seconds: Positive | None = None
-    """Take a slot back that one rollout has held for so long, which fails it; null: never."""
-    starts_per_second: Positive | None = None
-    """Make slots no faster than this; null for no limit."""
-    network: bool | None = None
-    """Whether commands may reach the network."""
-    memory_mb: Count | None = None
-    """Memory of a slot."""
-    disk_mb: Count | None = None
-    """What /workspace, /tmp and home may each hold."""
-    processes: Count | None = None
-    """Processes and threads that may live at once in a slot."""
-    command_seconds: Positive | None = None
-    """The default time limit of one command."""
-    output_bytes: Count | None = None
-    """How much of a command's output is kept."""
-    docker: DockerSettings | None = None
-    """For `backend: docker`."""
-    podman: PodmanSettings | None = None
-    """For `backend: podman`."""
-    ssh: SshSettings | None = None
-    """For `backend: ssh`."""
-    apptainer: ApptainerSettings | None = None
-    """For `backend: apptainer`."""
-    nomad: NomadSettings | None = None
-    """For `backend: nomad`."""
-    modal: ModalSettings | None = None
-    """For `backend: modal`."""
-    profiles: dict[str, Profile] = field(default_factory=dict[str, Profile])
-    """Further kinds of slots by name: `backend`, and the settings of that backend's section."""
-
-
 class Config(Settings, frozen=True):
     """Everything that a run is told. Hashable by content through `to_record`."""
 
@@ -117,7 +59,7 @@ class Config(Settings, frozen=True):
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     tools: ToolsSettings = ToolsSettings()
-    sandbox: SandboxConfig = SandboxConfig()
+    sandbox: SandboxSettings = SandboxSettings()
     run: RunSettings = RunSettings()
     budget: Budget = Budget()
     train: TrainSettings = TrainSettings()

@@ -18,7 +18,7 @@ from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.types import Rollout, Score, Task
-from ludus.verify.numbers import same_number
+from ludus.verify.numbers import compare_numbers
 
 
 class Item(Struct, frozen=True):
@@ -39,33 +39,33 @@ class Gsm8k(Env, frozen=True):
     """A JSONL file with `question` and `answer` per line, or `hub:<dataset>`; empty for the bundled items."""
 
     def tasks(self, split: str) -> Iterator[Task]:
-        for number, item in enumerate(self._items(split)):
+        for number, item in enumerate(self._load_items(split)):
             digest = hashlib.sha256(item.question.encode()).hexdigest()[:8]
             yield Task(id=f"{split}-{number}-{digest}", prompt=item.question, split=split, answer=item.answer)
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
-        return same_number(rollout.task.answer, rollout.answer)
+        return compare_numbers(rollout.task.answer, rollout.answer)
 
     async def solve(self, task: Task, box: Sandbox | None) -> str:
         return task.answer
 
-    def _items(self, split: str) -> Iterable[Item]:
+    def _load_items(self, split: str) -> Iterable[Item]:
         if self.path.startswith("hub:"):
-            return _from_hub(self.path.removeprefix("hub:"), split)
+            return _load_from_hub(self.path.removeprefix("hub:"), split)
         if self.path:
-            return _parse(_read(Path(self.path).expanduser()), self.path)
-        items = _parse(files("ludus.envs").joinpath("data/gsm8k.jsonl").read_bytes(), "the bundled items")
+            return _parse_items(_read_file(Path(self.path).expanduser()), self.path)
+        items = _parse_items(files("ludus.envs").joinpath("data/gsm8k.jsonl").read_bytes(), "the bundled items")
         return {"train": items[:8], "test": items[8:]}.get(split, [])
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"env.path: cannot read {path}: {error.strerror}") from None
 
 
-def _parse(data: bytes, source: str) -> list[Item]:
+def _parse_items(data: bytes, source: str) -> list[Item]:
     rows: list[Item] = []
     for number, line in enumerate(data.splitlines(), 1):
         if not line.strip():
@@ -80,7 +80,7 @@ def _parse(data: bytes, source: str) -> list[Item]:
     return rows
 
 
-def _from_hub(dataset: str, split: str) -> list[Item]:
+def _load_from_hub(dataset: str, split: str) -> list[Item]:
     """The split as the hub publishes it, fetched once into the hub's own cache."""
     try:
         import datasets  # pyright: ignore  # an extra: heavy, and only this line needs it

@@ -13,7 +13,7 @@ from msgspec import Meta
 from ludus.env import Env
 from ludus.sandbox import Sandbox
 from ludus.types import Call, Message, Rollout, Score, Task
-from ludus.verify.text import same_text
+from ludus.verify.text import compare_texts
 
 TASKS = {
     "train": {
@@ -51,11 +51,11 @@ class TerminalTest(Env, frozen=True):
 
     def tasks(self, split: str) -> Iterator[Task]:
         for path, content in TASKS.get(split, {}).items():
-            yield Task(id=path, prompt=_ask(path, content), split=split, answer=content)
+            yield Task(id=path, prompt=_make_prompt(path, content), split=split, answer=content)
 
     def opening(self, task: Task) -> tuple[Message, ...]:
         worked = list(EXAMPLES.items())[: self.examples]
-        return (*(m for path, content in worked for m in _worked(path, content)), Message("user", task.prompt))
+        return (*(m for path, content in worked for m in _make_example(path, content)), Message("user", task.prompt))
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         assert box is not None
@@ -63,7 +63,7 @@ class TerminalTest(Env, frozen=True):
             found = await box.read(rollout.task.id)
         except (OSError, ValueError) as error:  # missing, a folder, or far too large: all the agent's doing
             return Score.of(0.0, f"The file cannot be read: {error}")
-        return same_text(rollout.task.answer, found.decode(errors="replace"))
+        return compare_texts(rollout.task.answer, found.decode(errors="replace"))
 
     async def solve(self, task: Task, box: Sandbox | None) -> str:
         assert box is not None
@@ -71,16 +71,16 @@ class TerminalTest(Env, frozen=True):
         return "Done."
 
 
-def _ask(path: str, content: str) -> str:
+def _make_prompt(path: str, content: str) -> str:
     return f'Create a file called {path} that contains "{content}".'
 
 
-def _worked(path: str, content: str) -> tuple[Message, ...]:
+def _make_example(path: str, content: str) -> tuple[Message, ...]:
     """An earlier request of the same kind, and how it was done."""
     arguments = msgspec.json.encode({"path": path, "content": content}).decode()
     call = Call(f"example-{path}", "write_file", arguments)
     return (
-        Message("user", _ask(path, content)),
+        Message("user", _make_prompt(path, content)),
         Message("assistant", calls=(call,)),
         Message("tool", f"Wrote {path}: {len(content)} bytes, 1 lines.", call_id=call.id),
         Message("assistant", "Done."),

@@ -33,7 +33,7 @@ from ludus.settings import Settings
 from ludus.types import Exit, JsonObject, Message, Sampling, StopReason, Turn
 
 if TYPE_CHECKING:
-    from ludus.gateway.gateway_session import Record
+    from ludus.gateway.gateway_session import SessionRecord
 
 _OUTPUT_CHARS = 4_000
 """How much of the end of the program's output is kept."""
@@ -70,7 +70,7 @@ class Harness(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     def label(self) -> str:
         return f"{self.name}@{self.version}" if self.version else self.name
 
-    def slot(self, spec: SandboxSpec) -> SandboxSpec:
+    def extend_spec(self, spec: SandboxSpec) -> SandboxSpec:
         """The slot that the agent needs for tasks that want `spec`."""
         return msgspec.structs.replace(spec, caches=(*spec.caches, *self.mounts)) if self.mounts else spec
 
@@ -95,7 +95,7 @@ class HarnessSettings(Settings, frozen=True):
 
 
 @dataclass(frozen=True)
-class Acted:
+class AgentResult:
     """What an agent did."""
 
     opening: tuple[Message, ...]
@@ -111,7 +111,7 @@ class Acted:
     """What the agent returned besides its turns, for the environment's `verify`."""
 
 
-async def act(
+async def run_harness(
     harness: Harness,
     model: Model,
     opening: Sequence[Message],
@@ -121,7 +121,7 @@ async def act(
     turns: int,
     seconds: float,
     name: str = "",
-) -> Acted:
+) -> AgentResult:
     """Run the agent once, until it ends or its time is over.
 
     Raises:
@@ -132,9 +132,9 @@ async def act(
 
     async with Gateway(model, host=None) as gateway, open_port(box, gateway.accept) as port:
         session = gateway.open(sampling=sampling, budget=Budget(calls=turns), name=name)
-        base = session.base(f"http://127.0.0.1:{port}")
+        base = session.make_base_url(f"http://127.0.0.1:{port}")
         fields = {
-            "prompt": asked(opening),
+            "prompt": render_prompt(opening),
             "model": harness.model or model.name,
             "url": f"{base}/v1",
             "anthropic_url": base,
@@ -142,27 +142,29 @@ async def act(
             "workspace": WORKSPACE,
         }
         await _write_files(harness, box)
-        ended = await _run(harness, fields, box, seconds)
+        ended = await _run_command(harness, fields, box, seconds)
         record = await gateway.close(session, grace=0.0)  # whoever asked is dead
         used_up = session.ledger is not None and session.ledger.total.calls >= turns
-    return _summed_up(harness.name, record, _without(session.secret, ended), used_up)
+    return _sum_up(harness.name, record, _clean_result(session.secret, ended), used_up)
 
 
-async def _run(harness: Harness, fields: Mapping[str, str], box: Sandbox, seconds: float) -> ExecResult | SandboxError:
+async def _run_command(
+    harness: Harness, fields: Mapping[str, str], box: Sandbox, seconds: float
+) -> ExecResult | SandboxError:
     """How the command ended. A slot that broke is no reason to lose what was said until then."""
     try:
         return await box.exec(
-            filled(harness.command, fields, quoted=True),
+            fill_fields(harness.command, fields, quoted=True),
             timeout=seconds,
             stdin=fields["prompt"].encode(),
-            env={variable: filled(value, fields) for variable, value in harness.env.items()},
+            env={variable: fill_fields(value, fields) for variable, value in harness.env.items()},
             cwd=WORKSPACE,
         )
     except SandboxError as error:
         return error
 
 
-def _without(secret: str, ended: ExecResult | SandboxError) -> ExecResult | SandboxError:
+def _clean_result(secret: str, ended: ExecResult | SandboxError) -> ExecResult | SandboxError:
     """The result without the session's secret, which is of no use any more but has no place in a record, and without
     the shell's own words about a killed command, which repeat the command."""
     if isinstance(ended, SandboxError):
@@ -172,24 +174,24 @@ def _without(secret: str, ended: ExecResult | SandboxError) -> ExecResult | Sand
     return msgspec.structs.replace(ended, stdout=stdout, stderr=stderr)
 
 
-def _summed_up(name: str, record: "Record", ended: ExecResult | SandboxError, used_up: bool) -> Acted:
+def _sum_up(name: str, record: "SessionRecord", ended: ExecResult | SandboxError, used_up: bool) -> AgentResult:
     tools = tuple(tool.name for tool in record.exchanges[0].tools) if record.exchanges else ()
     if isinstance(ended, SandboxError):
-        turns = turns_of(record, StopReason.FAILED)
-        return Acted(record.opening, tools, turns, StopReason.FAILED, None, ended)
-    stop = why_stopped(record, ended)
-    error = what_broke(name, record, ended, used_up=used_up)
+        turns = make_turns(record, StopReason.FAILED)
+        return AgentResult(record.opening, tools, turns, StopReason.FAILED, None, ended)
+    stop = find_stop(record, ended)
+    error = find_error(name, record, ended, used_up=used_up)
     exit = Exit(ended.exit_code, ended.text[-_OUTPUT_CHARS:])
-    return Acted(record.opening, tools, turns_of(record, stop), stop, exit, error)
+    return AgentResult(record.opening, tools, make_turns(record, stop), stop, exit, error)
 
 
 async def _write_files(harness: Harness, box: Sandbox) -> None:
     for path, text in harness.files.items():
         with boundary(SetupError, f"{harness.name}: {path} could not be written"):
-            await box.write(await in_slot(path, box), text.encode())
+            await box.write(await resolve_path(path, box), text.encode())
 
 
-async def in_slot(path: str, box: Sandbox) -> str:
+async def resolve_path(path: str, box: Sandbox) -> str:
     """A path with `~/` turned into the slot's home."""
     if not path.startswith("~/"):
         return path
@@ -202,23 +204,23 @@ async def in_slot(path: str, box: Sandbox) -> str:
 _FIELD = re.compile(r"(?<!\$)\{(prompt|model|url|anthropic_url|key|workspace)\}")
 
 
-def filled(text: str, fields: Mapping[str, str], *, quoted: bool = False) -> str:
+def fill_fields(text: str, fields: Mapping[str, str], *, quoted: bool = False) -> str:
     """The text with its fields; `quoted`: each as one word of a shell."""
     return _FIELD.sub(lambda found: quote(fields[found[1]]) if quoted else fields[found[1]], text)
 
 
-def asked(opening: Sequence[Message]) -> str:
+def render_prompt(opening: Sequence[Message]) -> str:
     """A conversation as one text, for programs that take one: system text, what was said before, what is asked now."""
     system = [message.content for message in opening if message.role == "system"]
     said = [message for message in opening if message.role != "system"]
-    before = [line for message in said[:-1] for line in _told(message)]
+    before = [line for message in said[:-1] for line in _render_message(message)]
     now = [message.content for message in said[-1:]]
     if before:
         before = ["This was said before:", *before, "This is asked now:"]
     return "\n\n".join(part for part in (*system, *before, *now) if part)
 
 
-def _told(message: Message) -> list[str]:
+def _render_message(message: Message) -> list[str]:
     words = [f"{message.role}: {message.content}"] if message.content else []
     return words + [f"{message.role}: called {call.name} with {call.arguments}" for call in message.calls]
 
@@ -226,9 +228,9 @@ def _told(message: Message) -> list[str]:
 # ---- what became of it --------------------------------------------------------------------------------------------
 
 
-def turns_of(record: "Record", stop: StopReason) -> tuple[Turn, ...]:
+def make_turns(record: "SessionRecord", stop: StopReason) -> tuple[Turn, ...]:
     """The replies as turns, each with what came back before the next one; the last one says why it was the last."""
-    turns = list(record.turns())
+    turns = list(record.make_turns())
     followed: set[int] = set()
     for number, exchange in enumerate(record.exchanges):
         # A conversation of its own, such as a sub-agent's, follows nothing: it began after the reply before it.
@@ -242,7 +244,7 @@ def turns_of(record: "Record", stop: StopReason) -> tuple[Turn, ...]:
     return tuple(turns)
 
 
-def why_stopped(record: "Record", result: ExecResult) -> StopReason:
+def find_stop(record: "SessionRecord", result: ExecResult) -> StopReason:
     if result.timed_out:
         return StopReason.TIMEOUT
     if record.stop:
@@ -250,7 +252,7 @@ def why_stopped(record: "Record", result: ExecResult) -> StopReason:
     return StopReason.FINISHED if result.exit_code == 0 else StopReason.CRASHED
 
 
-def what_broke(name: str, record: "Record", result: ExecResult, *, used_up: bool) -> LudusError | None:
+def find_error(name: str, record: "SessionRecord", result: ExecResult, *, used_up: bool) -> LudusError | None:
     """Why a rollout does not count. `used_up`: the agent had all the turns that it may have."""
     if record.failure is not None:
         return ModelError(record.failure.message, retryable=record.failure.retryable)

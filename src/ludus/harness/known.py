@@ -77,7 +77,7 @@ CLAUDE_CODE = Harness(
 KNOWN: Mapping[str, Harness] = {harness.name: harness for harness in (MINI_SWE_AGENT, CODEX, CLAUDE_CODE)}
 
 
-def installed(harness: Harness, folder: Path) -> Harness:
+def find_installation(harness: Harness, folder: Path) -> Harness:
     """The recipe with its mounts found, of which relative ones lie in `folder`, and the version that is there.
 
     Raises:
@@ -88,15 +88,15 @@ def installed(harness: Harness, folder: Path) -> Harness:
         if not Path(source).is_dir():
             fix = f"run scripts/setup-agents {harness.name}" if harness.name in KNOWN else "install it, or correct it"
             raise ConfigError(f"agent.harness: {harness.name} is not installed: there is no folder {source}; {fix}")
-        if closed := _closed(Path(source)):
+        if closed := _find_closed(Path(source)):
             raise ConfigError(
                 f"agent.harness: slots run as other users, who may not enter {closed}: "
                 "install the agent elsewhere (LUDUS_AGENTS) or open the folder (chmod o+x)"
             )
-    return msgspec.structs.replace(harness, mounts=mounts, version=_version(folder / harness.name))
+    return msgspec.structs.replace(harness, mounts=mounts, version=_read_version(folder / harness.name))
 
 
-def find(name: str, others: Iterable[str] = ()) -> Harness:
+def find_harness(name: str, others: Iterable[str] = ()) -> Harness:
     """The recipe of that name; `others` are those that the settings have beside these.
 
     Raises:
@@ -110,13 +110,13 @@ def find(name: str, others: Iterable[str] = ()) -> Harness:
     return KNOWN[name]
 
 
-def _version(folder: Path) -> str:
+def _read_version(folder: Path) -> str:
     """What `scripts/setup-agents` wrote down."""
     noted = folder / ".version"
     return noted.read_text().strip() if noted.is_file() else ""
 
 
-def _closed(path: Path) -> Path | None:
+def _find_closed(path: Path) -> Path | None:
     """The first folder above that slots cannot pass, when the driver is root and they are not."""
     if os.geteuid() != 0:
         return None

@@ -4,7 +4,7 @@ To add a backend, write its module (`sandbox/backend.py` says what a backend is)
 it has settings, as a section of `SandboxSettings`. Commands, checks and docs take their lists from here.
 """
 
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from msgspec import field
 
@@ -74,6 +74,8 @@ class SandboxSettings(PoolSettings, frozen=True, kw_only=True):
     """For `backend: modal`."""
     profiles: dict[str, BuiltinSettings] = field(default_factory=dict[str, BuiltinSettings])
     """Further kinds of slots by name: `backend`, and the settings of that backend's section."""
+
+    added: ClassVar[tuple[str, ...]] = ("options",)
 
 
 def get_backend_class(profile: Profile) -> type[Backend[Any]]:

@@ -26,7 +26,7 @@ class BadArguments(Exception):
     """The model called a tool with arguments that do not fit; the text tells it how to mend that."""
 
 
-class Options(TypedDict, total=False):
+class ToolOptions(TypedDict, total=False):
     """The optional fields of `Tool`, as `@tool` takes them."""
 
     parallel: bool
@@ -67,16 +67,16 @@ class Tool:
 class BoundTool:
     """A tool that still lacks its first argument."""
 
-    def __init__(self, function: Callable[..., Awaitable[str]], options: Options) -> None:
+    def __init__(self, function: Callable[..., Awaitable[str]], options: ToolOptions) -> None:
         self._function = function
         self._options = options
-        self.spec, self._signature = _schema(function, skip_first=True)
+        self.spec, self._signature = _read_signature(function, skip_first=True)
 
     def bind(self, first: object) -> Tool:
         function, signature = self._function, self._signature
 
         async def run(raw: JsonObject) -> str:
-            return await function(first, **_checked(raw, signature))
+            return await function(first, **_check_arguments(raw, signature))
 
         return Tool(self.spec, run, **self._options)
 
@@ -85,12 +85,12 @@ class BoundTool:
 def tool(function: Callable[..., Awaitable[str]], /) -> Tool: ...
 @overload
 def tool(
-    *, bound: typing.Literal[True], **options: Unpack[Options]
+    *, bound: typing.Literal[True], **options: Unpack[ToolOptions]
 ) -> Callable[[Callable[..., Awaitable[str]]], BoundTool]: ...
 @overload
-def tool(**options: Unpack[Options]) -> Callable[[Callable[..., Awaitable[str]]], Tool]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[..., Awaitable[str]]], Tool]: ...
 def tool(
-    function: Callable[..., Awaitable[str]] | None = None, /, *, bound: bool = False, **options: Unpack[Options]
+    function: Callable[..., Awaitable[str]] | None = None, /, *, bound: bool = False, **options: Unpack[ToolOptions]
 ) -> Any:
     """Make a `Tool` of an async function that returns text. Options are those of `Tool`.
 
@@ -101,16 +101,16 @@ def tool(
     """
 
     def make(function: Callable[..., Awaitable[str]]) -> Tool | BoundTool:
-        return BoundTool(function, options) if bound else _free_tool(function, options)
+        return BoundTool(function, options) if bound else _make_tool(function, options)
 
     return make if function is None else make(function)
 
 
-def _free_tool(function: Callable[..., Awaitable[str]], options: Options) -> Tool:
-    spec, signature = _schema(function, skip_first=False)
+def _make_tool(function: Callable[..., Awaitable[str]], options: ToolOptions) -> Tool:
+    spec, signature = _read_signature(function, skip_first=False)
 
     async def run(raw: JsonObject) -> str:
-        return await function(**_checked(raw, signature))
+        return await function(**_check_arguments(raw, signature))
 
     return Tool(spec, run, **options)
 
@@ -126,7 +126,7 @@ class _Signature:
     properties: Mapping[str, JsonObject]
 
 
-def _checked(raw: JsonObject, signature: _Signature) -> JsonObject:
+def _check_arguments(raw: JsonObject, signature: _Signature) -> JsonObject:
     """The arguments with their declared types, or `BadArguments`.
 
     Lax about spelling ("42" for 42, "true" for true, null for "not given", a list written as text), because models do
@@ -136,13 +136,13 @@ def _checked(raw: JsonObject, signature: _Signature) -> JsonObject:
         value = msgspec.convert(raw, signature.struct, strict=False)
     except msgspec.ValidationError as error:
         try:
-            value = msgspec.convert(_mended(raw, signature.properties), signature.struct, strict=False)
+            value = msgspec.convert(_repair_arguments(raw, signature.properties), signature.struct, strict=False)
         except msgspec.ValidationError:
-            raise BadArguments(_explained(str(error), list(signature.properties))) from None
+            raise BadArguments(_explain_error(str(error), list(signature.properties))) from None
     return {name: getattr(value, name) for name in signature.properties}
 
 
-def _mended(raw: JsonObject, properties: Mapping[str, JsonObject]) -> JsonObject:
+def _repair_arguments(raw: JsonObject, properties: Mapping[str, JsonObject]) -> JsonObject:
     """What the model most likely meant: nulls left out, lists and objects taken out of their quotes, and a single value
     where a list belongs made a list of one."""
     mended: JsonObject = {}
@@ -150,7 +150,7 @@ def _mended(raw: JsonObject, properties: Mapping[str, JsonObject]) -> JsonObject
         arms: list[JsonObject] = properties[name].get("anyOf", [properties[name]]) if name in properties else []
         kinds = {"object" if "$ref" in arm else arm.get("type") for arm in arms}
         if isinstance(value, str) and kinds & {"array", "object"} and "string" not in kinds:
-            value = _from_text(value)
+            value = _parse_text(value)
         if "array" in kinds and value is not None and not isinstance(value, list):
             value = [value]
         if value is not None:
@@ -158,14 +158,14 @@ def _mended(raw: JsonObject, properties: Mapping[str, JsonObject]) -> JsonObject
     return mended
 
 
-def _from_text(text: str) -> Any:
+def _parse_text(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return text
 
 
-def _explained(error: str, names: Sequence[str]) -> str:
+def _explain_error(error: str, names: Sequence[str]) -> str:
     """The checker's message in the model's terms: an argument by its name, and the names there are."""
     text = error.replace("`$.", "`").replace("`$`", "the arguments").replace("Object contains", "The arguments contain")
     text = text.replace("Object missing", "Missing")
@@ -177,7 +177,7 @@ def _explained(error: str, names: Sequence[str]) -> str:
 # ---- the schema ---------------------------------------------------------------------------------------------------
 
 
-def _schema(function: Callable[..., Awaitable[str]], *, skip_first: bool) -> tuple[ToolSpec, _Signature]:
+def _read_signature(function: Callable[..., Awaitable[str]], *, skip_first: bool) -> tuple[ToolSpec, _Signature]:
     name: str = function.__name__
     if not inspect.iscoroutinefunction(function):
         raise TypeError(f"tool '{name}': write it as `async def`")
@@ -193,29 +193,29 @@ def _schema(function: Callable[..., Awaitable[str]], *, skip_first: bool) -> tup
     struct = msgspec.defstruct(f"{name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
     (_,), components = msgspec.json.schema_components((struct,), ref_template="#/$defs/{name}")
     schema = components.pop(struct.__name__)
-    shown = _plain_object(schema)
+    shown = _simplify_object(schema)
     if components:
-        shown["$defs"] = {key: _plain_object(value) for key, value in components.items()}
-    return ToolSpec(name, _unwrapped(function.__doc__ or ""), shown), _Signature(struct, shown["properties"])
+        shown["$defs"] = {key: _simplify_object(value) for key, value in components.items()}
+    return ToolSpec(name, _unwrap_docstring(function.__doc__ or ""), shown), _Signature(struct, shown["properties"])
 
 
-def _unwrapped(docstring: str) -> str:
+def _unwrap_docstring(docstring: str) -> str:
     """A docstring without the line breaks that only keep the source narrow; lists and indented text stay."""
     return re.sub(r"(?<=\S)\n(?=\w)", " ", inspect.cleandoc(docstring))
 
 
-def _plain_object(schema: JsonObject) -> JsonObject:
+def _simplify_object(schema: JsonObject) -> JsonObject:
     if "properties" not in schema:  # an enumeration or the like
         return schema
     return {
         "type": "object",
-        "properties": {key: _plain(value) for key, value in schema["properties"].items()},
+        "properties": {key: _simplify_schema(value) for key, value in schema["properties"].items()},
         "required": schema.get("required", []),
         "additionalProperties": False,
     }
 
 
-def _plain(schema: JsonObject) -> JsonObject:
+def _simplify_schema(schema: JsonObject) -> JsonObject:
     """A parameter's schema as simple as it can be: some servers and most small models trip over the rest.
 
     Null is accepted for a parameter that may be left out, but not offered as a second way to leave it out.

@@ -29,7 +29,7 @@ SHELLS = ("bash", "terminal", "exec")
 """Names under which a command is run."""
 
 
-class Outcome(Struct, frozen=True, omit_defaults=True):
+class ToolOutcome(Struct, frozen=True, omit_defaults=True):
     """What one tool did in a slot."""
 
     success: bool
@@ -55,11 +55,11 @@ class ToolCall:
     """Asked again under the same id, a command is not run again."""
 
 
-async def execute(call: ToolCall) -> Outcome:
+async def execute(call: ToolCall) -> ToolOutcome:
     """Run a command (`bash`), or `read_file` and `write_file`, in a slot. Raises SandboxError if the slot is gone, and
     ValueError for a tool that slots do not have or arguments that it does not take."""
     if call.tool in SHELLS:
-        return await _command(call)
+        return await _run_command(call)
     path = call.args.get("path")
     if call.tool not in ("read_file", "write_file"):
         raise ValueError(f"slots have no tool '{call.tool}': they have bash, read_file and write_file")
@@ -67,21 +67,21 @@ async def execute(call: ToolCall) -> Outcome:
         raise ValueError(f"{call.tool} needs a 'path'")
     try:
         if call.tool == "read_file":
-            return Outcome(True, (await call.box.read(path)).decode(errors="replace"))
+            return ToolOutcome(True, (await call.box.read(path)).decode(errors="replace"))
         await call.box.write(path, str(call.args.get("content", "")).encode())
-        return Outcome(True)
+        return ToolOutcome(True)
     except (OSError, ValueError) as error:
-        return Outcome(False, error=str(error), exit_code=1)
+        return ToolOutcome(False, error=str(error), exit_code=1)
 
 
-async def _command(call: ToolCall) -> Outcome:
+async def _run_command(call: ToolCall) -> ToolOutcome:
     command = call.args.get("command")
     if not isinstance(command, str):
         raise ValueError(f"{call.tool} needs a 'command'")
     seconds = min(LONGEST_SECONDS, max(1.0, call.timeout or call.box.spec.command_seconds))
     done = await call.box.exec(command, timeout=seconds, execution=call.execution)
     error = f"not ended within {seconds:g} s" if done.timed_out else ""
-    return Outcome(
+    return ToolOutcome(
         success=done.exit_code == 0,
         output=done.text,
         error=error or (f"exit code {done.exit_code}" if done.exit_code else ""),
@@ -93,17 +93,17 @@ async def _command(call: ToolCall) -> Outcome:
     )
 
 
-async def execute_batch(calls: Sequence[ToolCall]) -> list[Outcome | SandboxError]:
+async def execute_batch(calls: Sequence[ToolCall]) -> list[ToolOutcome | SandboxError]:
     """Run calls side by side, those of one slot in their order. What fails, or cannot be run, is that call's result
     alone."""
-    results: dict[int, Outcome | SandboxError] = {}
+    results: dict[int, ToolOutcome | SandboxError] = {}
     by_slot: dict[int, list[int]] = {}
     for number, call in enumerate(calls):
         by_slot.setdefault(id(call.box), []).append(number)
 
     async def in_one_slot(numbers: Sequence[int]) -> None:
         for number in numbers:
-            results[number] = await _tried(calls[number])
+            results[number] = await _try_call(calls[number])
 
     async with asyncio.TaskGroup() as group:
         for numbers in by_slot.values():
@@ -111,52 +111,52 @@ async def execute_batch(calls: Sequence[ToolCall]) -> list[Outcome | SandboxErro
     return [results[number] for number in range(len(calls))]
 
 
-async def _tried(call: ToolCall) -> Outcome | SandboxError:
+async def _try_call(call: ToolCall) -> ToolOutcome | SandboxError:
     try:
         return await execute(call)
     except SandboxError as error:
         return error
     except ValueError as error:
-        return Outcome(False, error=str(error), exit_code=1)
+        return ToolOutcome(False, error=str(error), exit_code=1)
 
 
-ExecTool = Callable[..., Awaitable[Outcome]]
+ExecTool = Callable[..., Awaitable[ToolOutcome]]
 
 
-def exec_tool(box: Sandbox) -> ExecTool:
+def make_exec_tool(box: Sandbox) -> ExecTool:
     """`await exec_tool("bash", {"command": …}, timeout=300)`, for set-up and verify."""
 
-    async def run(tool: str, args: JsonObject, timeout: float = 300.0) -> Outcome:
+    async def run(tool: str, args: JsonObject, timeout: float = 300.0) -> ToolOutcome:
         return await execute(ToolCall(box, tool, args, timeout))
 
     return run
 
 
-def tool_handler(tools: Iterable[Tool]) -> Callable[[Call, JsonObject], Awaitable[str]]:
+def make_tool_handler(tools: Iterable[Tool]) -> Callable[[Call, JsonObject], Awaitable[str]]:
     """A handler for the loop that answers every call with JSON: `{"output": …}` or `{"error": …}`."""
     by_name = {tool.name: tool for tool in tools}
 
     async def handle(call: Call, args: JsonObject) -> str:
-        return await _as_json(by_name, call.name, args)
+        return await _call_as_json(by_name, call.name, args)
 
     return handle
 
 
-async def _as_json(tools: dict[str, Tool], name: str, args: JsonObject) -> str:
+async def _call_as_json(tools: dict[str, Tool], name: str, args: JsonObject) -> str:
     tool = tools.get(name)
     if tool is None:
-        return _json({"error": f"there is no tool '{name}'; there are: {', '.join(sorted(tools)) or 'none'}"})
+        return _encode_json({"error": f"there is no tool '{name}'; there are: {', '.join(sorted(tools)) or 'none'}"})
     try:
-        return _json({"output": await tool.run(args)})
+        return _encode_json({"output": await tool.run(args)})
     except LudusError:
         raise
     except BadArguments as error:
-        return _json({"error": str(error)})
+        return _encode_json({"error": str(error)})
     except Exception as error:  # a tool is foreign code: what it raises is shown to whoever called it
-        return _json({"error": f"{type(error).__name__}: {error}"})
+        return _encode_json({"error": f"{type(error).__name__}: {error}"})
 
 
-def _json(value: JsonObject) -> str:
+def _encode_json(value: JsonObject) -> str:
     return msgspec.json.encode(value).decode()
 
 
@@ -167,13 +167,13 @@ class ToolContext:
         self._box = box
         self._tools = {tool.name: tool for tool in (make_tools(("terminal", "file"), box) if tools is None else tools)}
 
-    async def terminal(self, command: str, timeout: float = 180.0) -> Outcome:
+    async def terminal(self, command: str, timeout: float = 180.0) -> ToolOutcome:
         return await execute(ToolCall(self._box, "bash", {"command": command}, timeout))
 
-    async def read_file(self, path: str) -> Outcome:
+    async def read_file(self, path: str) -> ToolOutcome:
         return await execute(ToolCall(self._box, "read_file", {"path": path}))
 
-    async def write_file(self, path: str, content: str) -> Outcome:
+    async def write_file(self, path: str, content: str) -> ToolOutcome:
         return await execute(ToolCall(self._box, "write_file", {"path": path, "content": content}))
 
     async def upload_file(self, local: Path, remote: str) -> None:
@@ -195,7 +195,7 @@ class ToolContext:
 
     async def call_tool(self, name: str, args: JsonObject) -> str:
         """Any tool of the rollout by name; the result is JSON, `{"output": …}` or `{"error": …}`."""
-        return await _as_json(self._tools, name, args)
+        return await _call_as_json(self._tools, name, args)
 
     async def cleanup(self) -> None:
         """End every process of the rollout. The slot itself is given back by whoever leased it."""

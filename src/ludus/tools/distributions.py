@@ -36,7 +36,7 @@ class Distribution:
 
 
 @dataclass(frozen=True)
-class Draw:
+class ToolsetDraw:
     """What came of a draw: goes on the record."""
 
     toolsets: tuple[str, ...]
@@ -44,13 +44,13 @@ class Draw:
     """Toolsets of the distribution that the run does not have, or has switched off."""
 
 
-def _published(**distributions: Mapping[str, float]) -> Mapping[str, Distribution]:
+def _make_distributions(**distributions: Mapping[str, float]) -> Mapping[str, Distribution]:
     return MappingProxyType(
         {name: Distribution(name, tuple(percent.items())) for name, percent in distributions.items()}
     )
 
 
-PUBLISHED = _published(
+PUBLISHED = _make_distributions(
     default=dict.fromkeys(_EVERYTHING, 100),
     image_gen={"image_gen": 90, "vision": 90, "web": 55, "terminal": 45, "moa": 10},
     research={"web": 90, "browser": 70, "vision": 50, "moa": 40, "terminal": 10},
@@ -71,7 +71,9 @@ PUBLISHED = _published(
 )
 
 
-def find(name: str, own: Mapping[str, Mapping[str, float]] | None = None, registry: Registry = BUILTIN) -> Distribution:
+def find_distribution(
+    name: str, own: Mapping[str, Mapping[str, float]] | None = None, registry: Registry = BUILTIN
+) -> Distribution:
     """A distribution by name: one of the run's own (toolset → percent), or a published one.
 
     One's own may only name toolsets that the registry knows: there a stranger is a typing error.
@@ -86,22 +88,24 @@ def find(name: str, own: Mapping[str, Mapping[str, float]] | None = None, regist
     return PUBLISHED[name]
 
 
-def draw(distribution: Distribution, seed: int, registry: Registry = BUILTIN, disabled: Sequence[str] = ()) -> Draw:
+def draw_toolsets(
+    distribution: Distribution, seed: int, registry: Registry = BUILTIN, disabled: Sequence[str] = ()
+) -> ToolsetDraw:
     """Draw toolsets from those that the run has and has not disabled altogether."""
-    usable = possible(distribution, registry, disabled)
+    usable = list_possible(distribution, registry, disabled)
     chance = random.Random(seed)
     rolls = [(toolset, percent, chance.random() * 100) for toolset, percent in distribution.percent]
     drawn = tuple(toolset for toolset, percent, roll in rolls if roll < percent and toolset in usable)
     skipped = tuple(toolset for toolset, _, _ in rolls if toolset not in usable)
-    return Draw(drawn or (max(usable, key=lambda toolset: usable[toolset]),), skipped)  # the first one of equals
+    return ToolsetDraw(drawn or (max(usable, key=lambda toolset: usable[toolset]),), skipped)  # the first one of equals
 
 
-def possible(
+def list_possible(
     distribution: Distribution, registry: Registry = BUILTIN, disabled: Sequence[str] = ()
 ) -> Mapping[str, float]:
     """The toolsets that a draw is made from, and their percentages: at least one is above 0."""
-    off = frozenset(leaf.name for leaf in registry.leaves(disabled))
-    usable = {toolset: percent for toolset, percent in distribution.percent if _usable(toolset, registry, off)}
+    off = frozenset(leaf.name for leaf in registry.list_leaves(disabled))
+    usable = {toolset: percent for toolset, percent in distribution.percent if _is_usable(toolset, registry, off)}
     if any(usable.values()):
         return usable
     names = ", ".join(toolset for toolset, _ in distribution.percent)
@@ -111,7 +115,7 @@ def possible(
     )
 
 
-def _usable(toolset: str, registry: Registry, off: frozenset[str]) -> bool:
-    if toolset not in registry or registry.lacking(toolset):
+def _is_usable(toolset: str, registry: Registry, off: frozenset[str]) -> bool:
+    if toolset not in registry or registry.find_missing(toolset):
         return False
-    return any(leaf.name not in off for leaf in registry.leaves([toolset]))
+    return any(leaf.name not in off for leaf in registry.list_leaves([toolset]))

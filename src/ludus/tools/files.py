@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from ludus.sandbox import WORKSPACE, Sandbox
 from ludus.tools import Tool, tool
-from ludus.tools.terminal import clean
+from ludus.tools.terminal import clean_output
 
 FILE_BYTES = 10_000_000
 """The largest file that is read into a tool."""
@@ -53,10 +53,10 @@ async def read_file(
     limit: Annotated[int, Meta(description=f"How many lines to show, at most {READ_LINES}.", ge=1)] = READ_LINES,
 ) -> str:
     """Read a text file. Each line is shown with its number and a tab before it; these are not part of the file."""
-    data = await _read(box, path)
+    data = await _read_bytes(box, path)
     if b"\0" in data[:8192]:
         raise ValueError(f"{path} is a binary file of {len(data)} bytes; look at it with a program in the terminal")
-    return numbered(data.decode(errors="replace"), offset, min(limit, READ_LINES))
+    return number_lines(data.decode(errors="replace"), offset, min(limit, READ_LINES))
 
 
 @tool(bound=True)
@@ -66,16 +66,16 @@ async def write_file(
     """Create a file or replace all of its content. Missing folders are made. To change a part, use patch."""
     data = content.encode()
     await box.write(path, data)
-    return f"Wrote {path}: {len(data)} bytes, {len(_lines(content))} lines."
+    return f"Wrote {path}: {len(data)} bytes, {len(_split_lines(content))} lines."
 
 
-async def _read(box: Sandbox, path: str) -> bytes:
+async def _read_bytes(box: Sandbox, path: str) -> bytes:
     if "\0" in path:
         raise ValueError("a path cannot contain a NUL character")
     try:
         return await box.read(path, max_bytes=FILE_BYTES)
     except FileNotFoundError:
-        raise FileNotFoundError(f"{path} does not exist{await _alternatives(box, path)}") from None
+        raise FileNotFoundError(f"{path} does not exist{await _suggest_paths(box, path)}") from None
     except IsADirectoryError:
         advice = "list it with search_files(target='files', pattern='*')"
         raise IsADirectoryError(f"{path} is a folder; {advice}") from None
@@ -86,7 +86,7 @@ async def _read(box: Sandbox, path: str) -> bytes:
         raise ValueError(f"{path} is larger than {FILE_BYTES // 1_000_000} MB; {advice}") from None
 
 
-async def _alternatives(box: Sandbox, path: str) -> str:
+async def _suggest_paths(box: Sandbox, path: str) -> str:
     """Names like the missing one in the folder where it should be."""
     folder, name = posixpath.split(posixpath.join(WORKSPACE, path))
     listing = await box.exec("ls -A | head -n 500", cwd=folder, timeout=10)
@@ -94,9 +94,9 @@ async def _alternatives(box: Sandbox, path: str) -> str:
     return f"; did you mean {', '.join(near)}?" if near else ""
 
 
-def numbered(text: str, offset: int, limit: int) -> str:
+def number_lines(text: str, offset: int, limit: int) -> str:
     """Lines from `offset` on as the agent sees them, as many as fit."""
-    lines = _lines(text)
+    lines = _split_lines(text)
     if not lines:
         return "[the file is empty]"
     if offset > len(lines):
@@ -104,7 +104,7 @@ def numbered(text: str, offset: int, limit: int) -> str:
     rows: list[str] = []
     room = READ_CHARS
     for number, line in enumerate(lines[offset - 1 : offset - 1 + limit], offset):
-        row = f"{number:6}\t{_cut(line, LINE_CHARS)}"
+        row = f"{number:6}\t{_cut_line(line, LINE_CHARS)}"
         room -= len(row) + 1
         if room < 0 and rows:
             break
@@ -115,12 +115,12 @@ def numbered(text: str, offset: int, limit: int) -> str:
     return "\n".join(rows)
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     """Lines as grep and sed count them: only a newline ends one, and a last one without it counts."""
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
-def _cut(line: str, limit: int) -> str:
+def _cut_line(line: str, limit: int) -> str:
     return line if len(line) <= limit else f"{line[:limit]} [... {len(line) - limit} more characters]"
 
 
@@ -137,18 +137,18 @@ async def patch(
 ) -> str:
     """Replace a piece of text in a file. Give enough of the lines around it to make the place unique."""
     try:
-        text = (await _read(box, path)).decode()
+        text = (await _read_bytes(box, path)).decode()
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8 text; change it with a program in the terminal") from None
-    done = patched(text, old, new, replace_all=replace_all)
+    done = patch_text(text, old, new, replace_all=replace_all)
     await box.write(path, done.text.encode())
-    places = f"line {done.at[0]}" if len(done.at) == 1 else f"{len(done.at)} places, lines {_listed(done.at)}"
+    places = f"line {done.at[0]}" if len(done.at) == 1 else f"{len(done.at)} places, lines {_join_numbers(done.at)}"
     how = "exact match" if done.exact else "no exact match; matched ignoring whitespace, and indented to fit"
     return f"Patched {path} at {places} ({how})."
 
 
 @dataclass(frozen=True)
-class Patched:
+class PatchResult:
     """A text after a patch, and where and how it was matched."""
 
     text: str
@@ -164,7 +164,7 @@ class _Place:
     new: str
 
 
-def patched(text: str, old: str, new: str, *, replace_all: bool = False) -> Patched:
+def patch_text(text: str, old: str, new: str, *, replace_all: bool = False) -> PatchResult:
     """The text with `old` replaced by `new`. Raises ValueError or LookupError, in words for the agent, if there is no
     such place or more than one."""
     if not old:
@@ -174,14 +174,14 @@ def patched(text: str, old: str, new: str, *, replace_all: bool = False) -> Patc
     newline = "\r\n" if "\r\n" in text and text.count("\n") == text.count("\r\n") else "\n"
     if newline == "\r\n":
         text, old, new = (part.replace("\r\n", "\n") for part in (text, old, new))
-    exact = _exact_places(text, old, new)
-    places = exact or _loose_places(text, old, new)
+    exact = _find_exact_places(text, old, new)
+    places = exact or _find_loose_places(text, old, new)
     at = tuple(text.count("\n", 0, place.start) + 1 for place in places)
     if not places:
-        raise LookupError(f"patch: `old` does not occur in the file{_nearest(text, old)}")
+        raise LookupError(f"patch: `old` does not occur in the file{_describe_nearest(text, old)}")
     if len(places) > 1 and not replace_all:
         raise ValueError(
-            f"patch: `old` occurs {len(places)} times, at lines {_listed(at)}; "
+            f"patch: `old` occurs {len(places)} times, at lines {_join_numbers(at)}; "
             "give more of the lines around it, or set replace_all"
         )
     parts: list[str] = []
@@ -190,10 +190,10 @@ def patched(text: str, old: str, new: str, *, replace_all: bool = False) -> Patc
         parts += (text[done : place.start], place.new)
         done = place.end
     result = "".join((*parts, text[done:]))
-    return Patched(result.replace("\n", newline) if newline != "\n" else result, at, bool(exact))
+    return PatchResult(result.replace("\n", newline) if newline != "\n" else result, at, bool(exact))
 
 
-def _exact_places(text: str, old: str, new: str) -> list[_Place]:
+def _find_exact_places(text: str, old: str, new: str) -> list[_Place]:
     places: list[_Place] = []
     start = text.find(old)
     while start >= 0:
@@ -202,13 +202,13 @@ def _exact_places(text: str, old: str, new: str) -> list[_Place]:
     return places
 
 
-def _loose_places(text: str, old: str, new: str) -> list[_Place]:
+def _find_loose_places(text: str, old: str, new: str) -> list[_Place]:
     """Places of whole lines that equal those of `old` but for whitespace, with `new` indented as they are."""
-    wanted = [_squeezed(line) for line in old.strip().split("\n")]
+    wanted = [_squeeze_line(line) for line in old.strip().split("\n")]
     if wanted == [""]:
         return []
     lines = text.split("\n")
-    squeezed = [_squeezed(line) for line in lines]
+    squeezed = [_squeeze_line(line) for line in lines]
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line) + 1)
@@ -219,7 +219,7 @@ def _loose_places(text: str, old: str, new: str) -> list[_Place]:
         if squeezed[index] != wanted[0] or squeezed[index:after] != wanted:
             index += 1
             continue
-        fitted = _fitted(new, _indent(old.strip("\n")), _indent(lines[index]))
+        fitted = _reindent(new, _get_indent(old.strip("\n")), _get_indent(lines[index]))
         # Without new text the lines go, and the newline after them with them.
         end = min(starts[after] - (1 if fitted else 0), len(text))
         places.append(_Place(starts[index], end, fitted))
@@ -227,15 +227,15 @@ def _loose_places(text: str, old: str, new: str) -> list[_Place]:
     return places
 
 
-def _squeezed(line: str) -> str:
+def _squeeze_line(line: str) -> str:
     return " ".join(line.split())
 
 
-def _indent(text: str) -> str:
+def _get_indent(text: str) -> str:
     return text[: len(text) - len(text.lstrip(" \t"))]
 
 
-def _fitted(new: str, written: str, wanted: str) -> str:
+def _reindent(new: str, written: str, wanted: str) -> str:
     """`new` with the indentation that the place has instead of the one that it was written with."""
     if not new.strip():
         return ""
@@ -245,7 +245,7 @@ def _fitted(new: str, written: str, wanted: str) -> str:
     )
 
 
-def _nearest(text: str, old: str) -> str:
+def _describe_nearest(text: str, old: str) -> str:
     """The lines that look most like the first line of `old`. Looks at the first lines only: comparing is slow."""
     first = old.strip().split("\n")[0].strip()
     lines = [line.strip()[:200] for line in text.split("\n")[:READ_LINES]]
@@ -255,7 +255,7 @@ def _nearest(text: str, old: str) -> str:
     return "; the nearest lines are:\n" + "\n".join(f"{lines.index(line) + 1:6}\t{line}" for line in near)
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _join_numbers(numbers: Sequence[int]) -> str:
     return ", ".join(str(number) for number in numbers[:10]) + (", …" if len(numbers) > 10 else "")
 
 
@@ -275,14 +275,14 @@ async def search_files(
 ) -> str:
     """Find lines in files by a regular expression, or files by name. Prefer it to grep and find in the terminal."""
     limit = min(limit, MATCHES)
-    command = _search_lines(pattern, path, glob) if target == "content" else _search_names(pattern, path, glob)
+    command = _make_line_search(pattern, path, glob) if target == "content" else _make_name_search(pattern, path, glob)
     # One line more than asked for tells whether there are more; `cut` guards against files that are one long line.
     result = await box.exec(f"({command}) | cut -b 1-2000 | head -n {limit + 1}", cwd=WORKSPACE, timeout=SEARCH_SECONDS)
-    found = [_cut(line.removeprefix("./"), 500) for line in _lines(clean(result.stdout))]
+    found = [_cut_line(line.removeprefix("./"), 500) for line in _split_lines(clean_output(result.stdout))]
     if not found and result.timed_out:
         raise TimeoutError(f"search_files: nothing found in {SEARCH_SECONDS:g} s; search a smaller folder")
     if not found and result.stderr.strip():
-        raise ValueError(f"search_files: {' '.join(clean(result.stderr).split())[:300]}")
+        raise ValueError(f"search_files: {' '.join(clean_output(result.stderr).split())[:300]}")
     if len(found) > limit:
         found[limit:] = [f"[there are more than {limit} matches; narrow the search or raise limit]"]
     if result.timed_out:
@@ -290,9 +290,9 @@ async def search_files(
     return "\n".join(found) or "No matches."
 
 
-def _search_lines(pattern: str, path: str, glob: str | None) -> str:
+def _make_line_search(pattern: str, path: str, glob: str | None) -> str:
     """A command that prints file:line:text of every line that matches, in the order of the paths."""
-    q, where = shlex.quote(pattern), _quoted_path(path)
+    q, where = shlex.quote(pattern), _quote_path(path)
     globs = f"--glob {shlex.quote(glob)} --glob '!.git'" if glob else "--glob '!.git'"
     ripgrep = (
         f"rg --no-config --color never --no-heading -nH --sort path --hidden --no-ignore {globs} -e {q} -- {where}"
@@ -300,17 +300,17 @@ def _search_lines(pattern: str, path: str, glob: str | None) -> str:
     # Perl's dialect is the one closest to ripgrep's; a grep without it gets the extended one.
     grep = (
         "kind=P; printf x | grep -qP x 2>/dev/null || kind=E; "
-        f"{_find(path, glob)} -print0 | LC_ALL=C sort -z | xargs -0 -r grep -nHI$kind -e {q} --"
+        f"{_make_find(path, glob)} -print0 | LC_ALL=C sort -z | xargs -0 -r grep -nHI$kind -e {q} --"
     )
     return f"if command -v rg >/dev/null; then {ripgrep}; else {grep}; fi"
 
 
-def _search_names(pattern: str, path: str, glob: str | None) -> str:
+def _make_name_search(pattern: str, path: str, glob: str | None) -> str:
     wildcard = any(char in pattern for char in "*?[")
-    return f"{_find(path, pattern if wildcard else f'*{pattern}*', glob)} -print | LC_ALL=C sort"
+    return f"{_make_find(path, pattern if wildcard else f'*{pattern}*', glob)} -print | LC_ALL=C sort"
 
 
-def _find(path: str, *globs: str | None) -> str:
+def _make_find(path: str, *globs: str | None) -> str:
     """The opening of a find command for files whose names fit all the globs; one with a slash is for the whole path."""
     tests = [
         f"-path {shlex.quote('*/' + glob.replace('**/', '*').lstrip('/'))}"
@@ -319,10 +319,10 @@ def _find(path: str, *globs: str | None) -> str:
         for glob in globs
         if glob
     ]
-    return " ".join(("find -H", _quoted_path(path), "-name .git -prune -o -type f", *tests))
+    return " ".join(("find -H", _quote_path(path), "-name .git -prune -o -type f", *tests))
 
 
-def _quoted_path(path: str) -> str:
+def _quote_path(path: str) -> str:
     """A path as seen from the workspace, which no command takes for an option."""
     if path == WORKSPACE or path.startswith(WORKSPACE + "/"):
         path = posixpath.relpath(path, WORKSPACE)

@@ -81,7 +81,7 @@ class McpToolError(Exception):
 
 
 @asynccontextmanager
-async def mcp_toolset(
+async def open_mcp_toolset(
     name: str, settings: McpSettings, read_secret: ReadSecret = refuse_secret
 ) -> AsyncGenerator[Toolset, None]:
     """Connect to a server and yield its tools as a toolset. Leaving closes the connection and ends a started server.
@@ -99,10 +99,10 @@ async def mcp_toolset(
         server = _Server(name, settings, log, env={**settings.env, **env}, headers={**settings.headers, **headers})
         try:
             try:
-                offers = await server.offers()
+                offers = await server.list_offers()
             except ToolBroken as error:
                 raise ConfigError(f"tools.mcp.{name}: {error}") from None
-            tools = [_as_tool(server, offer, settings) for offer in _picked(name, offers, settings.only)]
+            tools = [_make_tool(server, offer, settings) for offer in _pick_offers(name, offers, settings.only)]
             yield Toolset(name, f"tools of the MCP server '{name}'", lambda _box: tools)
         finally:
             await server.close()
@@ -124,7 +124,7 @@ def _require_sdk(name: str) -> None:
         raise ConfigError(f"tools.mcp.{name}: MCP servers need an extra; pip install 'ludus[mcp]'") from None
 
 
-def _picked(name: str, offers: "Sequence[Offer]", only: Sequence[str]) -> "Sequence[Offer]":
+def _pick_offers(name: str, offers: "Sequence[Offer]", only: Sequence[str]) -> "Sequence[Offer]":
     known = [offer.name for offer in offers]
     for wanted in only:
         if wanted not in known:
@@ -159,8 +159,8 @@ class _Server:
         self._links: list[_Link] = []
         """Those whose tasks may still run; the last one is in use."""
 
-    async def offers(self) -> "Sequence[Offer]":
-        client = await asyncio.shield(self._link().client)
+    async def list_offers(self) -> "Sequence[Offer]":
+        client = await asyncio.shield(self._get_link().client)
         found: list[Offer] = []
         cursor: str | None = None
         while True:
@@ -174,7 +174,7 @@ class _Server:
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
-        link = self._link()
+        link = self._get_link()
         client = await asyncio.shield(link.client)
         try:
             return await client.call_tool(tool, arguments)
@@ -182,7 +182,7 @@ class _Server:
             if error.code != CONNECTION_CLOSED:
                 raise McpToolError(str(error)) from error
             link.done.set()
-            raise self._broken(str(error)) from error
+            raise self._make_broken(str(error)) from error
 
     async def close(self) -> None:
         """End the connection and what was started for it. The SDK bounds how long that takes."""
@@ -194,16 +194,16 @@ class _Server:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _link(self) -> _Link:
+    def _get_link(self) -> _Link:
         """The connection in use, or a new one."""
         self._links = [link for link in self._links if link.task and not link.task.done()]
         if not self._links or self._links[-1].done.is_set():
             link = _Link()
-            link.task = asyncio.create_task(self._hold(link))
+            link.task = asyncio.create_task(self._hold_link(link))
             self._links.append(link)
         return self._links[-1]
 
-    async def _hold(self, link: _Link) -> None:
+    async def _hold_link(self, link: _Link) -> None:
         """Keep a connection open until it breaks or is no longer wanted."""
         try:
             async with AsyncExitStack() as stack:
@@ -213,10 +213,10 @@ class _Server:
                 await link.done.wait()
         except Exception as error:  # the SDK's transports raise whatever their libraries do, in groups
             if not link.client.done():
-                link.client.set_exception(self._broken(_reason(error)))
+                link.client.set_exception(self._make_broken(_find_reason(error)))
         finally:
             if not link.client.done():  # cancelled, which whoever waits here must not take for its own cancellation
-                link.client.set_exception(self._broken("the connection was given up"))
+                link.client.set_exception(self._make_broken("the connection was given up"))
             link.client.exception()  # seen, whether anybody waits or not
 
     async def _connect(self, stack: AsyncExitStack) -> "Client":
@@ -227,9 +227,7 @@ class _Server:
         settings = self._settings
         if settings.command:
             program, *arguments = settings.command
-            parameters = StdioServerParameters(
-                command=program, args=arguments, env=dict(self._env), cwd=settings.cwd
-            )
+            parameters = StdioServerParameters(command=program, args=arguments, env=dict(self._env), cwd=settings.cwd)
             transport = stdio_client(parameters, errlog=self._log)
         else:
             # A call may take as long as the tool's own time limit allows, so reading has none here.
@@ -238,19 +236,19 @@ class _Server:
             transport = streamable_http_client(settings.url, http_client=await stack.enter_async_context(http))
         return await stack.enter_async_context(Client(transport))
 
-    def _broken(self, reason: str) -> ToolBroken:
+    def _make_broken(self, reason: str) -> ToolBroken:
         where = self._settings.url or self._settings.command[0]
-        said = _tail(self._log.fileno())
+        said = _read_tail(self._log.fileno())
         return ToolBroken(f"MCP server '{self._name}' ({where}): {reason}" + (f"; it said: {said}" if said else ""))
 
 
-def _tail(file: int, size: int = 500) -> str:
+def _read_tail(file: int, size: int = 500) -> str:
     """The end of a file, without moving the position at which the server writes."""
     start = max(0, os.fstat(file).st_size - size)
     return " ".join(os.pread(file, size, start).decode(errors="replace").split())
 
 
-def _reason(error: BaseException) -> str:
+def _find_reason(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return "no answer in time" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
@@ -259,15 +257,15 @@ def _reason(error: BaseException) -> str:
 # ---- tools --------------------------------------------------------------------------------------------------------
 
 
-def _as_tool(server: _Server, offer: "Offer", settings: McpSettings) -> Tool:
-    check = _checker(offer.name, offer.input_schema)
+def _make_tool(server: _Server, offer: "Offer", settings: McpSettings) -> Tool:
+    check = _make_checker(offer.name, offer.input_schema)
 
     async def run(arguments: JsonObject) -> str:
         check(arguments)
         result = await server.call(offer.name, arguments)
         if result.is_error:
-            raise McpToolError(_as_text(result) or "the tool failed without saying why")
-        return _as_text(result) or "(no output)"
+            raise McpToolError(_format_result(result) or "the tool failed without saying why")
+        return _format_result(result) or "(no output)"
 
     # Model servers allow fewer characters in a name than MCP does.
     name = re.sub(r"[^A-Za-z0-9_-]", "_", settings.prefix + offer.name)[:64]
@@ -275,7 +273,7 @@ def _as_tool(server: _Server, offer: "Offer", settings: McpSettings) -> Tool:
     return Tool(spec, run, parallel=settings.parallel, seconds=settings.call_seconds)
 
 
-def _checker(name: str, schema: JsonObject) -> Callable[[JsonObject], None]:
+def _make_checker(name: str, schema: JsonObject) -> Callable[[JsonObject], None]:
     """A function that raises `BadArguments` for what does not fit the schema."""
     jsonschema: Any = import_module("jsonschema")  # comes with the SDK, and without types
     referencing: Any = import_module("referencing")
@@ -300,15 +298,15 @@ def _checker(name: str, schema: JsonObject) -> Callable[[JsonObject], None]:
     return check
 
 
-def _as_text(result: "CallToolResult") -> str:
+def _format_result(result: "CallToolResult") -> str:
     """A result in words. Structured content is shown only where there is no text: servers send both for the same."""
-    text = "\n".join(_block_text(block) for block in result.content)
+    text = "\n".join(_format_block(block) for block in result.content)
     if not text and result.structured_content is not None:
         return to_json(result.structured_content).decode()
     return text
 
 
-def _block_text(block: "ContentBlock") -> str:
+def _format_block(block: "ContentBlock") -> str:
     match block.type:
         case "text":
             return block.text

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from ludus.sandbox import Sandbox
 from ludus.tools import Tool, tool
-from ludus.tools.terminal import LONGEST, Seconds, as_text, seconds_within
+from ludus.tools.terminal import LONGEST, Seconds, choose_seconds, format_result
 
 
 def python_tools(box: Sandbox | None) -> Sequence[Tool]:
@@ -26,5 +26,5 @@ async def run_python(
     timeout: Seconds = None,
 ) -> str:
     """Run a Python 3 script in the sandbox and return what it prints. Variables do not last from call to call."""
-    limit = seconds_within(timeout, box)
-    return as_text(await box.exec("python3 -", stdin=code.encode(), timeout=limit), limit)
+    limit = choose_seconds(timeout, box)
+    return format_result(await box.exec("python3 -", stdin=code.encode(), timeout=limit), limit)

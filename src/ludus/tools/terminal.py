@@ -32,7 +32,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 @dataclass
-class Shell:
+class TerminalState:
     """A slot and the background processes that one rollout has started in it."""
 
     box: Sandbox
@@ -42,7 +42,7 @@ class Shell:
 
 def terminal_tools(box: Sandbox | None) -> Sequence[Tool]:
     assert box is not None, "the terminal needs a slot"
-    shell = Shell(box)
+    shell = TerminalState(box)
     return [terminal.bind(shell), process.bind(shell)]
 
 
@@ -51,7 +51,7 @@ Seconds = Annotated[float | None, Meta(description=f"Time limit in seconds, 1 to
 
 @tool(bound=True, seconds=LONGEST + 60)
 async def terminal(
-    shell: Shell,
+    shell: TerminalState,
     command: Annotated[str, Meta(description="What to run, as you would type it in bash.")],
     timeout: Seconds = None,
     workdir: Annotated[str | None, Meta(description="Run in this folder, for this command only.")] = None,
@@ -63,8 +63,8 @@ async def terminal(
         started = await shell.box.start(command, cwd=workdir)
         shell.started[started] = command
         return f"Started {started}. Look after it with process(action='poll', id='{started}')."
-    limit = seconds_within(timeout, shell.box)
-    return as_text(await shell.box.exec(command, timeout=limit, cwd=workdir), limit)
+    limit = choose_seconds(timeout, shell.box)
+    return format_result(await shell.box.exec(command, timeout=limit, cwd=workdir), limit)
 
 
 Action = Literal["list", "poll", "log", "wait", "kill", "write"]
@@ -72,7 +72,7 @@ Action = Literal["list", "poll", "log", "wait", "kill", "write"]
 
 @tool(bound=True, seconds=LONGEST + 60)
 async def process(
-    shell: Shell,
+    shell: TerminalState,
     action: Annotated[
         Action,
         Meta(
@@ -86,18 +86,18 @@ async def process(
 ) -> str:
     """Look after processes that were started with terminal(background=true)."""
     if action == "list":
-        return "\n".join([await _state(shell, one) for one in shell.started]) or "No background processes."
+        return "\n".join([await _describe_process(shell, one) for one in shell.started]) or "No background processes."
     if id not in shell.started:
         known = ", ".join(shell.started) or "none was started"
         raise LookupError(f"process: no process with id {id!r}; known: {known}")
     match action:
         case "poll":
-            return await _state(shell, id)
+            return await _describe_process(shell, id)
         case "wait":
-            await _ended(shell.box, id, _clamped(timeout))
-            return await _state(shell, id) + "\n" + await _log(shell, id)
+            await _wait_for_end(shell.box, id, _clamp_seconds(timeout))
+            return await _describe_process(shell, id) + "\n" + await _read_log(shell, id)
         case "log":
-            return await _log(shell, id)
+            return await _read_log(shell, id)
         case "kill":
             await shell.box.kill(id)
             return f"Killed {id}."
@@ -108,13 +108,13 @@ async def process(
             return f"Wrote {len(data.encode())} bytes to {id}."
 
 
-async def _state(shell: Shell, id: str) -> str:
+async def _describe_process(shell: TerminalState, id: str) -> str:
     code = await shell.box.poll(id)
     state = "running" if code is None else f"exited with code {code}"
     return f"{id}: {state}: {shell.started[id]}"
 
 
-async def _ended(box: Sandbox, id: str, seconds: float) -> None:
+async def _wait_for_end(box: Sandbox, id: str, seconds: float) -> None:
     """Return when the process has ended or the time is up. A slot cannot tell us, so we ask, ever more rarely."""
     pause = 0.02
     with suppress(TimeoutError):
@@ -124,26 +124,26 @@ async def _ended(box: Sandbox, id: str, seconds: float) -> None:
                 pause = min(2.0, pause * 1.5)
 
 
-async def _log(shell: Shell, id: str) -> str:
-    return clean(await shell.box.log(id)) or "(no output so far)"
+async def _read_log(shell: TerminalState, id: str) -> str:
+    return clean_output(await shell.box.log(id)) or "(no output so far)"
 
 
 # ---- time limits and text, also for other tools that run commands --------------------------------------------------
 
 
-def seconds_within(wanted: float | None, box: Sandbox) -> float:
+def choose_seconds(wanted: float | None, box: Sandbox) -> float:
     """The time limit to use: what was asked for, or the slot's own, within the bounds."""
-    return _clamped(box.spec.command_seconds if wanted is None else wanted)
+    return _clamp_seconds(box.spec.command_seconds if wanted is None else wanted)
 
 
-def _clamped(seconds: float) -> float:
+def _clamp_seconds(seconds: float) -> float:
     return min(float(LONGEST), max(1.0, seconds))
 
 
-def as_text(result: ExecResult, limit: float) -> str:
+def format_result(result: ExecResult, limit: float) -> str:
     """What a command did, in words: its output, and how it ended unless that was well."""
     gap = b"\n" if result.stdout and result.stderr and not result.stdout.endswith(b"\n") else b""
-    parts = [clean(result.stdout + gap + result.stderr).rstrip("\n")]
+    parts = [clean_output(result.stdout + gap + result.stderr).rstrip("\n")]
     if result.truncated:
         parts.append("[the output was larger than the sandbox keeps; its middle is missing]")
     if result.timed_out:
@@ -153,7 +153,7 @@ def as_text(result: ExecResult, limit: float) -> str:
     return "\n".join(part for part in parts if part) or "(no output)"
 
 
-def clean(data: bytes) -> str:
+def clean_output(data: bytes) -> str:
     """Bytes as text: no escape sequences, and a mark in place of whatever is not text."""
     text = _ESCAPES.sub("", data.decode(errors="replace")).replace("\r\n", "\n")
     return _CONTROLS.sub("\ufffd", text)

@@ -22,7 +22,7 @@ class Todo(Struct, frozen=True):
     status: Status
 
 
-class Entry(Struct, frozen=True, forbid_unknown_fields=True):
+class TodoEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """An item as the model writes it; with merge, what it leaves out stays as it was."""
 
     id: Annotated[str | int, Meta(description="A short name of your choice.")]
@@ -44,17 +44,17 @@ def todo_tools(_box: Sandbox | None) -> Sequence[Tool]:
 @tool(bound=True)
 async def todo(
     store: TodoList,
-    items: Annotated[list[Entry] | None, Meta(description="The new list. Leave it out to read the list.")] = None,
+    items: Annotated[list[TodoEntry] | None, Meta(description="The new list. Leave it out to read the list.")] = None,
     merge: Annotated[bool, Meta(description="Update items by id and add new ones, instead of a new list.")] = False,
 ) -> str:
     """Keep a list of what is to be done, in order. Useful for work of three steps or more: write the plan, have one
     item in_progress at a time, mark it completed when it is. Returns the whole list."""
     if items is not None:
-        store.items = merged(store.items if merge else {}, items)
+        store.items = merge_items(store.items if merge else {}, items)
     return to_json(list(store.items.values())).decode()
 
 
-def merged(old: Mapping[str, Todo], entries: Iterable[Entry]) -> dict[str, Todo]:
+def merge_items(old: Mapping[str, Todo], entries: Iterable[TodoEntry]) -> dict[str, Todo]:
     """The old list with the entries worked in: known ids are updated where they are, new ones come last."""
     items = dict(old)
     for entry in entries:

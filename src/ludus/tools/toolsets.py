@@ -68,13 +68,13 @@ class Registry:
                 return toolset
         raise ConfigError(f"toolsets: unknown toolset '{name}'; {suggest(name, self.names)}")
 
-    def extended(self, *toolsets: Toolset) -> "Registry":
+    def extend(self, *toolsets: Toolset) -> "Registry":
         """This registry and more. One that lacked its configuration is replaced by the new one of its name."""
         new = {toolset.name for toolset in toolsets}
         kept = (toolset for toolset in self.toolsets if not (toolset.missing and toolset.name in new))
         return Registry((*kept, *toolsets))
 
-    def leaves(self, names: Iterable[str]) -> tuple[Toolset, ...]:
+    def list_leaves(self, names: Iterable[str]) -> tuple[Toolset, ...]:
         """The leaf toolsets behind the names, each once, in the order in which they are first reached."""
         found: dict[str, Toolset] = {}
         visited: set[str] = set()
@@ -93,13 +93,13 @@ class Registry:
             visit(name)
         return tuple(found.values())
 
-    def lacking(self, name: str) -> str:
+    def find_missing(self, name: str) -> str:
         """What must be configured before this toolset can be used, its includes considered; empty when it is ready."""
-        return next((leaf.missing for leaf in self.leaves([name]) if leaf.missing), "")
+        return next((leaf.missing for leaf in self.list_leaves([name]) if leaf.missing), "")
 
-    def usable(self, names: Iterable[str], *, slot: bool) -> tuple[Toolset, ...]:
+    def require_usable(self, names: Iterable[str], *, slot: bool) -> tuple[Toolset, ...]:
         """The leaf toolsets behind the names. Raises ConfigError for one that cannot be used."""
-        leaves = self.leaves(names)
+        leaves = self.list_leaves(names)
         for leaf in leaves:
             if leaf.missing:
                 raise ConfigError(f"toolset '{leaf.name}' cannot be used: {leaf.missing}")
@@ -113,7 +113,7 @@ class Registry:
     def make_tools(self, names: Iterable[str], box: Sandbox | None) -> list[Tool]:
         """The tools of the named toolsets for one rollout, in the order of the names."""
         tools: dict[str, Tool] = {}
-        for leaf in self.usable(names, slot=box is not None):
+        for leaf in self.require_usable(names, slot=box is not None):
             for tool in leaf.make(box) if leaf.make else ():
                 if tool.name in tools:
                     raise ConfigError(f"two of the chosen toolsets have a tool '{tool.name}'; leave '{leaf.name}' out")
@@ -142,7 +142,7 @@ def make_tools(names: Iterable[str], box: Sandbox | None, registry: Registry = B
     return registry.make_tools(names, box)
 
 
-def choose(
+def choose_toolsets(
     enabled: Sequence[str] | None,
     disabled: Sequence[str] = (),
     default: Sequence[str] = (),
@@ -152,6 +152,6 @@ def choose(
 
     `disabled` is subtracted last and leaf by leaf, so it also takes a part out of a composite.
     """
-    out = {leaf.name for leaf in registry.leaves(disabled)}
-    chosen = registry.leaves(default if enabled is None else enabled)
+    out = {leaf.name for leaf in registry.list_leaves(disabled)}
+    chosen = registry.list_leaves(default if enabled is None else enabled)
     return tuple(leaf.name for leaf in chosen if leaf.name not in out)

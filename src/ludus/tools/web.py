@@ -29,7 +29,7 @@ from msgspec import Meta, Struct
 
 from ludus.errors import ConfigError, ToolBroken, suggest
 from ludus.http_client import Client, HttpError, Response, Timeouts, split_url
-from ludus.models.server import retry_after
+from ludus.models.server import read_retry_after
 from ludus.sandbox import Sandbox
 from ludus.settings import Settings
 from ludus.tools import Tool, tool
@@ -89,7 +89,7 @@ class WebProvider(Protocol):
 # ---- the tools ----------------------------------------------------------------------------------------------------
 
 
-def web_toolsets(provider: WebProvider) -> tuple[Toolset, Toolset]:
+def make_web_toolsets(provider: WebProvider) -> tuple[Toolset, Toolset]:
     """The toolsets `search` and `extract`, for `Registry.extended`; `web` includes both."""
 
     def search(_: Sandbox | None) -> Sequence[Tool]:
@@ -109,7 +109,7 @@ async def web_search(
 ) -> str:
     """Search the web. Returns titles, addresses and short extracts; read a whole page with web_extract."""
     hits = await provider.search(query, min(limit, RESULTS))
-    rows = [f"{n}. {hit.title}\n   {hit.url}\n   {_one_line(hit.snippet)}" for n, hit in enumerate(hits[:limit], 1)]
+    rows = [f"{n}. {hit.title}\n   {hit.url}\n   {_join_lines(hit.snippet)}" for n, hit in enumerate(hits[:limit], 1)]
     return "\n".join(rows) or "No results."
 
 
@@ -121,17 +121,17 @@ async def web_extract(
     """Read web pages as text."""
     if len(urls) > PAGES:
         raise ValueError(f"web_extract: {len(urls)} addresses; give at most {PAGES} at a time")
-    return "\n\n".join(_shown(page) for page in await provider.extract(urls))
+    return "\n\n".join(_format_page(page) for page in await provider.extract(urls))
 
 
-def _shown(page: Page) -> str:
+def _format_page(page: Page) -> str:
     if page.error:
         return f"# {page.url}\n[could not be read: {page.error}]"
     rest = len(page.text) - PAGE_CHARS
     return f"# {page.url}\n{page.text[:PAGE_CHARS]}" + (f"\n[... {rest} more characters]" if rest > 0 else "")
 
 
-def _one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -193,8 +193,8 @@ class Tavily:
 
     async def _post(self, path: str, body: dict[str, object]) -> _TavilyReply:
         headers = (("Authorization", f"Bearer {self.key}"), ("Content-Type", "application/json"))
-        response = await _ask(self.http, "POST", self.base_url + path, headers, msgspec.json.encode(body))
-        return _decoded(response, _TavilyReply, "tavily")
+        response = await _send_request(self.http, "POST", self.base_url + path, headers, msgspec.json.encode(body))
+        return _decode_reply(response, _TavilyReply, "tavily")
 
 
 class _BraveHit(Struct):
@@ -223,9 +223,9 @@ class Brave:
     async def search(self, query: str, limit: int) -> Sequence[Hit]:
         headers = (("X-Subscription-Token", self.key), ("Accept", "application/json"))
         address = f"{self.base_url}/web/search?{urlencode({'q': query, 'count': limit})}"
-        reply = _decoded(await _ask(self.http, "GET", address, headers), _BraveReply, "brave")
+        reply = _decode_reply(await _send_request(self.http, "GET", address, headers), _BraveReply, "brave")
         found = reply.web.results if reply.web else []
-        return [Hit(html_text(hit.title), hit.url, html_text(hit.description)) for hit in found]
+        return [Hit(strip_html(hit.title), hit.url, strip_html(hit.description)) for hit in found]
 
     async def extract(self, urls: Sequence[str]) -> Sequence[Page]:
         return await self.pages.extract(urls)
@@ -251,15 +251,17 @@ class Searxng:
 
     async def search(self, query: str, limit: int) -> Sequence[Hit]:
         address = f"{self.base_url}/search?{urlencode({'q': query, 'format': 'json'})}"
-        response = await _ask(self.http, "GET", address, hint="does its settings.yml list json under search.formats?")
-        reply = _decoded(response, _SearxngReply, "searxng")
+        response = await _send_request(
+            self.http, "GET", address, hint="does its settings.yml list json under search.formats?"
+        )
+        reply = _decode_reply(response, _SearxngReply, "searxng")
         return [Hit(hit.title or "", hit.url, hit.content or "") for hit in reply.results[:limit]]
 
     async def extract(self, urls: Sequence[str]) -> Sequence[Page]:
         return await self.pages.extract(urls)
 
 
-async def _ask(
+async def _send_request(
     http: Client,
     method: str,
     url: str,
@@ -279,19 +281,19 @@ async def _ask(
         else:
             if response.status == 200:
                 return response
-            problem = f"{where} answered {response.status}: {_one_line(response.body[:300].decode(errors='replace'))}"
+            problem = f"{where} answered {response.status}: {_join_lines(response.body[:300].decode(errors='replace'))}"
             if response.status in (401, 402, 403, 404):
                 raise ToolBroken(f"web: {problem}; {hint}", retryable=False)
             if response.status != 429 and response.status < 500:
                 raise ValueError(problem)
-            asked = retry_after(response, time())
+            asked = read_retry_after(response, time())
             wait = wait if asked is None else min(30.0, asked)
         if attempt + 1 < ATTEMPTS:
             await asyncio.sleep(wait)
     raise ToolBroken(f"web: {problem}")
 
 
-def _decoded(response: Response, kind: type[Reply], provider: str) -> Reply:
+def _decode_reply(response: Response, kind: type[Reply], provider: str) -> Reply:
     try:
         return msgspec.json.decode(response.body, type=kind)
     except msgspec.MsgspecError as error:
@@ -311,13 +313,13 @@ class Pages:
 
     async def extract(self, urls: Sequence[str]) -> Sequence[Page]:
         async with asyncio.TaskGroup() as group:
-            pages = [group.create_task(self._page(url)) for url in urls]
+            pages = [group.create_task(self._read_page(url)) for url in urls]
         return [page.result() for page in pages]
 
-    async def _page(self, url: str) -> Page:
+    async def _read_page(self, url: str) -> Page:
         try:
             response = await self._fetch(url)
-            return Page(url, await asyncio.to_thread(_body_text, response))
+            return Page(url, await asyncio.to_thread(_read_body, response))
         except (HttpError, ValueError) as error:
             return Page(url, error=str(error))
 
@@ -327,7 +329,7 @@ class Pages:
             if not self.allow_private:
                 await _require_public(url)
             response = await self.http.request("GET", url, headers, timeouts=TIMEOUTS)
-            target = response.header("location")
+            target = response.get_header("location")
             if response.status not in (301, 302, 303, 307, 308) or not target:
                 if response.status != 200:
                     raise ValueError(f"the server answered {response.status}")
@@ -362,8 +364,8 @@ def is_public(address: str) -> bool:
 _HOLDS_IPV4 = (ipaddress.IPv6Network("::/96"), ipaddress.IPv6Network("64:ff9b::/96"))
 
 
-def _body_text(response: Response) -> str:
-    kind, _, parameters = response.header("content-type").lower().partition(";")
+def _read_body(response: Response) -> str:
+    kind, _, parameters = response.get_header("content-type").lower().partition(";")
     if kind and not kind.strip().startswith("text/") and not re.search(r"(json|xml)\s*$", kind):
         raise ValueError(f"it is {kind.strip()}, not text")
     charset = re.search(r"charset=[\"']?([\w-]+)", parameters)
@@ -372,7 +374,7 @@ def _body_text(response: Response) -> str:
         text = body.decode(charset.group(1) if charset else "utf-8", errors="replace")
     except LookupError:  # a charset that nobody knows
         text = body.decode(errors="replace")
-    return html_text(text) if "html" in kind or not kind else text
+    return strip_html(text) if "html" in kind or not kind else text
 
 
 _HIDDEN = frozenset(["script", "style", "noscript", "template", "svg", "iframe"])
@@ -407,10 +409,10 @@ class _Stripper(HTMLParser):
             self.parts.append(data)
 
 
-def html_text(html: str) -> str:
+def strip_html(html: str) -> str:
     """The readable text of a page: one block a line, without scripts, styles and tags."""
     stripper = _Stripper()
     stripper.feed(html)
     stripper.close()
-    lines = (_one_line(line) for line in "".join(stripper.parts).split("\n"))
+    lines = (_join_lines(line) for line in "".join(stripper.parts).split("\n"))
     return "\n".join(line for line in lines if line)

@@ -14,7 +14,7 @@ _NOTE_CHARS = 1500
 _RANK = {"passed": 0, "skipped": 1, "failed": 2}
 
 
-class Recorder:
+class TestRecorder:
     """A pytest plugin that keeps the worst outcome of each test's set-up, call and tear-down."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ def main() -> None:
 
     os.write(channel, f"{order['secret']} ready\n".encode())  # until here, nothing of the agent has run
     sys.path.append(order["workspace"])  # last: nothing there can stand in for the library or for pytest
-    tests, recorder = order["tests"], Recorder()
+    tests, recorder = order["tests"], TestRecorder()
     pytest.main(
         [
             *("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", f"{tests}/pytest.ini"),

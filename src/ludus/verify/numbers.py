@@ -18,7 +18,7 @@ _PLACES = (
 )
 
 
-def final_number(text: str) -> Decimal | None:
+def find_number(text: str) -> Decimal | None:
     """The number that `text` gives as its answer, or None if it gives none."""
     for place in _PLACES:
         found = [m for m in place.findall(text) if any(c.isdigit() for c in m)]
@@ -27,9 +27,9 @@ def final_number(text: str) -> Decimal | None:
     return None
 
 
-def same_number(expected: str, got: str) -> Score:
+def compare_numbers(expected: str, got: str) -> Score:
     """1 if the final numbers are equal, else 0."""
-    wanted, found = final_number(expected), final_number(got)
+    wanted, found = find_number(expected), find_number(got)
     if wanted is None:
         raise ValueError(f"the reference answer has no number: {expected!r}")
     if found is None:

@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from ludus.errors import VerifierError
 from ludus.sandbox import WORKSPACE, Sandbox
-from ludus.sandbox.archive import Entry, archive, gather
+from ludus.sandbox.archive import ArchiveEntry, gather_entries, make_archive
 from ludus.types import Score
 
 _PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
@@ -57,11 +57,11 @@ async def run_tests(
     Raises:
         VerifierError: the tests are at fault, or pytest is neither in the slot nor beside Ludus.
     """
-    expected = expected_tests(tests)
+    expected = list_tests(tests)
     token, secret = secrets.token_hex(8), secrets.token_hex(16)
     folder = f"/tmp/ludus-judge-{token}"
     has_pytest = (await box.exec(f"{python} -I -c 'import pytest'", timeout=60)).exit_code == 0
-    await box.unpack(_judge(tests, token, packages=not has_pytest), folder)
+    await box.unpack(_pack_judge(tests, token, packages=not has_pytest), folder)
     order = {
         "secret": secret,
         "packages": "" if has_pytest else f"{folder}/packages",
@@ -74,7 +74,7 @@ async def run_tests(
     )
     if done.timed_out:
         return Score.of(0.0, f"The tests did not end within {seconds:g} s.")
-    records = _records(done.stdout, secret)
+    records = _read_records(done.stdout, secret)
     tail = done.stderr.decode(errors="replace")[-1000:]
     if not records:
         raise VerifierError(f"pytest did not start in the slot (exit code {done.exit_code}): {tail}")
@@ -82,10 +82,10 @@ async def run_tests(
     if report == "ready":
         return Score.of(0.0, f"The tests were ended before they were through (exit code {done.exit_code}).\n{tail}")
     told = msgspec.json.decode(report, type=_Report)
-    return judged(told.outcomes, told.notes, expected)
+    return judge_outcomes(told.outcomes, told.notes, expected)
 
 
-def expected_tests(tests: Mapping[str, str]) -> frozenset[str]:
+def list_tests(tests: Mapping[str, str]) -> frozenset[str]:
     """`file::function` and `file::Class::function` of every test, as their source says it."""
     found: set[str] = set()
     for name, text in tests.items():
@@ -98,23 +98,23 @@ def expected_tests(tests: Mapping[str, str]) -> frozenset[str]:
             tree = ast.parse(text)
         except SyntaxError as error:
             raise VerifierError(f"hidden test '{name}' is not Python: {error}", retryable=False) from error
-        found |= {f"hidden/{name}::{inner}" for inner in _functions(tree)}
+        found |= {f"hidden/{name}::{inner}" for inner in _list_functions(tree)}
     if not found:
         raise VerifierError("the hidden tests hold no test: name files and functions test_…", retryable=False)
     return frozenset(found)
 
 
-def _functions(tree: ast.Module | ast.ClassDef) -> list[str]:
+def _list_functions(tree: ast.Module | ast.ClassDef) -> list[str]:
     names: list[str] = []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
             names.append(node.name)
         elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
-            names += [f"{node.name}::{inner}" for inner in _functions(node)]
+            names += [f"{node.name}::{inner}" for inner in _list_functions(node)]
     return names
 
 
-def judged(outcomes: Mapping[str, str], notes: Mapping[str, str], expected: frozenset[str]) -> Score:
+def judge_outcomes(outcomes: Mapping[str, str], notes: Mapping[str, str], expected: frozenset[str]) -> Score:
     """The verdict on a report."""
     control = {name: outcome for name, outcome in outcomes.items() if name.startswith("control/")}
     if len(control) != 2 or set(control.values()) != {"failed"}:
@@ -130,7 +130,7 @@ def judged(outcomes: Mapping[str, str], notes: Mapping[str, str], expected: froz
     return Score(0.0, False, share, f"{len(wrong)} of {len(counted)} tests did not pass.\n{shown}")
 
 
-def _records(stdout: bytes, secret: str) -> list[str]:
+def _read_records(stdout: bytes, secret: str) -> list[str]:
     """What the runner said: the lines that begin with the secret."""
     lines = (line.partition(" ") for line in stdout.decode(errors="replace").splitlines())
     return [rest for word, _, rest in lines if word == secret]
@@ -139,21 +139,21 @@ def _records(stdout: bytes, secret: str) -> list[str]:
 # ---- what is laid down --------------------------------------------------------------------------------------------
 
 
-def _judge(tests: Mapping[str, str], token: str, *, packages: bool) -> bytes:
+def _pack_judge(tests: Mapping[str, str], token: str, *, packages: bool) -> bytes:
     files = {
         "run.py": _RUNNER.read_bytes(),
         "pytest.ini": b"[pytest]\n",
         f"control/test_{token}.py": _CONTROL.format(token).encode(),
         **{f"hidden/{name}": text.encode() for name, text in tests.items()},
     }
-    laid = [Entry(path, 0o644, data=data) for path, data in files.items()]
-    return archive([*laid, *(_pytest_packages() if packages else ())])
+    laid = [ArchiveEntry(path, 0o644, data=data) for path, data in files.items()]
+    return make_archive([*laid, *(_pack_pytest() if packages else ())])
 
 
 @cache
-def _pytest_packages() -> tuple[Entry, ...]:
+def _pack_pytest() -> tuple[ArchiveEntry, ...]:
     """pytest and what it needs, as installed beside Ludus: all of it is plain Python."""
-    found: list[Entry] = []
+    found: list[ArchiveEntry] = []
     for name in _PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
@@ -163,7 +163,7 @@ def _pytest_packages() -> tuple[Entry, ...]:
         origin = Path(spec.origin)
         whole = origin.name == "__init__.py"
         prefix = f"packages/{name}" if whole else "packages"
-        for entry in gather(origin.parent if whole else origin):
+        for entry in gather_entries(origin.parent if whole else origin):
             if entry.path.endswith(".py"):
-                found.append(Entry(f"{prefix}/{entry.path}", 0o644, data=entry.data))
+                found.append(ArchiveEntry(f"{prefix}/{entry.path}", 0o644, data=entry.data))
     return tuple(found)

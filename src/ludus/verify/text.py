@@ -3,7 +3,7 @@
 from ludus.types import Score
 
 
-def same_text(expected: str, got: str) -> Score:
+def compare_texts(expected: str, got: str) -> Score:
     """1 if equal but for surrounding white space, 0.5 if `expected` is contained in `got`, else 0."""
     wanted, found = expected.strip(), got.strip()
     if found == wanted:

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ludus.config.reading import Tree, describe, file_layer, is_tree, merged, shown
+from ludus.config.reading import Tree, describe_type, format_value, is_tree, merge_trees, read_file_layer
 from ludus.config.references import load_object
 from ludus.env import Env
 from ludus.envs import BUILTIN
@@ -159,24 +159,24 @@ def read_config(path: Path) -> SkillOptConfig:
         ConfigError: names that are not theirs, values that cannot be used, or what cannot mean here what it meant
             there; all problems at once.
     """
-    return _Reading(_sections(_layers(path, ())), str(path)).converted()
+    return _Reading(_group_sections(_read_layers(path, ())), str(path)).convert()
 
 
-def _layers(path: Path, above: tuple[Path, ...]) -> Tree:
+def _read_layers(path: Path, above: tuple[Path, ...]) -> Tree:
     """The file over the one that it is based on."""
     path = path.resolve()
     if path in above:
         raise ConfigError(f"{path}: _base_ goes round in a circle ({' → '.join(p.name for p in (*above, path))})")
-    tree = dict(file_layer(path).tree)
+    tree = dict(read_file_layer(path).tree)
     base = tree.pop("_base_", None)
     if base is None:
-        return _sections(tree)
+        return _group_sections(tree)
     if not isinstance(base, str):
         raise ConfigError(f"{path}: _base_ must be the path of one file")
-    return merged(_layers(path.parent / base, (*above, path)), _sections(tree))
+    return merge_trees(_read_layers(path.parent / base, (*above, path)), _group_sections(tree))
 
 
-def _sections(tree: Mapping[str, Any]) -> Tree:
+def _group_sections(tree: Mapping[str, Any]) -> Tree:
     """The flat form in sections. A name that no section knows is left to the environment, as it is there."""
     known = {name: set(kind.__struct_fields__) for name, kind in _SECTIONS.items()} | {"model": set(_MODEL)}
     found: Tree = {
@@ -189,7 +189,7 @@ def _sections(tree: Mapping[str, Any]) -> Tree:
         home = next((section for section, keys in known.items() if key in keys), "env")
         section, name = _FLAT.get(key, f"{home}.{key}").split(".")
         flat.setdefault(section, {})[name] = value
-    return merged(flat, found)
+    return merge_trees(flat, found)
 
 
 class _Reading:
@@ -205,24 +205,24 @@ class _Reading:
         self.model: Tree = sections.get("model", {})
         self.env: Tree = sections.get("env", {})
         self._check_names("model", self.model, _MODEL)
-        self.train = self._section("train", sections, _Train)
-        self.gradient = self._section("gradient", sections, _Gradient)
-        self.optimizer = self._section("optimizer", sections, _Optimizer)
-        self.evaluation = self._section("evaluation", sections, _Evaluation)
+        self.train = self._read_section("train", sections, _Train)
+        self.gradient = self._read_section("gradient", sections, _Gradient)
+        self.optimizer = self._read_section("optimizer", sections, _Optimizer)
+        self.evaluation = self._read_section("evaluation", sections, _Evaluation)
 
-    def converted(self) -> SkillOptConfig:
-        adapter = self._adapter()
+    def convert(self) -> SkillOptConfig:
+        adapter = self._find_adapter()
         self._check_model()
-        self._note_dead()
+        self._note_unused()
         tree: Tree = {
-            "train": self._train_settings(),
-            "optimizer": {**self._server("optimizer"), "concurrency": self.gradient.analyst_workers},
+            "train": self._convert_training(),
+            "optimizer": {**self._convert_model("optimizer"), "concurrency": self.gradient.analyst_workers},
             "run": {"out": self.env["out_root"]} if self.env.get("out_root") else {},
             "agent": {"skill": self.env["skill_init"]} if self.env.get("skill_init") else {},
         }
         if workers := self.env.get("workers"):
             tree["run"]["concurrency"] = workers
-        tree |= self._adapted(adapter) if adapter else self._ours()
+        tree |= self._convert_adapter(adapter) if adapter else self._convert_env()
         if self.problems:
             raise ConfigError("\n".join(f"{self.source}: {problem}" for problem in dict.fromkeys(self.problems)))
         return SkillOptConfig(tree, tuple(self.notes))
@@ -237,7 +237,7 @@ class _Reading:
             if key not in names
         ]
 
-    def _section(self, name: str, sections: Tree, kind: type[Any]) -> Any:
+    def _read_section(self, name: str, sections: Tree, kind: type[Any]) -> Any:
         given = sections.get(name, {})
         self._check_names(name, given, kind.__struct_fields__)
         values: Tree = {}
@@ -246,18 +246,18 @@ class _Reading:
                 try:
                     values[field.name] = msgspec.convert(given[field.name], field.type, strict=False)
                 except msgspec.ValidationError:
-                    expected, got = describe(field.type), shown(given[field.name])
+                    expected, got = describe_type(field.type), format_value(given[field.name])
                     self.problems.append(f"{name}.{field.name}: expected {expected}, got {got}")
         return kind(**values)
 
-    def _one_of(self, setting: str, value: str, names: Mapping[str, str]) -> str:
+    def _read_choice(self, setting: str, value: str, names: Mapping[str, str]) -> str:
         found = names.get(str(value).strip().lower())
         if found is None:
             self.problems.append(f"{setting}: '{value}' is not one; {suggest(str(value), list(names))}")
             return next(iter(names.values()))
         return found
 
-    def _note_dead(self) -> None:
+    def _note_unused(self) -> None:
         dead = {
             "train.steps_per_epoch": self.train.steps_per_epoch,
             "gradient.max_analyst_rounds": self.gradient.max_analyst_rounds,
@@ -267,7 +267,7 @@ class _Reading:
 
     # -- the trainer's settings
 
-    def _train_settings(self) -> Tree:
+    def _convert_training(self) -> Tree:
         train, gradient, optimizer, evaluation = self.train, self.gradient, self.optimizer, self.evaluation
         words = evaluation.leading_words
         words = [word.strip() for word in words.split(",") if word.strip()] if isinstance(words, str) else words
@@ -279,14 +279,14 @@ class _Reading:
             "minibatch_size": gradient.minibatch_size,
             "merge_batch_size": gradient.merge_batch_size,
             "failure_only": gradient.failure_only,
-            "update_mode": self._one_of("optimizer.skill_update_mode", optimizer.skill_update_mode, _UPDATE_MODES),
+            "update_mode": self._read_choice("optimizer.skill_update_mode", optimizer.skill_update_mode, _UPDATE_MODES),
             "edit_budget": optimizer.learning_rate,
-            "min_edit_budget": self._least_budget(),
+            "min_edit_budget": self._choose_least_budget(),
             "slow": {
                 "enabled": optimizer.use_slow_update,
                 "samples": optimizer.slow_update_samples,
                 "gated": optimizer.slow_update_gate_with_selection,
-                "pairs": self._one_of(
+                "pairs": self._read_choice(
                     "optimizer.longitudinal_pair_policy", optimizer.longitudinal_pair_policy, _PAIR_POLICIES
                 ),
             },
@@ -310,20 +310,20 @@ class _Reading:
             "rewrite_tokens": self.model.get("rewrite_max_completion_tokens", 64_000),
             "lenient_edits": True,
             "show_reference": False,
-            "sampling": self._sampling("optimizer"),
+            "sampling": self._convert_sampling("optimizer"),
         }
-        return settings | self._pace(settings["update_mode"])
+        return settings | self._convert_schedule(settings["update_mode"])
 
-    def _least_budget(self) -> int:
+    def _choose_least_budget(self) -> int:
         """What the learning rate falls to: with a small rate and nothing said, the default would be above it."""
         least, most = self.optimizer.min_learning_rate, self.optimizer.learning_rate
         if least > most and self.optimizer.lr_scheduler in ("linear", "cosine"):
             self.notes.append(f"optimizer.min_learning_rate is {least}, above learning_rate; taken as {most}")
         return min(least, most)
 
-    def _pace(self, update_mode: str) -> Tree:
+    def _convert_schedule(self, update_mode: str) -> Tree:
         """The learning rate: who decides, and the curve."""
-        control = self._one_of("optimizer.lr_control_mode", self.optimizer.lr_control_mode, _CONTROLS)
+        control = self._read_choice("optimizer.lr_control_mode", self.optimizer.lr_control_mode, _CONTROLS)
         if self.optimizer.lr_scheduler == "autonomous":
             return {"control": "none", "schedule": "constant"}
         if control == "none" and update_mode != "full_rewrite_minibatch":
@@ -349,43 +349,43 @@ class _Reading:
         if self.model.get("codex_trace_to_optimizer") is False:
             self.problems.append("model.codex_trace_to_optimizer: analysts always see what the agent did; leave it out")
 
-    def _backend(self, role: str) -> str:
+    def _find_backend(self, role: str) -> str:
         """The backend of a role: its own, or the one that the label stands for."""
-        own = self._one_of(f"model.{role}_backend", self.model.get(f"{role}_backend") or "openai_chat", _BACKENDS)
-        label = self._one_of("model.backend", self.model.get("backend") or "azure_openai", _BACKENDS)
+        own = self._read_choice(f"model.{role}_backend", self.model.get(f"{role}_backend") or "openai_chat", _BACKENDS)
+        label = self._read_choice("model.backend", self.model.get("backend") or "azure_openai", _BACKENDS)
         if own != "openai_chat":
             return own
         if role == "optimizer" and label in _TARGETS_ONLY:
             return "openai_chat"
         return label
 
-    def _of(self, role: str, key: str, default: Any = "") -> Any:
+    def _get_of_role(self, role: str, key: str, default: Any = "") -> Any:
         """A setting of a role's server: its own, or the one for both."""
         own = "" if key.startswith("minimax") else self.model.get(f"{role}_{key}")
         given = (value for value in (own, self.model.get(key)) if value not in (None, ""))
         return next(given, default)
 
-    def _server(self, role: str) -> Tree:
+    def _convert_model(self, role: str) -> Tree:
         """The model of a role, as our settings have it."""
-        backend, name = self._backend(role), self.model.get(role, "gpt-5.5")
+        backend, name = self._find_backend(role), self.model.get(role, "gpt-5.5")
         if backend == "openai_chat":
-            return self._openai(role, name)
+            return self._convert_openai(role, name)
         if backend == "openai_compatible":
             key = f"{role.upper()}_OPENAI_COMPATIBLE_API_KEY"
             return {"type": "openai", "name": name, "api_key_var": key}
         if backend in _VENDORS:
             name = name if backend == "qwen_chat" else self.model.get("minimax_model", "MiniMax-M3")
-            return self._vendor(role, _VENDORS[backend], name)
+            return self._convert_vendor(role, _VENDORS[backend], name)
         self.problems.append(
             f"model: the {role}'s backend is {backend}, a program that SkillOpt starts with your login. "
             f"{_INSTEAD.get(backend, 'Name a model server')} in settings of Ludus, and leave the backend out"
         )
         return {}
 
-    def _openai(self, role: str, name: str) -> Tree:
-        endpoint = self._of(role, "azure_openai_endpoint", self.model.get("azure_endpoint", ""))
+    def _convert_openai(self, role: str, name: str) -> Tree:
+        endpoint = self._get_of_role(role, "azure_openai_endpoint", self.model.get("azure_endpoint", ""))
         prefix = f"{role.upper()}_" if self.model.get(f"{role}_azure_openai_endpoint") else ""
-        auth = str(self._of(role, "azure_openai_auth_mode")).lower()
+        auth = str(self._get_of_role(role, "azure_openai_auth_mode")).lower()
         asked = {"name": name, "base_url": endpoint, "max_tokens_field": "max_completion_tokens"}
         if auth in ("openai_compatible", "compat", "openai"):
             return {"type": "openai", **asked, "api_key_var": f"{prefix}AZURE_OPENAI_API_KEY"}
@@ -394,30 +394,35 @@ class _Reading:
                 f"model.azure_openai_auth_mode: {auth} asks a cloud login for tokens, which is not done here; use "
                 f"api_key, with the key in {prefix}AZURE_OPENAI_API_KEY"
             )
-        version = self._of(role, "azure_openai_api_version", self.model.get("azure_api_version", "2024-12-01-preview"))
+        version = self._get_of_role(
+            role, "azure_openai_api_version", self.model.get("azure_api_version", "2024-12-01-preview")
+        )
         return {"type": "azure", **asked, "api_version": version, "api_key_var": f"{prefix}AZURE_OPENAI_API_KEY"}
 
-    def _vendor(self, role: str, prefix: str, name: str) -> Tree:
+    def _convert_vendor(self, role: str, prefix: str, name: str) -> Tree:
         """A server that speaks OpenAI's dialect under another name."""
         if self.model.get("minimax_region"):
             self.problems.append("model.minimax_region: give the address itself, model.minimax_base_url")
         asked: Tree = {"type": "openai", "name": name, "api_key_var": f"{prefix.upper()}_API_KEY"}
-        if seconds := self._of(role, f"{prefix}_timeout_seconds", None):
+        if seconds := self._get_of_role(role, f"{prefix}_timeout_seconds", None):
             asked["timeouts"] = {"silence": seconds, "total": seconds}
-        return asked | {"base_url": self._of(role, f"{prefix}_base_url")}
+        return asked | {"base_url": self._get_of_role(role, f"{prefix}_base_url")}
 
-    def _sampling(self, role: str) -> Tree:
-        backend = self._backend(role)
+    def _convert_sampling(self, role: str) -> Tree:
+        backend = self._find_backend(role)
         if prefix := _VENDORS.get(backend):
-            sampling: Tree = {"temperature": float(self._of(role, f"{prefix}_temperature", 0.7))}
+            sampling: Tree = {"temperature": float(self._get_of_role(role, f"{prefix}_temperature", 0.7))}
             if role == "target":
-                sampling["max_tokens"] = int(self._of(role, f"{prefix}_max_tokens", 8000))
+                sampling["max_tokens"] = int(self._get_of_role(role, f"{prefix}_max_tokens", 8000))
             elif self.model.get(f"optimizer_{prefix}_max_tokens") and prefix != "minimax":
                 self.notes.append(
                     f"model.optimizer_{prefix}_max_tokens is not used: replies of the optimizer are limited by what is "
                     "asked (train.reply_tokens, train.rewrite_tokens)"
                 )
-            thinking = str(self._of(role, f"{prefix}_thinking_mode") or self._of(role, f"{prefix}_enable_thinking"))
+            thinking = str(
+                self._get_of_role(role, f"{prefix}_thinking_mode")
+                or self._get_of_role(role, f"{prefix}_enable_thinking")
+            )
             said = {"enabled": True, "true": True, "disabled": False, "false": False}.get(thinking.lower())
             if said is not None:
                 sampling["extra"] = {"chat_template_kwargs": {"enable_thinking": said}}
@@ -428,7 +433,7 @@ class _Reading:
 
     # -- the environment
 
-    def _adapter(self) -> str:
+    def _find_adapter(self) -> str:
         """Where the adapter is, if the environment is one of theirs."""
         name = self.env.get("name")
         if not name or not isinstance(name, str):
@@ -445,15 +450,15 @@ class _Reading:
         found = load_object(name, "env.name")
         return "" if isinstance(found, type) and issubclass(found, Env) else name
 
-    def _adapted(self, adapter: str) -> Tree:
+    def _convert_adapter(self, adapter: str) -> Tree:
         """An adapter has its own data and model: they are its settings."""
         kind = load_adapter(adapter)
         own = {key: value for key, value in self.env.items() if key not in ("name", "skill_init", "out_root")}
-        takes = parameters(kind)
+        takes = list_parameters(kind)
         if takes is not None:
             self._check_names("env", own, [*_ENV, *takes])
         self._note_client()
-        given = self._flat_given()
+        given = self._list_flat()
         settings = own | {key: value for key, value in given.items() if takes is None or key in takes}
         settings |= {key: given[key] for key in ("seed", "train_size", "target_model", "target_backend") if given[key]}
         return {
@@ -464,23 +469,23 @@ class _Reading:
 
     def _note_client(self) -> None:
         """How the adapter's model is reached is for the client of its package to know, which reads variables."""
-        prefix = {"openai_chat": "azure_openai", **_VENDORS}.get(self._backend("target"))
+        prefix = {"openai_chat": "azure_openai", **_VENDORS}.get(self._find_backend("target"))
         self.notes += [
             f"model.{key} does not reach the adapter: its own client reads the variable {key.upper()}"
             for key, value in self.model.items()
             if prefix and re.match(f"(target_)?{prefix}_", key) and str(value or "").lower() not in _AS_SHIPPED
         ]
 
-    def _flat_given(self) -> Tree:
+    def _list_flat(self) -> Tree:
         names = {home: flat for flat, home in _FLAT.items()}
         flat = {
             names.get(f"{section}.{key}", key): value
             for section, recipe in (("train", self.train), ("gradient", self.gradient), ("optimizer", self.optimizer))
             for key, value in msgspec.structs.asdict(recipe).items()
         }
-        return flat | {"target_model": self.model.get("target", ""), "target_backend": self._backend("target")}
+        return flat | {"target_model": self.model.get("target", ""), "target_backend": self._find_backend("target")}
 
-    def _ours(self) -> Tree:
+    def _convert_env(self) -> Tree:
         """One of our environments: theirs are the splits, its own are its options."""
         env = dict(self.env)
         options = {key: env.pop(key) for key in list(env) if key not in _ENV}
@@ -505,33 +510,33 @@ class _Reading:
             for key in env
             if key not in used
         ]
-        sampling = self._sampling("target")
+        sampling = self._convert_sampling("target")
         sampling |= {"max_tokens": env["max_completion_tokens"]} if env.get("max_completion_tokens") else {}
         limits = {"turns": env.get("max_turns"), "rollout_seconds": env.get("exec_timeout")}
         return {
             "env": {"name": env.get("name", ""), **options},
             "data": data,
-            "model": self._server("target"),
+            "model": self._convert_model("target"),
             "sampling": sampling,
             "limits": {key: value for key, value in limits.items() if value},
         }
 
 
-def _spellings(**names: str) -> dict[str, str]:
+def _make_spellings(**names: str) -> dict[str, str]:
     """Every accepted spelling, with what it stands for."""
     return {spelling: name for name, others in names.items() for spelling in (name, *others.split())}
 
 
-_UPDATE_MODES = _spellings(
+_UPDATE_MODES = _make_spellings(
     patch="edits",
     rewrite_from_suggestions="rewrite suggestions rewrite_suggestions",
     full_rewrite_minibatch="full_rewrite minibatch_full_rewrite skill_rewrite_minibatch",
 )
-_CONTROLS = _spellings(scheduled="fixed manual scheduler", autonomous="auto optimizer", none="off no_lr")
-_PAIR_POLICIES = _spellings(
+_CONTROLS = _make_spellings(scheduled="fixed manual scheduler", autonomous="auto optimizer", none="off no_lr")
+_PAIR_POLICIES = _make_spellings(
     mixed="default random all", changed="change delta 10_01 01_10", unchanged="stable same 00_11"
 )
-_BACKENDS = _spellings(
+_BACKENDS = _make_spellings(
     openai_chat="azure_openai",
     openai_compatible="compat openai-compatible",
     claude_chat="claude anthropic",
@@ -571,13 +576,13 @@ def load_adapter(reference: str) -> type[Any]:
     return kind
 
 
-def parameters(kind: type[Any]) -> list[str] | None:
+def list_parameters(kind: type[Any]) -> list[str] | None:
     """What the adapter is made with; None if it takes anything."""
     found = list(inspect.signature(kind).parameters.values())
     return None if any(p.kind is p.VAR_KEYWORD for p in found) else [p.name for p in found]
 
 
-def defaults() -> Tree:
+def list_defaults() -> Tree:
     """What an adapter may look up in its configuration, by flat names."""
     names = {home: flat for flat, home in _FLAT.items()}
     return {

@@ -33,8 +33,11 @@ class Mine(SlotBackend[MineSettings]):
     name = "mine"
     Settings = MineSettings
 
+    def __init__(self, settings, secrets):
+        super().__init__(settings, secrets)
+        self.local = Local()
+
     async def create(self, spec):
-        self.local = getattr(self, "local", None) or Local()
         box = await self.local.create(spec)
         await box.write("greeting", f"{self.settings.greeting} {self.secrets['token']}".encode())
         return box

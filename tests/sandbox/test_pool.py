@@ -10,7 +10,6 @@ from tests.sandbox_kit import make_pool
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.pool import Pool
-from ludus.sandbox.profiles import open_pool
 
 ONE = SandboxSpec(memory_mb=1)
 TWO = SandboxSpec(memory_mb=2)
@@ -110,7 +109,7 @@ def test_no_more_than_max_slots_live_and_the_first_come_is_the_first_served():
     assert pooled(test, max_slots=4).most == 4
 
 
-def test_one_slot_serves_a_thousand_in_order():
+def test_one_slot_serves_a_thousand_requests_in_order():
     async def test(pool: Pool, maker: Maker) -> None:
         order: list[int] = []
 
@@ -154,7 +153,7 @@ def test_warm_slots_of_one_spec_make_room_for_another():
     assert pooled(test, max_slots=3, warm=3).most == 3
 
 
-def test_a_lease_past_its_deadline_says_so():
+def test_a_lease_that_times_out_says_so():
     async def test(pool: Pool, maker: Maker) -> None:
         async with pool.lease(ONE):
             with pytest.raises(SandboxError, match="no slot within") as caught:
@@ -171,7 +170,7 @@ def test_a_lease_past_its_deadline_says_so():
     pooled(test, max_slots=1, acquire_seconds=0.02)
 
 
-def test_a_failure_reaches_one_waiter_and_the_pool_goes_on():
+def test_a_failure_reaches_one_request_and_the_pool_goes_on():
     async def test(pool: Pool, maker: Maker) -> None:
         maker.fail = 2
 
@@ -202,7 +201,7 @@ def test_a_backend_that_raises_anything_is_a_sandbox_error():
     asyncio.run(main())
 
 
-def test_failing_to_refill_is_not_tried_for_ever():
+def test_a_failing_refill_is_not_tried_for_ever():
     async def test(pool: Pool, maker: Maker) -> None:
         async with pool.lease(ONE):
             maker.fail = 10**6
@@ -215,7 +214,7 @@ def test_failing_to_refill_is_not_tried_for_ever():
     pooled(test, max_slots=8, warm=4)
 
 
-def test_cancelled_waiters_and_holders_leak_nothing():
+def test_cancelled_requests_and_leases_leak_nothing():
     async def test(pool: Pool, maker: Maker) -> None:
         async def use() -> None:
             async with pool.lease(ONE):
@@ -320,14 +319,6 @@ def test_a_slot_that_cannot_be_closed_is_counted():
 
 
 @pytest.mark.parametrize("options", [{"max_slots": 0}, {"warm": -1}])
-def test_senseless_sizes_are_refused(options):
+def test_sizes_that_make_no_sense_are_refused(options):
     with pytest.raises(ConfigError, match="sandbox"):
         make_pool(Maker, **options)
-
-
-def test_unknown_and_unsafe_backends_are_refused():
-    with pytest.raises(ConfigError, match="did you mean 'bwrap'"):
-        open_pool("bwarp")
-    with pytest.raises(ConfigError, match="isolates nothing"):
-        open_pool("local", require_sandbox=True)
-    open_pool("local")

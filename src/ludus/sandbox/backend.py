@@ -136,7 +136,7 @@ class Backend(Generic[S]):
         raise SandboxError(f"{self.name} has nothing to remove", retryable=False)
 
     async def close(self) -> None:
-        """Give back what the backend holds. Called once, when all its slots are closed."""
+        """Give back what the backend holds. Called once, when all its slots are closed, also if it never made one."""
 
 
 class SlotBackend(Backend[S]):

@@ -7,26 +7,21 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import msgspec
 import pytest
 
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.backends import make_backend
 from ludus.sandbox.pool import Pool, PoolSettings
 from ludus.sandbox.remote.apptainer import ApptainerSettings
-from ludus.sandbox.remote.bundle import build_receive_command
 from ludus.sandbox.remote.docker import DockerSettings
 from ludus.sandbox.remote.fleet import Fleet, RemoteBackend, open_fleet
-from ludus.sandbox.remote.link import StdioLink
 from ludus.sandbox.remote.modal import ModalSettings
 from ludus.sandbox.remote.nomad import NomadSettings
-from ludus.sandbox.remote.program import run_program
-from ludus.sandbox.remote.remote_sandbox import SlotdInfo
 from ludus.sandbox.remote.ssh import SshSettings
 
 HERE = Path(__file__).parent
@@ -146,22 +141,6 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
     with skipping("slurm"):
         (folder / "slurm").mkdir()
         yield from machinery.slurm(folder / "slurm")
-
-
-@asynccontextmanager
-async def started_slotd(*prefix: str, python: str = "/usr/bin/python3", lapse: float = 30.0, **settings: Any) -> Any:
-    """A slotd as a child process, and the link to it."""
-    link = StdioLink(await run_program([*prefix, *build_receive_command(python)]))
-    try:
-        reply = await link.start({"view": "system", **settings}, seconds=30, lapse=lapse)
-        yield link, msgspec.convert(reply.head, SlotdInfo)
-    finally:
-        await link.close()
-
-
-@pytest.fixture
-def slotd() -> Callable[..., Any]:
-    return started_slotd
 
 
 # ---- one pool per backend ----------------------------------------------------------------------------------------

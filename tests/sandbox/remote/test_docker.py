@@ -1,20 +1,27 @@
-"""Containers of a real Docker engine and of real Podman: what the contract does not say, and what goes wrong."""
+"""Containers of a real Docker engine and of real Podman: what the common contract does not cover, and failures."""
 
 import asyncio
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.sandbox.remote.engine_standin import EngineStandin, make_response
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.backend import Mount
-from ludus.sandbox.owner import is_orphan, make_owner_mark
-from ludus.sandbox.remote.docker import OWNER, Docker, DockerSettings, build_container, split_image
+from ludus.sandbox.owner import make_owner_mark
+from ludus.sandbox.remote.docker import (
+    OWNER,
+    Docker,
+    DockerSettings,
+    Podman,
+    PodmanSettings,
+    build_container,
+    split_image,
+)
 from ludus.sandbox.remote.docker_api import DockerApi
 
 SPEC = SandboxSpec(disk_mb=32, memory_mb=256, processes=100)
@@ -64,10 +71,10 @@ except OSError:
     print(count)
 """
 
-# ---- what a slot is -------------------------------------------------------------------------------------------------
+# ---- slots ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_slot_is_kept_from_its_container_and_the_network(engine):
+def test_a_slot_is_isolated_from_its_container_and_the_network(engine):
     make, socket = engine
 
     async def work() -> None:
@@ -144,7 +151,7 @@ def test_a_dirty_slot_is_reset(engine):
     run(work)
 
 
-def test_root_of_the_container_where_an_image_expects_it(docker_fleet, tmp_path):
+def test_commands_run_as_root_for_images_that_expect_it(docker_fleet, tmp_path):
     async def work() -> None:
         cache = tmp_path / "cache"
         cache.mkdir()
@@ -200,10 +207,10 @@ def test_a_snapshot_starts_other_slots(docker_fleet):
     run(work)
 
 
-# ---- what goes wrong ------------------------------------------------------------------------------------------------
+# ---- failures -------------------------------------------------------------------------------------------------------
 
 
-def test_a_container_that_dies_is_that_slots_failure_and_the_next_slot_gets_another(engine):
+def test_a_container_that_dies_fails_its_slot_and_the_next_slot_gets_another(engine):
     make, socket = engine
 
     async def work() -> None:
@@ -270,32 +277,6 @@ def test_what_cannot_start_says_why_and_leaves_nothing(docker_fleet, docker_sock
     run(work)
 
 
-class FakeEngine:
-    """An engine that answers in a way of its own; with a list of answers, to one request after the other."""
-
-    def __init__(self, path: Path, *answers: bytes | None) -> None:
-        self.path, self._answers = path, list(answers)
-        self.requests: list[bytes] = []
-
-    async def __aenter__(self):
-        self._server = await asyncio.start_unix_server(self._serve, self.path)
-        return self
-
-    async def __aexit__(self, *_):
-        self._server.close()
-
-    async def _serve(self, reader, writer):
-        try:
-            self.requests.append((await reader.readline()).rstrip())
-            answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-            if answer is None:
-                await asyncio.sleep(30)
-            writer.write(answer or b"")
-            await writer.drain()
-        finally:
-            writer.close()
-
-
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -308,10 +289,10 @@ class FakeEngine:
     ],
     ids=["500", "half", "nothing", "not-http", "not-json", "slow"],
 )
-def test_an_engine_that_fails_is_told_soon(tmp_path, answer, words):
+def test_an_engine_that_fails_is_reported_soon(tmp_path, answer, words):
     async def work() -> None:
         path = tmp_path / "engine.sock"
-        async with FakeEngine(path, answer):
+        async with EngineStandin(path, answer):
             backend = Docker(DockerSettings(image="x", socket=str(path), api_seconds=0.3))
             with pytest.raises(SandboxError, match=words):
                 await backend.launch(SPEC)
@@ -320,20 +301,18 @@ def test_an_engine_that_fails_is_told_soon(tmp_path, answer, words):
     run(work)
 
 
-def http(status: int, body: bytes) -> bytes:
-    return b"HTTP/1.1 %d -\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
-
-
 def test_an_image_that_is_not_there_is_fetched(tmp_path):
     async def work() -> None:
         path = tmp_path / "engine.sock"
-        missing = http(404, b'{"message":"No such image"}')
+        missing = make_response(404, b'{"message":"No such image"}')
         for report, words in (
-            (b'{"status":"Pulling"}\n{"error":"manifest unknown"}\n', "cannot be had: manifest unknown"),
+            (b'{"status":"Pulling"}\n{"error":"manifest unknown"}\n', "cannot be fetched: manifest unknown"),
             (b'{"status":"Pulling"}\n{"status":"Done"}\n', "500: full"),
         ):
-            refused = http(500, b'{"message":"full"}')
-            async with FakeEngine(path, http(200, b"[]"), missing, http(200, report), refused) as engine:
+            refused = make_response(500, b'{"message":"full"}')
+            async with EngineStandin(
+                path, make_response(200, b"[]"), missing, make_response(200, report), refused
+            ) as engine:
                 backend = Docker(DockerSettings(image="host/a/b:v1", socket=str(path)))
                 with pytest.raises(SandboxError, match=words):
                     await backend.launch(SPEC)
@@ -433,22 +412,7 @@ def test_a_storm_of_slots_and_cancelled_starts_leaves_nothing(docker_fleet, dock
 # ---- drivers that died ----------------------------------------------------------------------------------------------
 
 
-def test_the_mark_of_a_driver():
-    assert not is_orphan(make_owner_mark())
-    child = subprocess.Popen(["sleep", "60"])
-    host, boot, _, _ = make_owner_mark().split("_")
-    started = Path(f"/proc/{child.pid}/stat").read_text().split()[21]
-    mark = "_".join((host, boot, str(child.pid), started))
-    assert not is_orphan(mark)
-    child.kill()
-    child.wait()
-    assert is_orphan(mark)
-    assert is_orphan("_".join((host, "otherboot", str(os.getpid()), started)))
-    for foreign in ("", "x", "otherhost_b_1_2", f"{host}_b_x_2", "a_b_c_d_e"):
-        assert not is_orphan(foreign)
-
-
-def test_what_dead_drivers_left_is_swept(docker_fleet, docker_socket):
+def test_what_dead_drivers_left_is_removed(docker_fleet, docker_socket):
     async def work() -> None:
         engine = DockerApi(str(docker_socket))
         host, boot, _, _ = make_owner_mark().split("_")
@@ -474,7 +438,7 @@ def test_what_dead_drivers_left_is_swept(docker_fleet, docker_socket):
 # ---- pure -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_container_is_asked_to_be():
+def test_the_request_that_makes_a_container():
     one = build_container(DockerSettings(image="i", cpus=1.5, gpus=-1), SandboxSpec(memory_mb=100, disk_mb=10), "me")
     host = one["HostConfig"]
     assert host["NetworkMode"] == "none"
@@ -500,5 +464,40 @@ def test_what_a_container_is_asked_to_be():
         ("a/b@sha256:00", ("a/b", "sha256:00")),
     ],
 )
-def test_an_images_name_is_taken_apart(image, parts):
+def test_the_name_of_an_image_is_split(image, parts):
     assert split_image(image) == parts
+
+
+def test_podman_has_dockers_settings_and_a_socket_of_its_own():
+    settings = PodmanSettings(image="i")
+    assert (settings.socket, settings.network) == ("/run/podman/podman.sock", "bridge")
+    assert Podman(settings).name == "podman"
+    assert Docker.isolates(settings)
+
+
+def test_looking_at_an_engine_says_whether_it_replies_and_which_limits_it_has(tmp_path, monkeypatch):
+    path = tmp_path / "engine.sock"
+
+    class Here(DockerSettings, frozen=True, kw_only=True, tag="here"):
+        socket: str = str(path)
+
+    monkeypatch.setattr(Docker, "Settings", Here)
+
+    async def work() -> None:
+        off = await Docker.look()
+        assert (off.state, off.message) == ("off", f"there is no {path}")
+        assert "--sandbox.docker.socket" in off.remedy
+        info = b'{"ServerVersion":"27.1","CgroupVersion":"2","MemoryLimit":true,"PidsLimit":false}'
+        async with EngineStandin(path, make_response(200, info)):
+            ready = await Docker.look()
+        assert (ready.state, ready.message) == ("ready", "version 27.1 replies")
+        assert {limit.limit: limit.strong for limit in ready.limits} == {
+            "memory": True,
+            "processes": False,
+            "disk": True,
+            "time and output": True,
+        }
+        async with EngineStandin(path, make_response(500, b"")):
+            assert (await Docker.look()).state == "broken"
+
+    run(work)

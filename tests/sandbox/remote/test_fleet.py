@@ -1,4 +1,4 @@
-"""Which server a slot goes to, and when servers end. Servers are made up here; slots are not needed."""
+"""Which server a slot goes to, and when servers end. The servers are fakes, so no slots are needed."""
 
 import asyncio
 
@@ -6,8 +6,7 @@ import pytest
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.remote.fleet import Fleet
-from ludus.sandbox.remote.remote_sandbox import SlotdInfo, check_isolation
+from ludus.sandbox.remote.fleet import Fleet, Once
 
 SMALL, LARGE = SandboxSpec(memory_mb=100), SandboxSpec(memory_mb=900)
 
@@ -82,7 +81,7 @@ def test_a_storm_of_slots_fills_servers_and_starts_no_more_than_needed():
     asyncio.run(main())
 
 
-def test_a_server_that_is_not_as_new_is_used_once():
+def test_a_server_that_is_not_reusable_is_used_once():
     async def main() -> None:
         backend = FakeBackend(capacity=1, reusable=False)
         slots = fleet(backend)
@@ -129,7 +128,7 @@ def test_a_dead_server_gets_no_more_slots_and_is_ended():
     asyncio.run(main())
 
 
-def test_a_server_that_does_not_start_fails_those_who_waited_and_nobody_else():
+def test_a_server_that_does_not_start_fails_only_the_slots_that_waited_for_it():
     async def main() -> None:
         backend = FakeBackend(capacity=2)
         backend.fail = 1
@@ -144,7 +143,7 @@ def test_a_server_that_does_not_start_fails_those_who_waited_and_nobody_else():
     asyncio.run(main())
 
 
-def test_a_start_that_nobody_waits_for_any_more_is_given_up():
+def test_a_start_that_no_slot_waits_for_is_cancelled():
     async def main() -> None:
         backend = FakeBackend(seconds=30)
         slots = fleet(backend)
@@ -172,22 +171,41 @@ def test_closing_while_servers_start_leaves_nothing():
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("isolation", "slots", "trusted", "container", "accepted"),
-    [
-        ("namespaces", 8, False, False, True),
-        ("user", 1, False, True, True),
-        ("user", 2, False, True, False),
-        ("user", 1, False, False, False),
-        ("none", 1, False, True, False),
-        ("none", 4, True, False, True),
-    ],
-)
-def test_what_is_accepted_as_isolation(isolation, slots, trusted, container, accepted):
-    about = SlotdInfo(version=1, python="3.11", isolation=isolation, why="because")
-    if accepted:
-        check_isolation(about, slots=slots, trusted=trusted, container=container)
-    else:
-        with pytest.raises(SandboxError, match="because") as refused:
-            check_isolation(about, slots=slots, trusted=trusted, container=container)
-        assert not refused.value.retryable
+def test_room_limits_the_slots_and_the_next_one_waits():
+    async def main() -> None:
+        backend = FakeBackend(capacity=4)
+        slots = Fleet(backend, slots=4, room=2)
+        one, two = await slots.create(SMALL), await slots.create(SMALL)
+        waiting = asyncio.create_task(slots.create(SMALL))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        await one.close()
+        three = await waiting
+        assert len(backend.servers) == 1
+        await two.close()
+        await three.close()
+        await slots.close()
+
+    asyncio.run(main())
+
+
+def test_work_is_done_once_and_again_after_a_failure():
+    calls = 0
+
+    async def work() -> int:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0)
+        if calls == 1:
+            raise SandboxError("not yet")
+        return calls
+
+    async def main() -> None:
+        once = Once(work)
+        with pytest.raises(SandboxError, match="not yet"):
+            await once.run()
+        assert await asyncio.gather(once.run(), once.run()) == [2, 2]
+        assert await once.run() == 2
+        await once.stop()
+
+    asyncio.run(main())

@@ -85,7 +85,11 @@ def test_what_dead_drivers_left_is_ended(modal_fleet, modal_standin):
         app = await modal.App.lookup.aio("four", create_if_missing=True, client=client)
         image = modal.Image.from_registry("python:3.11")
         made = {}
-        for name, mark in (("dead", f"{host}_{boot}_999999_1"), ("alive", make_owner_mark()), ("elsewhere", "other_b_1_2")):
+        for name, mark in (
+            ("dead", f"{host}_{boot}_999999_1"),
+            ("alive", make_owner_mark()),
+            ("elsewhere", "other_b_1_2"),
+        ):
             made[name] = await modal.Sandbox.create.aio(app=app, image=image, client=client, tags={"ludus-owner": mark})
         fleet = modal_fleet(app="four")
         await fleet.create(SPEC)

@@ -54,6 +54,4 @@ def test_output_of_any_size_arrives(backend, in_box, size):
 def test_every_backend_there_is_passes_this_suite(request):
     fixture = request.session._fixturemanager.getfixturedefs("backend", request.node)[-1]
     tried = {name.removesuffix("_single") for name in fixture.params}
-    assert set(BACKENDS) == tried | {"bwrap", "local"}, (
-        "the last two run it in ../test_conformance.py"
-    )
+    assert set(BACKENDS) == tried | {"bwrap", "local"}, "the last two run it in ../test_conformance.py"

@@ -9,15 +9,7 @@ from tests.sandbox_kit import make_pool
 
 from ludus.errors import SandboxError
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.pace import (
-    LONGEST_PAUSE,
-    Pace,
-    compute_pause,
-    compute_wait,
-    record_failure,
-    record_start,
-    record_success,
-)
+from ludus.sandbox.pace import LONGEST_PAUSE
 from ludus.sandbox.pool import Pool, PoolSettings
 from ludus.sandbox.profiles import open_pool
 
@@ -90,7 +82,7 @@ def test_a_trajectory_keeps_its_slot_until_it_releases_it():
     pooled(test)
 
 
-def test_a_reset_slot_is_used_again_and_one_that_will_not_reset_never():
+def test_a_reset_slot_is_used_again_and_one_that_cannot_be_reset_is_not():
     async def test(pool: Pool, maker: Maker) -> None:
         first = await pool.acquire("a", SPEC)
         waiting = asyncio.create_task(pool.acquire("b", SPEC))
@@ -108,7 +100,7 @@ def test_a_reset_slot_is_used_again_and_one_that_will_not_reset_never():
     assert len(pooled(test, max_slots=1).slots) == 2
 
 
-def test_a_silent_holder_loses_its_slot_and_a_living_one_does_not(pass_time):
+def test_a_name_without_a_heartbeat_loses_its_slot_and_one_with_it_does_not(pass_time):
     async def test(pool: Pool, maker: Maker) -> None:
         await pool.acquire("silent", SPEC)
         await pool.acquire("alive", SPEC)
@@ -124,7 +116,7 @@ def test_a_silent_holder_loses_its_slot_and_a_living_one_does_not(pass_time):
     pooled(test, lease_seconds=100)
 
 
-def test_idle_slots_end_and_are_not_replaced_until_somebody_asks(pass_time):
+def test_idle_slots_end_and_are_not_replaced_until_the_next_request(pass_time):
     async def test(pool: Pool, maker: Maker) -> None:
         async with pool.lease(SPEC):
             pass
@@ -165,7 +157,7 @@ def test_a_warm_slot_that_died_is_not_handed_out():
     pooled(test, warm=1)
 
 
-def test_a_backend_that_is_down_is_left_alone_and_comes_back(pass_time):
+def test_a_backend_that_is_down_gets_a_pause_and_comes_back(pass_time):
     async def test(pool: Pool, maker: Maker) -> None:
         maker.down = True
         waiting: list[asyncio.Task[Sandbox]] = []
@@ -198,7 +190,7 @@ def test_slots_are_not_made_faster_than_allowed():
     pooled(test, starts_per_second=50)
 
 
-def test_a_thousand_waiters_one_slot_and_a_deadline():
+def test_a_thousand_requests_for_one_slot_and_a_deadline():
     async def test(pool: Pool, maker: Maker) -> None:
         await pool.acquire("holder", SPEC)
         waiting = [asyncio.create_task(pool.acquire(str(n), SPEC, timeout=0.2)) for n in range(1000)]
@@ -211,7 +203,7 @@ def test_a_thousand_waiters_one_slot_and_a_deadline():
     pooled(test, max_slots=1)
 
 
-def test_an_exchange_goes_first_and_needs_no_second_room():
+def test_an_exchange_is_served_first_and_needs_no_more_room():
     async def test(pool: Pool, maker: Maker) -> None:
         async with pool.lease(SPEC) as box:
             behind = [asyncio.create_task(pool.acquire(str(n), SPEC)) for n in range(3)]
@@ -240,22 +232,3 @@ def test_real_slots_are_reset_and_used_again(backend):
             assert (await again.exec('ls -A; echo "[$S]"')).stdout == b"[]\n"
 
     asyncio.run(main())
-
-
-@pytest.mark.parametrize(("failures", "seconds"), [(0, 0), (2, 0), (3, 0.25), (4, 0.5), (5, 1), (100, LONGEST_PAUSE)])
-def test_the_pause_grows_with_failures_in_a_row(failures: int, seconds: float):
-    assert compute_pause(failures) == seconds
-
-
-def test_the_pace_of_making_slots():
-    pace = Pace()
-    assert compute_wait(pace, 100.0, None) == 0
-    assert compute_wait(record_start(pace, 100.0), 100.0, 10) == pytest.approx(0.1)
-    for moment in range(10):  # begun together
-        pace = record_failure(pace, 99.0, 99.1 + moment / 10)
-    assert pace.failures == 3 and compute_wait(pace, pace.last_failure, None) == 0.25
-    assert compute_wait(pace, 101.0, None) == 0
-    trial = record_start(pace, 101.0)
-    assert compute_wait(trial, 101.0, None) == 0.25
-    assert compute_wait(record_failure(trial, 101.0, 102.0), 102.0, None) == 0.5
-    assert compute_wait(record_success(trial), 101.0, None) == 0

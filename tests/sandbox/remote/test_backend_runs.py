@@ -1,6 +1,5 @@
-"""Backends as settings: chosen by name, by the environment or by a task, and used by the commands."""
+"""Whole runs and commands on each backend, chosen by settings, by the environment or by a task."""
 
-import asyncio
 import json
 import os
 import subprocess
@@ -10,18 +9,7 @@ import msgspec
 import pytest
 
 from ludus.cli import main
-from ludus.config import load
-from ludus.config.build_agent import build_env
-from ludus.config.build_sandboxes import make_profiles, open_sandboxes
-from ludus.errors import ConfigError, SandboxError
-from ludus.sandbox import SandboxSpec
-from ludus.sandbox.local.bwrap import BwrapSettings
-from ludus.sandbox.local.unisolated import LocalSettings
 from ludus.sandbox.owner import make_owner_mark
-from ludus.sandbox.pool import PoolSettings
-from ludus.sandbox.profiles import open_pool
-from ludus.sandbox.remote.docker import DockerSettings
-from ludus.sandbox.remote.ssh import SshSettings
 
 LUDUS = [sys.executable, "-c", "import sys; from ludus.cli import main; sys.exit(main())"]
 
@@ -127,89 +115,3 @@ def test_the_commands_about_slots(docker_single_fleet, docker_socket, capfd):
     capfd.readouterr()
     assert main(["sandbox", "exec", "cat /etc/ludus-image; echo $HOME", *words]) == 0
     assert capfd.readouterr().out == "/home/agent\n"
-
-
-# ---- what needs no daemon -----------------------------------------------------------------------------------------
-
-
-def test_a_backend_that_is_not_there_is_told_before_the_run_begins(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models.py").write_text(MODELS)
-    docker = ["--sandbox.backend", "docker", "--sandbox.docker.image", "x", "--sandbox.docker.socket", "nowhere"]
-    scripted = ["--model.type", "scripted", "--model.script", "models.py:write"]
-    assert main(["process", "terminal-test", "--out", "r", *scripted, *docker]) == 2
-    assert "sandbox.backend 'docker' gives no slot: the engine at nowhere cannot be reached" in capsys.readouterr().err
-    assert not (tmp_path / "r").exists()
-
-
-def read(text: str, tmp_path):
-    (tmp_path / "c.yaml").write_text(text)
-    return load([tmp_path / "c.yaml"]).sandbox
-
-
-def test_a_backend_is_described_in_the_section_of_its_name(tmp_path):
-    sandbox = read("sandbox: {backend: docker, docker: {image: python:3.11, slots: 4, env: {A: b}}}", tmp_path)
-    assert make_profiles(sandbox) == {"": DockerSettings(image="python:3.11", slots=4, env={"A": "b"})}
-    assert make_profiles(load().sandbox) == {"": BwrapSettings()}
-    assert make_profiles(load([], [("sandbox.backend", "local")]).sandbox) == {"": LocalSettings()}
-
-
-def test_profiles_are_named(tmp_path):
-    sandbox = read(
-        "sandbox: {profile: far, profiles: {far: {backend: ssh, hosts: [a, b]}, near: {backend: local}}}", tmp_path
-    )
-    assert make_profiles(sandbox) == {
-        "": BwrapSettings(),
-        "far": SshSettings(hosts=("a", "b")),
-        "near": LocalSettings(),
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{backend: docker}", "sandbox.docker.image is not set"),
-        ("{backend: docker, docker: {slots: 2}}", "sandbox.docker.image: not set"),
-        ("{docker: {image: a, slot: 2}}", "sandbox.docker.slot: unknown setting; did you mean 'sandbox.docker.slots'"),
-        ("{backend: dcoker}", "sandbox.backend: expected one of"),
-        (
-            "{profiles: {a: {backend: dcoker}}}",
-            "sandbox.profiles.a.backend: 'dcoker' is not one; did you mean 'docker'",
-        ),
-        ("{profiles: {a: {image: x}}}", "sandbox.profiles.a.backend: not set"),
-        ("{nomad: {token_var: 'my secret!'}}", "sandbox.nomad.token_var: this is not the name"),
-        ("{docker: {image: a, env: {API_KEY: b}}}", "API_KEY looks like a secret"),
-        ("{backend: local, require_sandbox: true}", "isolates nothing"),
-        ("{backend: ssh, ssh: {hosts: [a], trusted: true}, require_sandbox: true}", "isolates nothing"),
-    ],
-)
-def test_what_is_wrong_is_told(text, words, tmp_path):
-    with pytest.raises(ConfigError) as told:
-        make_profiles(read(f"sandbox: {text}", tmp_path))
-    assert words in str(told.value)
-
-
-def test_a_profile_that_is_not_there_is_told_before_anything_runs():
-    async def main() -> None:
-        config = load([], [("env.name", "terminal-test"), ("sandbox.profile", "gpu")])
-        async with open_sandboxes(config, build_env(config)):
-            raise AssertionError("not reached")
-
-    with pytest.raises(ConfigError, match="no sandbox profile 'gpu'"):
-        asyncio.run(main())
-
-
-def test_a_profile_that_nobody_uses_may_be_broken():
-    async def main() -> None:
-        profiles = {"": LocalSettings(), "bad": DockerSettings(image="x", socket="/nowhere/d.sock")}
-        async with open_pool(profiles, PoolSettings(max_slots=2)) as pool:
-            async with pool.lease(SandboxSpec()) as box:
-                assert (await box.exec("echo fine")).text == "fine\n"
-            with pytest.raises(SandboxError, match="cannot be reached"):
-                async with pool.lease(SandboxSpec(profile="bad")):
-                    pass
-            with pytest.raises(SandboxError, match="no sandbox profile 'bda'; did you mean 'bad'"):
-                async with pool.lease(SandboxSpec(profile="bda")):
-                    pass
-
-    asyncio.run(main())

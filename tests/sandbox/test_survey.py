@@ -1,0 +1,53 @@
+"""What works on this machine: profiles are tried, other backends are looked at."""
+
+import asyncio
+
+from ludus.sandbox.backend import BackendFinding
+from ludus.sandbox.backends import BACKENDS, Profile, refuse_secret
+from ludus.sandbox.local.bwrap import BwrapSettings
+from ludus.sandbox.local.unisolated import LocalSettings
+from ludus.sandbox.remote.docker import DockerSettings
+from ludus.sandbox.remote.nomad import NomadSettings
+from ludus.sandbox.survey import format_title, survey, try_profile
+
+
+def try_one(profile: Profile, title: str = "it") -> BackendFinding:
+    return asyncio.run(try_profile(title, profile, refuse_secret))
+
+
+def test_every_backend_is_found_once_and_profiles_come_first():
+    profiles = {"": LocalSettings(), "far": DockerSettings(image="i", socket="/no/such.sock")}
+    findings = asyncio.run(survey(profiles, refuse_secret))
+    assert [finding.backend for finding in findings[:2]] == ["local", "docker, profile far"]
+    assert {finding.backend for finding in findings[2:]} == BACKENDS.keys() - {"local", "docker"}
+    assert (findings[0].state, findings[1].state) == ("works", "broken")
+
+
+def test_a_title_names_the_profile_unless_it_is_the_default():
+    assert format_title("", BwrapSettings()) == "bwrap"
+    assert format_title("small", BwrapSettings()) == "bwrap, profile small"
+
+
+def test_a_profile_that_works(bwrap):
+    finding = try_one(BwrapSettings(), "bwrap, profile a")
+    assert (finding.backend, finding.state) == ("bwrap, profile a", "works")
+    assert finding.message.startswith("isolates, with /")
+    assert [limit.limit for limit in finding.limits] == ["memory", "processes", "disk", "time and output"]
+
+
+def test_profiles_that_do_not_work_say_why():
+    assert "no/such.sock cannot be reached" in try_one(DockerSettings(image="i", socket="/no/such.sock")).message
+    secret = try_one(NomadSettings(token_var="TOKEN"))
+    assert (secret.state, secret.backend) == ("broken", "it")
+    assert "sandbox.nomad.token_var names the variable TOKEN" in secret.message
+
+
+def test_a_trial_without_end_is_given_up(monkeypatch):
+    monkeypatch.setattr("ludus.sandbox.survey._TRIAL_SECONDS", 0.01)
+
+    async def never(self) -> BackendFinding:
+        await asyncio.sleep(600)
+        raise AssertionError("not reached")
+
+    monkeypatch.setattr("ludus.sandbox.local.unisolated.Local.try_out", never)
+    assert try_one(LocalSettings()).message == "no slot within 0.01 s"

@@ -14,9 +14,9 @@ Group = Literal["run", "train", "serve", "look", "check", "make"]
 
 GROUPS: dict[Group, str] = {
     "run": "run an agent",
-    "train": "train it",
+    "train": "train a skill",
     "serve": "serve a model",
-    "look": "look at runs and at what there is",
+    "look": "look at runs, environments, tools and settings",
     "check": "check that things work",
     "make": "make data",
 }

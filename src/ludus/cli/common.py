@@ -48,6 +48,10 @@ Status = Literal["completed", "interrupted", "budget", "broken"]
 EXIT_CODES: dict[Status, int] = {"completed": 0, "interrupted": 130, "budget": 3, "broken": 1}
 
 
+NO_SLOT: Any = object()
+"""In place of a slot, to list tools that are made but not run."""
+
+
 def print_notice(text: str) -> None:
     """Print a message to the user on stderr."""
     print(f"ludus: {text}", file=sys.stderr, flush=True)

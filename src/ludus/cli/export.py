@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.batch import group_outcomes
 from ludus.cli.command import PARSER, RUN, Arguments, Command, argument
-from ludus.cli.common import print_notice
+from ludus.cli.common import NO_SLOT, print_notice
 from ludus.cli.token_rows import make_vocabulary, print_line
 from ludus.config import Config, assemble
 from ludus.config.build_agent import build_env
@@ -29,9 +29,6 @@ from ludus.types import Rollout, ToolSpec, to_json
 
 if TYPE_CHECKING:
     from ludus.tokens.sequences import TokenSequence
-
-_NO_SLOT: Any = object()
-"""In place of a slot: the tools are made here, but not run."""
 
 
 class ExportArguments(Arguments):
@@ -79,7 +76,7 @@ def _make_encoder(
 async def _list_tools(config: Config) -> dict[str, ToolSpec]:
     """The tools of all toolsets, by name."""
     async with open_registry(config.tools) as registry:
-        made = [toolset.make(_NO_SLOT) for toolset in registry.toolsets if toolset.make]
+        made = [toolset.make(NO_SLOT) for toolset in registry.toolsets if toolset.make]
     return {tool.name: tool.spec for tools in made for tool in tools}
 
 
@@ -87,7 +84,7 @@ def _find_offered(rollout: Rollout, known: dict[str, ToolSpec], env: Env) -> lis
     """The tools that a rollout was offered. Its record has their names; the settings have their descriptions."""
     names = rollout.provenance.tools
     if any(name not in known for name in names):
-        known = known | {tool.name: tool.spec for tool in env.tools(rollout.task, _NO_SLOT)}
+        known = known | {tool.name: tool.spec for tool in env.tools(rollout.task, NO_SLOT)}
     missing = [name for name in names if name not in known]
     if missing:
         raise ConfigError(

@@ -123,15 +123,15 @@ def _build_gateway(
 ) -> tuple[NamedSessions, Gateway]:
     settings = config.gateway
     sessions = NamedSessions(writer, settings, token=token, sampling=config.sampling)
-    handlers = [sessions.handle]
+    routes = [sessions.handle]
     if settings.atropos:
-        handlers.insert(0, ManagedRoutes(sessions, _list_servers(config), connect).handle)
+        routes.insert(0, ManagedRoutes(sessions, _list_servers(config), connect).handle)
     gateway = Gateway(
         model,
         host=settings.host,
         port=settings.port,
         body_bytes=settings.body_mb * 1024 * 1024,
-        doors=handlers,
+        routes=routes,
     )
     return sessions, gateway
 

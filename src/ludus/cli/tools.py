@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ludus.cli.command import CONFIG, JSON, Arguments, Command
+from ludus.cli.common import NO_SLOT
 from ludus.config import load
 from ludus.config.build_tools import open_registry
 from ludus.tools.distributions import PUBLISHED
 from ludus.tools.toolsets import Registry, Toolset
-
-_NO_SLOT: Any = object()
-"""In place of a slot: the tools are made here, but not run."""
 
 
 def run(arguments: Arguments) -> int:
@@ -41,7 +39,7 @@ async def _list_tools(arguments: Arguments) -> int:
 
 
 def _describe_toolset(registry: Registry, toolset: Toolset) -> dict[str, Any]:
-    specs = [tool.spec for tool in toolset.make(_NO_SLOT)] if toolset.make else []
+    specs = [tool.spec for tool in toolset.make(NO_SLOT)] if toolset.make else []
     return {
         "name": toolset.name,
         "description": toolset.description,

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from ludus.agent import Policy
-from ludus.cli.common import choose_out
+from ludus.cli.common import NO_SLOT, choose_out
 from ludus.cli.output.training_tables import print_estimate
 from ludus.cli.train_plan import Plan
 from ludus.config import Config, to_record
@@ -24,8 +24,6 @@ from ludus.reflact.earlier_runs import EarlierRun, find_earlier_run
 from ludus.tools.toolsets import make_tools
 from ludus.types import Message, ToolSpec, to_json
 
-_NO_SLOT: Any = object()
-"""In place of a slot: the tools are made here, but not run."""
 _TURNS = 6
 """Turns that a rollout with tools is assumed to have."""
 
@@ -49,9 +47,9 @@ async def print_dry_run(config: Config, plan: Plan, *, as_json: bool) -> None:
         return
     print(f"{sizes.train} train, {sizes.selection} selection and {sizes.test} test tasks; {guess.steps} steps\n")
     print_estimate(guess, prices)
-    print("\ncalls are the agent's rollouts and the optimizer's replies. " + _explain(guess, assumed, before))
+    print("\nCalls are the agent's rollouts and the optimizer's replies. " + _explain(guess, assumed, before))
     if not any(most for _, most in prices.values()):
-        print("no prices: set model.price and optimizer.price (dollars per million tokens) to see it.")
+        print("no prices: set model.price and optimizer.price (dollars per million tokens) to see the cost.")
 
 
 def estimate_run(config: Config, plan: Plan, policy: Policy) -> Estimate:
@@ -105,7 +103,7 @@ def _make_assumptions(config: Config, plan: Plan, policy: Policy, before: Earlie
 def _list_tools(env: Env, policy: Policy) -> tuple[ToolSpec, ...]:
     """The tools that the agent will be offered, without the environment's own, which need a slot."""
     names = env.toolsets if policy.toolsets is None else policy.toolsets
-    return tuple(tool.spec for tool in make_tools(names, _NO_SLOT, policy.registry))
+    return tuple(tool.spec for tool in make_tools(names, NO_SLOT, policy.registry))
 
 
 def _find_price(config: Config, role: str) -> Price:

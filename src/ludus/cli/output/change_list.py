@@ -40,8 +40,8 @@ def _describe_step(step: Step) -> str:
 def _describe_item(item: Item) -> str:
     examples = parse_examples(item.content) if isinstance(item, Edit) else ()
     if isinstance(item, Edit) and len(examples) == 1:
-        verb = "an example instead of another" if item.op == "replace" else "an example"
-        return _shorten(f"{verb}: {examples[0].input} → {examples[0].output}")
+        kind = "an example instead of another" if item.op == "replace" else "an example"
+        return _shorten(f"{kind}: {examples[0].input} → {examples[0].output}")
     return _shorten(summarize_item(item))
 
 

@@ -64,11 +64,8 @@ def _print_message(message: Message, console: "Console", longest: int) -> None:
 
 
 def _print_call(call: Call, console: "Console", longest: int) -> None:
-    console.print(
-        make_text("→ ", "yellow")
-        + make_text(call.name, "bold yellow")
-        + make_text(" " + _format_arguments(call, longest))
-    )
+    arguments = make_text(" " + _format_arguments(call, longest))
+    console.print(make_text("→ ", "yellow") + make_text(call.name, "bold yellow") + arguments)
 
 
 def _print_result(result: ToolResult, console: "Console", longest: int) -> None:
@@ -95,9 +92,8 @@ def _describe_end(rollout: Rollout) -> "Text":
     rest = f"  ended: {rollout.stop.value} · {len(rollout.turns)} turns · {format_count(usage.tokens)} tokens"
     if usage.dollars:
         rest += f" · {format_money(usage.dollars)}"
-    return (
-        make_text("score ") + format_verdict(rollout) + make_text(f"{rest} · {format_duration(rollout.seconds)}", "dim")
-    )
+    rest += f" · {format_duration(rollout.seconds)}"
+    return make_text("score ") + format_verdict(rollout) + make_text(rest, "dim")
 
 
 def format_verdict(rollout: Rollout) -> "Text":

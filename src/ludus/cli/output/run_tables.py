@@ -67,10 +67,10 @@ def print_summary(summary: RunSummary, console: "Console | None" = None) -> None
     console.print(table)
     if summary.kinds:
         kinds = Table("kind", "tasks", "rollouts", "mean", "95 %", "pass@1", box=None, padding=(0, 2, 0, 0))
-        for kind, marks in summary.kinds.items():
-            first = format_number(marks.pass_at[0].value) if marks.pass_at else "none"
-            counts = (str(marks.tasks), str(marks.rollouts))
-            kinds.add_row(make_text(kind or "(none)"), *counts, _format_mean(marks), _format_interval(marks), first)
+        for kind, stats in summary.kinds.items():
+            first = format_number(stats.pass_at[0].value) if stats.pass_at else "none"
+            counts = (str(stats.tasks), str(stats.rollouts))
+            kinds.add_row(make_text(kind or "(none)"), *counts, _format_mean(stats), _format_interval(stats), first)
         console.print()
         console.print(kinds)
 
@@ -128,26 +128,19 @@ def _describe_group(group: Group) -> "tuple[Text, Text, Text, Text, Text]":
         scores += make_text(f" … {len(group.rollouts)} in all")
     id = make_text(" ".join(group.task.id.split()))
     id.truncate(24, overflow="ellipsis")
-    return (
-        id,
-        make_text(group.task.kind),
-        make_text(mean),
-        scores,
-        make_text(" ".join(group.task.prompt.split()), "dim"),
-    )
+    prompt = make_text(" ".join(group.task.prompt.split()), "dim")
+    return id, make_text(group.task.kind), make_text(mean), scores, prompt
 
 
-def _format_mean(marks: ScoreStats) -> str:
-    return "none" if marks.mean is None else format_number(marks.mean)
+def _format_mean(stats: ScoreStats) -> str:
+    return "none" if stats.mean is None else format_number(stats.mean)
 
 
-def _format_interval(marks: ScoreStats) -> str:
-    return f"[{format_number(marks.interval.low)}, {format_number(marks.interval.high)}]" if marks.interval else ""
+def _format_interval(stats: ScoreStats) -> str:
+    return f"[{format_number(stats.interval.low)}, {format_number(stats.interval.high)}]" if stats.interval else ""
 
 
 def _format_spread(spread: Spread | None, format: Callable[[float], str]) -> str:
-    return (
-        f"median {format(spread.median)}, 95 % within {format(spread.p95)}, most {format(spread.most)}"
-        if spread
-        else ""
-    )
+    if spread is None:
+        return ""
+    return f"median {format(spread.median)}, 95 % within {format(spread.p95)}, most {format(spread.most)}"

@@ -1,6 +1,7 @@
 """A training run on a terminal: its progress while it runs, then its steps, skills and costs as tables."""
 
 import json
+import shlex
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
@@ -38,8 +39,8 @@ if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
 class TrainingBar(LiveLine):
     """A line with the progress of a training run: stage, step, scores, spending and the expected end.
 
-    Call it with each `Progress` and with what was spent so far; `record` prints a line for each finished part, also
-    where there is no terminal. The end is guessed from the rollouts that are likely to be needed.
+    Call it with each `StageProgress` and with what was spent so far. `record` prints a line for each finished part,
+    on a terminal or not. The end is estimated from the rollouts that are likely to be needed.
     """
 
     def __init__(self, gate: Gate, steps: int, rollouts: int, *, file: TextIO | None = None) -> None:
@@ -135,9 +136,9 @@ def _count_applied(step: Step) -> int:
     return sum(map(is_applied, step.fates))
 
 
-def _format_score(held: MeasuredSkill, gate: Gate) -> str:
+def _format_score(skill: MeasuredSkill, gate: Gate) -> str:
     """A skill's score on the selection split, with its interval."""
-    score, band = compute_score(gate, held), compute_score_interval(held.measure, gate)
+    score, band = compute_score(gate, skill), compute_score_interval(skill.measure, gate)
     shown = "not measured" if score is None else format_number(score)
     return shown + (f" [{format_number(band.low)}, {format_number(band.high)}]" if band else "")
 
@@ -153,7 +154,7 @@ def show_training_run(run: RunDir, *, as_json: bool) -> None:
         print(json.dumps({"run": str(run.path), "records": lines}, ensure_ascii=False))
         return
     print_training(records, settings.gate)
-    print(f"\none transcript: ludus show {run.path} TASK (or TASK#2 for its second rollout)")
+    print(f"\none transcript: ludus show {shlex.quote(str(run.path))} TASK (or TASK#2 for its second rollout)")
 
 
 def print_training(records: Sequence[Record], gate: Gate, console: "Console | None" = None) -> None:

@@ -1,12 +1,18 @@
 """Policies made of settings."""
 
+from pathlib import Path
+
 import pytest
+from tests.config_kit import SERVER, write_text
 
 from ludus.config import load
 from ludus.config.build_agent import build_env, build_policy
+from ludus.config.build_models import build_ledger, build_model
+from ludus.errors import ConfigError
 from ludus.models.embedded import EmbeddedSettings
 from ludus.models.openai import OpenAISettings
 from ludus.models.scripted import ScriptedModel
+from ludus.sandbox import SandboxSpec
 from ludus.tools.toolsets import BUILTIN
 
 
@@ -28,3 +34,40 @@ def test_the_context_of_the_embedded_model_is_known(flags, kind, context):
     assert isinstance(config.model, kind)
     policy = build_policy(config, build_env(config), ScriptedModel(["unused"]), BUILTIN)
     assert policy.limits.context_tokens == context
+
+
+def test_the_sandbox_section_overrides_the_environment_s_slot():
+    plain = build_env(load([], [("env.name", "terminal-test")]))
+    changed = build_env(load([], [("env.name", "terminal-test"), ("sandbox.network", "true")]))
+    assert plain.sandbox == SandboxSpec()
+    assert changed.sandbox == SandboxSpec(network=True)
+    assert changed.name == plain.name and plain.sandbox == SandboxSpec()
+    textual = build_env(load([], [("env.name", "gsm8k"), ("sandbox.network", "true")]))
+    assert textual.sandbox is None
+
+
+def test_a_policy_leaves_the_toolsets_to_the_environment_unless_told():
+    def toolsets(*flags: tuple[str, str]) -> tuple[str, ...] | None:
+        settings = load([], [("env.name", "terminal-test"), ("model.type", "scripted"), *flags])
+        model = build_model(load([], [*SERVER]).model, build_ledger(settings))
+        return build_policy(settings, build_env(settings), model, BUILTIN).toolsets
+
+    assert toolsets() is None
+    assert toolsets(("tools.disabled", "terminal")) == ("file",)
+    assert toolsets(("tools.enabled", "coding"), ("tools.disabled", "code")) == ("terminal", "file")
+    assert toolsets(("tools.enabled", "[]")) == ()
+    with pytest.raises(ConfigError, match="did you mean 'terminal'"):
+        toolsets(("tools.enabled", "terminl"))
+
+
+def test_a_skill_is_read_from_its_file(tmp_path: Path):
+    def policy(path: str):
+        settings = load([], [("env.name", "gsm8k"), ("agent.skill", path)])
+        return build_policy(
+            settings, build_env(settings), build_model(load([], SERVER).model, build_ledger(settings)), BUILTIN
+        )
+
+    skill = policy(str(write_text(tmp_path, "Be brief.", "SKILL.md"))).skill
+    assert skill is not None and skill.text == "Be brief."
+    with pytest.raises(ConfigError, match=r"agent\.skill"):
+        policy("none.md")

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from ludus.cli import main
@@ -10,6 +11,7 @@ from ludus.config.build_agent import build_env
 from ludus.config.build_sandboxes import make_profiles, open_sandboxes, open_slots
 from ludus.errors import ConfigError
 from ludus.sandbox import SandboxSpec
+from ludus.sandbox.backends import SandboxSettings
 from ludus.sandbox.local.bwrap import BwrapSettings
 from ludus.sandbox.local.unisolated import LocalSettings
 from ludus.sandbox.remote.docker import DockerSettings
@@ -163,3 +165,10 @@ def test_a_class_or_option_that_is_wrong_is_reported(flags, words, tmp_path, mon
     with pytest.raises(ConfigError) as error:
         make_profiles(load([], [(f"sandbox.{name}", value) for name, value in flags.items()]).sandbox)
     assert words in str(error.value)
+
+
+def test_the_sandbox_section_has_every_setting_of_a_slot_that_is_plain():
+    ours = {f.name for f in msgspec.structs.fields(SandboxSettings)}
+    assert {f.name for f in msgspec.structs.fields(SandboxSpec)} - ours == {"env", "base", "caches"}, (
+        "those are the environment's own"
+    )

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ludus.config import load
-from ludus.config.build_sandboxes import sandbox_profiles
-from ludus.sandbox.settings import Profile, backend_of
+from ludus.config.build_sandboxes import make_profiles
+from ludus.sandbox.backends import BACKENDS, get_backend_class
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sandboxes.md").read_text()
 LUDUS = [sys.executable, "-c", "import sys; from ludus.cli import main; sys.exit(main())"]
@@ -39,8 +39,8 @@ def test_the_commands_are_understood(command, tmp_path):
 def test_the_settings_are_understood(tmp_path):
     (page,) = blocks("yaml")
     (tmp_path / "c.yaml").write_text(page)
-    profiles = sandbox_profiles(load([tmp_path / "c.yaml"]).sandbox)
-    assert {name: backend_of(profile) for name, profile in profiles.items()} == {
+    profiles = make_profiles(load([tmp_path / "c.yaml"]).sandbox)
+    assert {name: get_backend_class(profile).name for name, profile in profiles.items()} == {
         "": "docker",
         "gpu": "modal",
         "cluster": "nomad",
@@ -55,4 +55,4 @@ def test_the_code_runs(bwrap, tmp_path):
 
 def test_every_backend_is_in_the_table():
     listed = set(re.findall(r"^\| `([a-z]+)`", PAGE.split("## Backends")[1].split("```")[0], re.M))
-    assert listed == {backend_of(kind) for kind in Profile.__args__}
+    assert listed == set(BACKENDS)

@@ -1,6 +1,7 @@
 """Who owns a container or job: a mark that names one driver process and shows whether that driver is still alive.
 
-A driver that was killed cannot clean up. What it leaves has its mark, so the next driver on the same host can remove it.
+A driver that was killed cannot clean up. What it leaves has its mark, so that the next driver on the same host can
+remove it.
 """
 
 import os

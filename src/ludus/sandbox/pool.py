@@ -12,11 +12,12 @@ may be closed for a request with another spec. If a slot cannot be made, one wai
 the others go on. After several failures in a row of one profile the pool stops trying that profile for a while, longer
 each time; other profiles are not affected. Nothing polls: every event calls `_pump`, which decides what happens next.
 
-Callers that cannot keep a block open hold slots by name: `acquire(trajectory)`, `heartbeat`, `release`. Such a hold ends
-when `lease_seconds` pass without a heartbeat. A slot released with `reset=True` is reset and used again; if it cannot be
-reset, it is closed and counted. `idle_seconds` closes warm slots that nobody asks for. `lifetime_seconds` closes any slot
-that was held too long. A slot that takes longer than `patience_seconds` to reset or close is given up and counted, so
-that it cannot keep its room for ever. All times are those of the event loop's clock, which does not jump.
+Callers that cannot keep a block open hold slots by name: `acquire(trajectory)`, `heartbeat`, `release`. Such a hold
+ends when `lease_seconds` pass without a heartbeat. A slot released with `reset=True` is reset and used again; if it
+cannot be reset, it is closed and counted. `idle_seconds` closes warm slots that nobody asks for. `lifetime_seconds`
+closes any slot that was held too long. A slot that takes longer than `patience_seconds` to reset or close is given up
+and counted, so that it cannot keep its room for ever. All times are those of the event loop's clock, which does not
+jump.
 """
 
 import asyncio
@@ -228,7 +229,7 @@ class Pool:
     def heartbeat(self, trajectory: str) -> None:
         """Extend a trajectory's hold by `lease_seconds`. Raises SandboxError if the trajectory holds no slot."""
         if trajectory not in self._held:
-            raise SandboxError(f"'{trajectory}' holds no slot: it was released, or taken back because no heartbeat came")
+            raise SandboxError(f"'{trajectory}' holds no slot: it was released, or taken back after no heartbeat")
         self._set_timer(trajectory, self._lease_seconds, self._expire_name)
 
     def release(self, trajectory: str, *, reset: bool = False) -> None:
@@ -515,4 +516,3 @@ def _spawn_task(owner: set[asyncio.Task[None]], work: Coroutine[None, None, None
     task = asyncio.create_task(work)
     owner.add(task)
     task.add_done_callback(owner.discard)
-

@@ -12,8 +12,8 @@ empty name is the default one:
         async with pool.lease(SandboxSpec(profile="gpu")) as box:
             await box.exec("nvidia-smi")
 
-A profile's backend is started when its first slot is requested. So a profile that is not used costs nothing, and it does
-not matter if it is broken. Profiles contain the names of secrets only: `read_secret` returns the values.
+A profile's backend is started when its first slot is requested. So a profile that is not used costs nothing, and it
+does not matter if it is broken. Profiles contain the names of secrets only: `read_secret` returns the values.
 """
 
 import asyncio

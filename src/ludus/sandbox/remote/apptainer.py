@@ -1,8 +1,8 @@
 """Slots in containers of Apptainer (or Singularity), which needs neither a daemon nor root: for clusters.
 
 A container is one `apptainer exec` whose stdin and stdout the driver holds. It ends with slotd, and slotd ends with the
-driver, so there is no instance to list, to stop or to forget. It is started with `--containall`, without the user's home
-and environment, on a file system in memory.
+driver, so there is no instance to list, to stop or to forget. It is started with `--containall`, without the user's
+home and environment, on a file system in memory.
 
 slotd runs as the user who runs the driver. Slots get their own namespaces inside the container where the host allows
 user namespaces, which Apptainer itself most often needs too. Where it does not, slots are refused, unless `trusted` is
@@ -100,4 +100,11 @@ def build_apptainer_command(settings: ApptainerSettings, spec: SandboxSpec) -> l
     if settings.limit_memory:
         memory = settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
         options += ("--memory", f"{memory}M", "--pids-limit", str(spec.processes * settings.slots + 32))
-    return [settings.command, "exec", *options, *settings.arguments, settings.image, *build_receive_command(settings.python)]
+    return [
+        settings.command,
+        "exec",
+        *options,
+        *settings.arguments,
+        settings.image,
+        *build_receive_command(settings.python),
+    ]

@@ -60,7 +60,9 @@ class DockerApi:
                 f"the engine at {self._socket} cannot be reached: {str(error) or 'it hung up'}"
             ) from error
         if status >= 400:
-            raise DockerApiError(f"the engine refused {method} {path} with {status}: {_parse_reason(data)}", status=status)
+            raise DockerApiError(
+                f"the engine refused {method} {path} with {status}: {_parse_reason(data)}", status=status
+            )
         return data
 
     async def get(self, path: str, query: dict[str, str], kind: type[T]) -> T:

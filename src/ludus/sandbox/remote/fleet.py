@@ -139,7 +139,7 @@ class Fleet:
             raise
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
-        """The spec of slots that start with a copy of the present workspace of `box`. The copy is kept by the driver."""
+        """The spec of slots that start with a copy of the present workspace of `box`. The driver keeps the copy."""
         packed = await box.pack(WORKSPACE)
         if self._host is None:
             self._host = HostDir()
@@ -160,7 +160,7 @@ class Fleet:
         finally:
             await box.close()
         isolation = _ISOLATION_WORDS[server.info.isolation]
-        message = f"a slot ran; slots are isolated by {isolation} (Python {server.info.python} in the container or host)"
+        message = f"a slot ran; slots are isolated by {isolation} (Python {server.info.python} there)"
         return BackendFinding(self._backend.name, "works", message, limits=server.describe_limits())
 
     def list_servers(self) -> list[SlotServer]:

@@ -2,8 +2,8 @@
 
 Each server is its own job (type `batch`, one allocation, never restarted), so that each can be ended alone. slotd comes
 to it as a template of the job and listens on a port that Nomad assigns. Requests have a token that is made for each job
-and is in the task's secrets folder. Everyone who may read the job in Nomad can read that token, and the requests are not
-encrypted: keep Nomad and its network private.
+and is in the task's secrets folder. Everyone who may read the job in Nomad can read that token, and the requests are
+not encrypted: keep Nomad and its network private.
 
 Nothing polls Nomad: waiting for an allocation is a blocking query. When the driver dies, slotd ends when no message
 comes, and the job ends with it. The next driver on the same host purges its record in Nomad.
@@ -447,5 +447,6 @@ def _build_templates(settings: NomadSettings, token: str) -> list[dict[str, Any]
     }
     common = {"LeftDelim": "<%ludus", "RightDelim": "ludus%>", "ChangeMode": "noop"}
     program = {"EmbeddedTmpl": base64.b64encode(build_bundle()).decode(), "DestPath": "local/slotd", "Perms": "0644"}
-    settings_file = {"EmbeddedTmpl": msgspec.json.encode(config).decode(), "DestPath": "secrets/slotd.json", "Perms": "0600"}
-    return [{**program, **common}, {**settings_file, **common}]
+    text = msgspec.json.encode(config).decode()
+    secret = {"EmbeddedTmpl": text, "DestPath": "secrets/slotd.json", "Perms": "0600"}
+    return [{**program, **common}, {**secret, **common}]

@@ -7,7 +7,6 @@ import pytest
 from ludus.errors import ConfigError
 from ludus.tokens import EngineFacts
 from ludus.tokens.probe import PROBE_TEXT, check_engine, probe_template, raise_fatal
-from ludus.tokens.render import ConversationState, ShortPrefix
 from ludus.tokens.toy_engine import ToyEngine
 
 NO_TOOLS = (
@@ -95,7 +94,12 @@ ONCE = "raise_exception('one user') if loop.index0 > 1 and m.role == 'user' else
 LIES = {
     "a tool": (telling(shown="tools[0] | tojson"), "fatal", "drops_tools", "some of the tools"),
     "tools": (telling("tools and messages[0].role != 'system'"), "fatal", "drops_tools", "when there is system text"),
-    "tools later": (telling("tools and messages[-1].role != 'tool'"), "warning", "drops_tools_later", "after a tool result"),
+    "tools later": (
+        telling("tools and messages[-1].role != 'tool'"),
+        "warning",
+        "drops_tools_later",
+        "after a tool",
+    ),
     "system text": (telling(content=UNSYSTEM), "warning", "drops_system", "when there are tools"),
     "descriptions": (telling(shown=NAMES), "warning", "drops_parameters", "descriptions"),
     "ends of answers": (telling(content=CUT), "fatal", "drops_answers", "cuts long tool results"),
@@ -125,43 +129,6 @@ def test_a_template_without_system_text_says_so(tokens):
 
 def test_appending_makes_rewriting_no_matter(tokens):
     assert "unstable" not in codes(tokens, "moving", history="append")
-
-
-@pytest.mark.parametrize("template", ["plain", "thinking", "quoting"])
-def test_facts_say_that_short_conversations_are_enough(tokens, template):
-    renderer = tokens.codec(template).renderer
-    for answered, follows in ((False, False), (True, True), (True, False)):
-        assert renderer.find_facts(ConversationState(True, True, answered, follows)).prefixes.keys() == {"tool", "user"}
-
-
-NEEDS_TOOLS = """
-{%- for m in messages %}{{ '[' + m.role + ']' + m.content + '</s>' }}
-{{- '(tools)' if tools and m.role == 'tool' else '' }}
-{%- endfor %}{{ '[assistant]' if add_generation_prompt else '' }}"""
-
-
-@pytest.mark.parametrize(
-    ("template", "leads"),
-    [
-        ("plain", {"tool": ShortPrefix(False, False), "user": ShortPrefix(False, False)}),
-        (
-            "quoting",
-            {"tool": ShortPrefix(True, False), "user": ShortPrefix(False, False)},
-        ),  # first answers look different
-        (NEEDS_TOOLS, {"tool": ShortPrefix(False, True), "user": ShortPrefix(False, False)}),
-    ],
-    ids=["plain", "first-answer", "tools"],
-)
-def test_a_short_conversation_begins_with_no_more_than_the_template_looks_at(tokens, template, leads):
-    assert tokens.codec(template).renderer.find_facts(ConversationState(True, True, True, True)).prefixes == leads
-
-
-def test_facts_say_what_has_to_be_rendered_whole(tokens):
-    renderer = tokens.codec("moving").renderer
-    assert renderer.find_facts(ConversationState(True, True, False, False)).prefixes == {}
-    assert renderer.find_facts(ConversationState(True, True, True, True)).prefixes.keys() == {"tool"}
-    assert renderer.style.short_ids
-    assert renderer.style.stand_in == "calls"
 
 
 # ---- the engine ---------------------------------------------------------------------------------------------------

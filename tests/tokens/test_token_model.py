@@ -10,7 +10,6 @@ import pytest
 from ludus.agent import Limits, Policy, take_turns
 from ludus.errors import ConfigError, ModelError
 from ludus.models.server import Price, ServerSettings
-from ludus.tokens.codec import Codec
 from ludus.tokens.engine_standin import StandIn
 from ludus.tokens.engines.vllm import VllmEngine
 from ludus.tokens.token_model import TokenModel
@@ -172,20 +171,6 @@ def test_a_call_cannot_be_forced(tokens):
         complete(TokenModel(ToyEngine(codec.tokenizer, []), codec), tools=(look.spec,), tool_choice="required")
 
 
-def test_an_unknown_parser_is_a_config_error_with_a_suggestion(tokens, tmp_path):
-    (tmp_path / "tokenizer.json").write_text(tokens.tokenizer._rust.to_str())
-    with pytest.raises(ConfigError, match="did you mean 'hermes'"):
-        Codec.open(tmp_path, "hermse", template="chatml")
-
-
-def test_a_codec_from_names(tokens, tmp_path):
-    (tmp_path / "tokenizer.json").write_text(tokens.tokenizer._rust.to_str())
-    codec = Codec.open(tmp_path, "hermes", template="chatml", variables={"x": 1}, history="append")
-    assert codec.renderer.history == "append"
-    with pytest.raises(ConfigError, match="without a chat template"):
-        Codec.open(tmp_path, "hermes")
-
-
 def test_another_models_engine_is_noticed_at_the_start(tokens):
     other = tokens.make_tokenizer(["<extra>", "世界", "Grüße"])
 
@@ -254,8 +239,3 @@ def test_an_engine_that_cuts_the_prompt_is_refused(tokens):
 
     with pytest.raises(ModelError, match="another prompt than it was sent"):
         asyncio.run(main())
-
-
-def test_the_toy_says_so_when_it_has_nothing_left(tokens):
-    with pytest.raises(ModelError, match="no reply left"):
-        complete(TokenModel(ToyEngine(tokens.tokenizer, []), tokens.codec()))

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from ludus.errors import BudgetExhausted, ModelError, SandboxError, VerifierError, boundary, suggest
+from ludus.errors import BudgetExhausted, ModelError, SandboxError, VerifierError, boundary, raise_first, suggest
 from ludus.types import Failure
 
 
@@ -42,3 +42,14 @@ def test_suggest():
     assert suggest("group_sise", ["group_size", "split"]) == "did you mean 'group_size'?"
     assert suggest("zzz", ["split", "limit"]) == "known: limit, split"
     assert suggest("zzz", []) == "known: none"
+
+
+def test_the_first_error_is_raised_in_place_of_its_groups_and_keeps_its_cause():
+    cause = OSError("no disk")
+    error = KeyError("deep")
+    error.__cause__ = cause
+    with pytest.raises(KeyError) as caught, raise_first():
+        raise ExceptionGroup("outer", [ExceptionGroup("inner", [error]), ValueError("second")])
+    assert caught.value is error and error.__cause__ is cause
+    with pytest.raises(ValueError, match="alone"), raise_first():
+        raise ValueError("alone")

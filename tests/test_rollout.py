@@ -12,7 +12,7 @@ from ludus.agent import Limits, Policy
 from ludus.env import Env
 from ludus.errors import BudgetExhausted, ModelError
 from ludus.models.scripted import ScriptedModel, call, say
-from ludus.rollout import RESULTS, Job, RunOptions, derive_seed, run, run_group, run_many, run_retrying
+from ludus.rollout import RESULTS, Job, RunOptions, RunSettings, derive_seed, run, run_group, run_many, run_retrying
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.profiles import open_pool
@@ -344,6 +344,13 @@ def test_a_wrong_answer_is_not_retried():
 
 def jobs(count: int, who: Policy) -> list[Job]:
     return [Job(Task(id=str(i), prompt="p", answer="yes"), who) for i in range(count)]
+
+
+def test_settings_become_options():
+    stop = asyncio.Event()
+    settings = RunSettings(out="there", concurrency=7, retries=0)
+    assert settings.make_options(stop) == RunOptions(concurrency=7, retries=0, stop=stop)
+    assert RunSettings().make_options() == RunOptions()
 
 
 def add_to(rollouts: list[Rollout]) -> Callable[[Job, Rollout], None]:

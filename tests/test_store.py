@@ -8,10 +8,8 @@ import signal
 import sqlite3
 import subprocess
 import unicodedata
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,15 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.build import make_rollout, make_task, make_turn
 
-from ludus.errors import ConfigError, StoreError
-from ludus.runner import outcome_key
-from ludus.store import CONFIG, LOCK, STORE, RunDir, make_safe_name
+from ludus.errors import StoreError
+from ludus.store import CONFIG, LOCK, STORE, MemoryStore, RunDir, make_safe_name
 from ludus.types import (
     Call,
     Failure,
     Message,
     Rollout,
-    Task,
     ToolResult,
     to_json,
 )
@@ -473,60 +469,42 @@ def test_secrets_are_masked_wherever_they_turn_up(tmp_path: Path):
         assert b"word\\" not in data
 
 
-# ---- keys ---------------------------------------------------------------------------------------------------------
+# ---- both stores --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class FakePolicy:
-    fingerprint: str = "f"
+@pytest.fixture(params=["memory", "disk"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryStore | RunDir]:
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    with RunDir.open(tmp_path / "run", {}) as run:
+        yield run
 
 
-@dataclass(frozen=True)
-class FakeJob:
-    """What a key is made of; `ludus.rollout.Job` has the same fields."""
-
-    task: Task = Task(id="t", prompt="p")
-    policy: FakePolicy = FakePolicy()
-    replicate: int = 0
-    seed: int = 0
-
-
-class Toy(msgspec.Struct, frozen=True):
-    name = "toy"
-    version = "1"
-    options: Any = None
+def test_a_record_is_found_again_and_the_first_one_stays(store: MemoryStore | RunDir):
+    assert store.get_record("k") is None
+    assert store.put_record("k", "call", b"one") == b"one"
+    assert store.put_record("k", "call", b"two") == b"one"
+    store.put_record("a", "call", b"three")
+    store.put_record("b", "record", b"four")
+    assert store.get_record("k") == b"one"
+    assert list(store.read_records("call")) == [("k", b"one"), ("a", b"three")]
 
 
-class NewerToy(Toy, frozen=True):
-    version = "2"
+def test_records_outlive_their_process_and_are_masked(tmp_path: Path):
+    with RunDir.open(tmp_path / "run", {}, secrets=["sesame-sesame"]) as run:
+        assert run.put_record("k", "call", b"open sesame-sesame") == b"open [redacted]"
+    with RunDir.read(tmp_path / "run") as run:
+        assert run.get_record("k") == b"open [redacted]"
+        with pytest.raises(StoreError, match="reading only"):
+            run.put_record("l", "call", b"")
 
 
-def key(job: Any = FakeJob(), env: Any = Toy()) -> str:
-    return outcome_key(job, env)
-
-
-def test_a_key_changes_with_everything_that_decides_the_outcome():
-    task = Task(id="t", prompt="p")
-    variants = [
-        key(),
-        key(env=NewerToy()),
-        key(env=Toy({"hard": True})),
-        key(FakeJob(replicate=1)),
-        key(FakeJob(seed=1)),
-        key(FakeJob(policy=FakePolicy("g"))),
-        key(FakeJob(msgspec.structs.replace(task, id="u"))),
-        key(FakeJob(msgspec.structs.replace(task, prompt="q"))),
-        key(FakeJob(msgspec.structs.replace(task, answer=1))),
-        key(FakeJob(msgspec.structs.replace(task, files={"a": "b"}))),
-    ]
-    assert len(set(variants)) == len(variants)
-
-
-def test_a_key_does_not_change_with_the_order_of_a_mapping():
-    one = key(env=Toy(MappingProxyType({"a": 1, "b": 2})))
-    assert one == key(env=Toy({"b": 2, "a": 1}))
-
-
-def test_what_cannot_be_addressed_is_a_config_error():
-    with pytest.raises(ConfigError, match=r"toy, task 't'.*plain JSON"):
-        key(env=Toy(object()))
+def test_a_scored_outcome_stays_and_a_failed_one_is_replaced(store: MemoryStore | RunDir):
+    store.put("k", rollout(None))
+    assert store.read_scores() == {"k": None}
+    assert store.keep("k", rollout(0.5)) == rollout(0.5)
+    assert store.keep("k", rollout(1.0)) == rollout(0.5) == store.get("k")
+    store.put("l", rollout(1.0))
+    assert store.read_scores() == {"k": 0.5, "l": 1.0}
+    assert store.get("m") is None

@@ -30,13 +30,12 @@ from ludus.errors import ConfigError, LudusError, StoreError, describe_error
 from ludus.rollout import Job, RunOptions, derive_seed, make_group, make_group_jobs
 from ludus.runner import address_jobs, find_missing, run_stored
 from ludus.sandbox.pool import Pool
-from ludus.settings import Settings
 from ludus.stats import RunSummary, summarize
 from ludus.store import RunDir
 from ludus.tokens.sequences import find_mode
 from ludus.tools.distributions import Distribution, draw_toolsets
 from ludus.tools.toolsets import choose_toolsets
-from ludus.types import Count, Failure, Group, JsonObject, Message, Rollout, Task, ToolError, Usage, to_json
+from ludus.types import Failure, Group, JsonObject, Message, Rollout, Task, ToolError, Usage, to_json
 
 GROUPS = "groups.jsonl"
 SAMPLES = "samples.jsonl"
@@ -45,21 +44,6 @@ PAGE = "trajectories.html"
 
 SCHEMA = 1
 """The version of the rows below. It is raised when a field changes its meaning."""
-
-
-class EnvSettings(Settings, frozen=True):
-    """Which tasks are run. The environment's own options are in the same section, such as `env.path` of `gsm8k`."""
-
-    name: str = ""
-    """A built-in name (`ludus envs`), `module:Class`, or a file: `my_env.py`, `my_env.py:Class`."""
-    split: str = "train"
-    """Which tasks: `train`, `test`, or another split that the environment has."""
-    limit: Count | None = None
-    """Use only the first so many tasks of the split."""
-    ids: tuple[str, ...] | None = None
-    """Use only the tasks with these ids."""
-    group_size: Count = 1
-    """The number of rollouts of each task."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,24 @@ from typing import ClassVar, Literal
 from msgspec import Struct
 
 from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.settings import Settings
 from ludus.tools import Tool
-from ludus.types import Message, Rollout, Score, Task
+from ludus.types import Count, Message, Rollout, Score, Task
+
+
+class EnvSettings(Settings, frozen=True):
+    """Which tasks are run. The environment's own options are in the same section, such as `env.path` of `gsm8k`."""
+
+    name: str = ""
+    """A built-in name (`ludus envs`), `module:Class`, or a file: `my_env.py`, `my_env.py:Class`."""
+    split: str = "train"
+    """Which tasks: `train`, `test`, or another split that the environment has."""
+    limit: Count | None = None
+    """Use only the first so many tasks of the split."""
+    ids: tuple[str, ...] | None = None
+    """Use only the tasks with these ids."""
+    group_size: Count = 1
+    """The number of rollouts of each task."""
 
 
 class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

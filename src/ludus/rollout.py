@@ -27,9 +27,24 @@ from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.agent_files import collect_files, copy_files
 from ludus.sandbox.archive import ArchiveTooLarge
 from ludus.sandbox.pool import Pool
+from ludus.settings import Settings
 from ludus.tools import Tool
 from ludus.tools.toolsets import make_tools
-from ludus.types import Exit, Failure, Group, JsonObject, Message, Provenance, Rollout, Score, StopReason, Task, Turn
+from ludus.types import (
+    Count,
+    Exit,
+    Failure,
+    Group,
+    JsonObject,
+    Message,
+    Provenance,
+    Rollout,
+    Score,
+    StopReason,
+    Task,
+    Turn,
+    Whole,
+)
 
 RESULTS = "/tmp/ludus-results"
 """The folder in a slot for tool results that are too long to show."""
@@ -340,6 +355,24 @@ class RunOptions:
     @property
     def is_stopping(self) -> bool:
         return self.stop is not None and self.stop.is_set()
+
+
+class RunSettings(Settings, frozen=True):
+    """How the run goes. `--out` and `--resume` are short for the first two."""
+
+    out: str = ""
+    """The run directory; empty: `runs/<env>-<time>`."""
+    resume: bool = False
+    """Go on with the run in `out`: what is finished there is not run again."""
+    seed: int = 0
+    """From which every rollout derives its own seed."""
+    concurrency: Count = 16
+    """Rollouts under way at once."""
+    retries: Whole = 2
+    """How often a rollout is run again, in a fresh slot, after a failure that is not the agent's."""
+
+    def make_options(self, stop: asyncio.Event | None = None) -> RunOptions:
+        return RunOptions(self.concurrency, self.retries, stop)
 
 
 async def run_many(

@@ -8,7 +8,6 @@ without a score is a failure of the world, not a result: the job is run again. A
 `on_outcome` is called with it, so a process that is killed loses only the rollouts that had not ended.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,30 +16,11 @@ from ludus.env import Env
 from ludus.errors import ConfigError, raise_first
 from ludus.rollout import Job, RunOptions, run_many
 from ludus.sandbox.pool import Pool
-from ludus.settings import Settings
 from ludus.store import Store
-from ludus.types import Count, Rollout, Whole, canonical
+from ludus.types import Rollout, canonical
 
 OnOutcome = Callable[[str, Rollout], None]
 """Called with the content address of an outcome and the rollout."""
-
-
-class RunSettings(Settings, frozen=True):
-    """How the run goes. `--out` and `--resume` are short for the first two."""
-
-    out: str = ""
-    """The run directory; empty: `runs/<env>-<time>`."""
-    resume: bool = False
-    """Go on with the run in `out`: what is finished there is not run again."""
-    seed: int = 0
-    """From which every rollout derives its own seed."""
-    concurrency: Count = 16
-    """Rollouts under way at once."""
-    retries: Whole = 2
-    """How often a rollout is run again, in a fresh slot, after a failure that is not the agent's."""
-
-    def make_options(self, stop: asyncio.Event | None = None) -> RunOptions:
-        return RunOptions(self.concurrency, self.retries, stop)
 
 
 def outcome_key(job: Job, env: Env) -> str:

@@ -1,44 +1,12 @@
-"""What a run keeps and counts: the two stores alike, and sums that do not depend on what ended first."""
+"""What the journal of a run counts: sums do not depend on what ended first."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from ludus.errors import StoreError, raise_first
-from ludus.reflact.journal import Journal, open_task_group
-from ludus.reflact.records import StageCost, UnusableReply, add_costs
-from ludus.store import MemoryStore, RunDir
+from ludus.reflact.journal import Clock, Journal, StageProgress, open_task_group
+from ludus.reflact.records import StageCost, UnusableReply
 from ludus.types import Usage
-
-
-@pytest.fixture(params=["memory", "disk"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryStore | RunDir]:
-    if request.param == "memory":
-        yield MemoryStore()
-        return
-    with RunDir.open(tmp_path / "run", {}) as run:
-        yield run
-
-
-def test_a_record_is_found_again_and_the_first_one_stays(store: MemoryStore | RunDir):
-    assert store.get_record("k") is None
-    assert store.put_record("k", "call", b"one") == b"one"
-    assert store.put_record("k", "call", b"two") == b"one"
-    store.put_record("a", "call", b"three")
-    store.put_record("b", "record", b"four")
-    assert store.get_record("k") == b"one"
-    assert list(store.read_records("call")) == [("k", b"one"), ("a", b"three")]
-
-
-def test_records_outlive_their_process_and_are_masked(tmp_path: Path):
-    with RunDir.open(tmp_path / "run", {}, secrets=["sesame-sesame"]) as run:
-        assert run.put_record("k", "call", b"open sesame-sesame") == b"open [redacted]"
-    with RunDir.read(tmp_path / "run") as run:
-        assert run.get_record("k") == b"open [redacted]"
-        with pytest.raises(StoreError, match="reading only"):
-            run.put_record("l", "call", b"")
 
 
 def test_sums_are_the_same_in_any_order():
@@ -75,12 +43,7 @@ def test_events_are_in_order_of_their_place():
     assert journal.list_events() == (events[2], events[1], events[0])
 
 
-def test_totals_add_up_by_role_and_stage():
-    one, two = StageCost("agent", "test", 1, Usage(1, 1)), StageCost("agent", "slow", 2, Usage(2, 2))
-    assert add_costs([one], [two, one]) == (two, StageCost("agent", "test", 2, Usage(2, 2)))
-
-
-def test_tasks_that_fall_together_raise_raise_first():
+def test_tasks_that_fail_together_raise_one_error():
     async def fall(error: Exception) -> None:
         raise error
 
@@ -91,5 +54,20 @@ def test_tasks_that_fall_together_raise_raise_first():
 
     with pytest.raises(KeyError, match="first"):
         asyncio.run(together())
-    with pytest.raises(KeyError), raise_first():
-        raise ExceptionGroup("outer", [ExceptionGroup("inner", [KeyError("deep")])])
+
+
+def test_progress_is_reported_with_the_place_in_the_run():
+    seen: list[StageProgress] = []
+    journal = Journal(seen.append)
+    Clock(journal, epoch=2, step=7)
+    journal.report_progress("rollout", 3, 8)
+    journal.book("optimizer", "merge", Usage(1, 1))
+    assert seen == [StageProgress(2, 7, "rollout", 3, 8), StageProgress(2, 7, "merge", 1, 0)]
+
+
+def test_a_clock_has_the_seconds_of_each_stage():
+    clock = Clock(Journal(), 1, 1)
+    clock.lap("rollout")
+    clock.lap("reflect")
+    assert list(clock.seconds) == ["rollout", "reflect"]
+    assert all(seconds >= 0 for seconds in clock.seconds.values())

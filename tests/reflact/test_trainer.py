@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from ludus.errors import BudgetExhausted, ConfigError, ModelError
+from ludus.errors import BudgetExhausted, ModelError
 from ludus.models.ledger import Budget, Ledger, MeteredModel
 from ludus.models.scripted import ScriptedModel, say
-from ludus.reflact.gate import Decision, Gate, Measure
+from ludus.reflact.gate import Decision, Gate
 from ludus.reflact.items import credit_item
 from ludus.reflact.journal import StageProgress
 from ludus.reflact.measure import Outage
@@ -21,14 +21,12 @@ from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import (
     Baseline,
     EpochEnd,
-    MeasuredSkill,
     Record,
     Reflection,
     Step,
     Summary,
     add_costs,
 )
-from ludus.reflact.splits import Splits
 from ludus.reflact.train_settings import Appendix, SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
 from ludus.reflact.training_run import Resources, read_records
@@ -338,11 +336,6 @@ def test_forced_guidance_that_helps_competes_for_best_at_the_end(world: SimpleNa
     end = summary(records)
     assert (end.promoted, end.best.selection, end.best.origin) == (True, 1.0, "slow_update_epoch_02")
     assert end.best.test is None
-
-
-def test_a_measure_of_another_text_cannot_be_held():
-    with pytest.raises(ValueError, match="another text"):
-        MeasuredSkill(Skill("a"), "x", measure=Measure(Skill("b").hash))
 
 
 @pytest.mark.parametrize(
@@ -707,47 +700,6 @@ def test_a_run_that_is_asked_to_stop_ends_before_its_summary_and_can_go_on(world
     assert isinstance(whole[-1], Summary)
 
 
-def test_the_store_has_the_records_in_order(world: SimpleNamespace):
-    store = MemoryStore()
-    records = world.run(resources=Resources(store=store))
-    assert list(read_records(store)) == records
-    assert json.loads(msgspec.json.encode(records[1]))["record"] == "step"
-
-
-# ---- settings that do not fit -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"update_mode": "patches"}, "update_mode|Invalid enum"),
-        ({"schedule": "cosinus"}, "Invalid enum"),
-        ({"control": "fixed"}, "Invalid enum"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"merge_batch_size": 1}, "merge_batch_size"),
-        ({"gate": Gate(metric="hardest")}, "Invalid enum"),  # type: ignore[arg-type]
-        ({"gate": Gate(mixed_weight=2.0)}, "mixed_weight"),
-        ({"slow": SlowUpdate(pairs="all")}, "Invalid enum"),  # type: ignore[arg-type]
-        ({"min_edit_budget": 9}, "min_edit_budget is 9"),
-    ],
-)
-def test_settings_with_a_mistake_are_refused_before_anything_runs(world: SimpleNamespace, change: Any, says: str):
-    with pytest.raises(ConfigError, match=says):
-        world.run(settings=replace(world.SETTINGS, **change))
-
-
-def test_an_empty_test_split_is_refused_unless_no_test_is_wanted(world: SimpleNamespace):
-    splits = Splits.from_tasks(world.tasks("train", 3), world.tasks("selection", 3))
-    with pytest.raises(ConfigError, match="test split is empty"):
-        world.run(splits=splits)
-    assert summary(world.run(splits=splits, settings=replace(world.SETTINGS, test=False))).best.test is None
-
-
-def test_a_skill_whose_head_is_not_in_form_is_refused(world: SimpleNamespace):
-    with pytest.raises(ConfigError, match="front matter"):
-        world.run(policy=world.policy("---\nname: x\n---\nbody"))
-
-
 # ---- the seam -----------------------------------------------------------------------------------------------------
 
 
@@ -768,13 +720,6 @@ def test_a_proposer_without_a_model_trains_within_the_same_budget_and_gate(world
     assert all(len([f for f in s.fates if f.status == "applied_append"]) <= 1 for s in steps(records))
     assert summary(records).best.test.overall.hard == 1.0
     assert {entry.role for entry in summary(records).spent} == {"agent"}
-
-
-def test_what_needs_an_optimizer_is_refused_without_one(world: SimpleNamespace):
-    with pytest.raises(ConfigError, match=r"needed for the proposer 'analysts', train\.slow\.enabled, train\.memory"):
-        world.run(optimizer=False)
-    with pytest.raises(ConfigError, match="cannot do full_rewrite_minibatch"):
-        world.run(proposer=Copyist(), settings=replace(world.SETTINGS, update_mode="full_rewrite_minibatch"))
 
 
 def test_a_verifier_that_raises_is_a_failure_of_the_world(world: SimpleNamespace):

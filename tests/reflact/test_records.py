@@ -1,0 +1,54 @@
+"""The types of a training run: what they refuse, and what they add up."""
+
+import pytest
+from tests.build import make_rollout
+
+from ludus.reflact.gate import Measure
+from ludus.reflact.records import (
+    BatchReport,
+    EpochStats,
+    HistoryLine,
+    MeasuredSkill,
+    StageCost,
+    add_costs,
+    make_epoch_stats,
+    pool_scores,
+)
+from ludus.skill import Skill
+from ludus.types import Score, Usage
+
+
+def test_a_measure_of_another_text_cannot_be_held():
+    with pytest.raises(ValueError, match="another text"):
+        MeasuredSkill(Skill("a"), "x", measure=Measure(Skill("b").hash))
+
+
+def test_totals_add_up_by_role_and_stage():
+    one, two = StageCost("agent", "test", 1, Usage(1, 1)), StageCost("agent", "slow", 2, Usage(2, 2))
+    assert add_costs([one], [two, one]) == (two, StageCost("agent", "test", 2, Usage(2, 2)))
+
+
+def test_a_batch_report_has_means_over_scored_rollouts():
+    rollouts = [make_rollout(Score(1.0, True, 1.0)), make_rollout(Score(0.0, False, 0.5)), make_rollout(None)]
+    assert BatchReport.from_rollouts(7, rollouts) == BatchReport(7, 3, 1, 0.5, 0.75)
+    assert BatchReport.from_rollouts(7, rollouts[2:]) == BatchReport(7, 1, 1, None, None)
+
+
+def test_every_rollout_of_several_batches_has_the_same_weight():
+    batches = [BatchReport(1, 4, 1, 1 / 3, 0.5), BatchReport(2, 1, 0, 1.0, 1.0), BatchReport(3, 2, 2, None, None)]
+    assert pool_scores(batches) == (4, 0.5, 0.625)
+    assert pool_scores(batches[2:]) == (0, None, None)
+
+
+def test_the_history_is_counted_epoch_by_epoch():
+    history = [
+        HistoryLine(1, 1, "accept_new_best", 0.5, 0.5),
+        HistoryLine(2, 1, "reject", 0.5, 0.5),
+        HistoryLine(3, 2, "undecided", 0.5, 0.5),
+        HistoryLine(4, 2, "accept", 0.25, 0.5),
+        HistoryLine(5, 2, "skip_no_updates", 0.25, 0.5),
+    ]
+    assert make_epoch_stats(history) == (
+        EpochStats(1, 2, 1, 1, 0, 0, 0.5, 0.5),
+        EpochStats(2, 3, 1, 0, 1, 1, 0.25, 0.5),
+    )

@@ -1,0 +1,222 @@
+"""The stored runner: what the store has is not run again, and every outcome is stored before anyone gets it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import pytest
+from tests.build import make_rollout, make_task
+
+from ludus.agent import Policy
+from ludus.env import Env
+from ludus.errors import BudgetExhausted, ConfigError
+from ludus.models.scripted import ScriptedModel, say
+from ludus.rollout import Job, RunOptions
+from ludus.runner import address_jobs, find_missing, outcome_key, run_stored
+from ludus.store import MemoryStore, RunDir, Store
+from ludus.types import Message, Rollout, Score, Task
+
+
+class Echo(Env, frozen=True):
+    """A task is solved when the model repeats its prompt."""
+
+    name = "echo"
+    sandbox = None
+
+    async def verify(self, rollout: Rollout, box: object) -> Score:
+        return Score.of(float(rollout.answer == rollout.task.prompt))
+
+
+class Script:
+    """A model script that repeats the prompt and keeps all prompts."""
+
+    def __init__(self, on_call: Callable[[str], None] = lambda prompt: None) -> None:
+        self.prompts: list[str] = []
+        self._on_call = on_call
+
+    def __call__(self, messages: Sequence[Message], tools: object, sampling: object) -> Message:
+        self.prompts.append(messages[-1].content)
+        self._on_call(messages[-1].content)
+        return say(messages[-1].content)
+
+
+def make_jobs(script: Script, count: int = 3) -> dict[str, Job]:
+    policy = Policy(ScriptedModel(script))
+    return address_jobs((Job(make_task(f"t{n}", f"say {n}"), policy) for n in range(count)), Echo())
+
+
+def run_jobs(jobs: dict[str, Job], store: Store, options: RunOptions = RunOptions(), **more: Any) -> list[str]:
+    """Run the jobs. Returns the prompts of the outcomes in the order in which the callback got them."""
+    got: list[str] = []
+
+    def on_outcome(key: str, rollout: Rollout) -> None:
+        assert jobs[key].task.id == rollout.task.id
+        assert store.get(key) is not None, "an outcome is stored before the callback gets it"
+        got.append(rollout.task.prompt)
+
+    asyncio.run(run_stored(jobs, Echo(), None, store, options, on_outcome=on_outcome, **more))
+    return got
+
+
+# ---- running ------------------------------------------------------------------------------------------------------
+
+
+def test_outcomes_that_are_found_come_first_and_only_the_others_are_run():
+    store, script = MemoryStore(), Script()
+    jobs = make_jobs(script)
+    middle = list(jobs)[1]
+    run_jobs({middle: jobs[middle]}, store)
+    assert script.prompts == ["say 1"]
+    assert run_jobs(jobs, store) == ["say 1", "say 0", "say 2"]
+    assert script.prompts == ["say 1", "say 0", "say 2"]
+    assert run_jobs(jobs, store) == ["say 0", "say 1", "say 2"]
+    assert len(script.prompts) == 3
+
+
+def test_jobs_with_one_address_are_one_job():
+    script = Script()
+    policy = Policy(ScriptedModel(script))
+    jobs = address_jobs([Job(make_task(), policy), Job(make_task(), policy), Job(make_task(), policy, 1)], Echo())
+    assert [job.replicate for job in jobs.values()] == [0, 1]
+    run_jobs(jobs, MemoryStore())
+    assert len(script.prompts) == 2
+
+
+def test_without_reading_back_no_stored_rollout_is_read():
+    class WriteOnly(MemoryStore):
+        def get(self, key: str) -> Rollout | None:
+            raise AssertionError("a rollout was read")
+
+    store, script = WriteOnly(), Script()
+    jobs = make_jobs(script)
+    store.put(next(iter(jobs)), make_rollout(0.5))
+    got: list[str] = []
+
+    def on_outcome(key: str, rollout: Rollout) -> None:
+        got.append(rollout.task.prompt)
+
+    asyncio.run(run_stored(jobs, Echo(), None, store, on_outcome=on_outcome, read_back=False))
+    assert got == script.prompts == ["say 1", "say 2"]
+    assert find_missing(jobs, store) == {}
+
+
+@pytest.mark.parametrize("read_back", [True, False])
+def test_a_failed_outcome_is_run_again(read_back: bool):
+    store, script = MemoryStore(), Script()
+    jobs = make_jobs(script, 1)
+    (key,) = jobs
+    store.put(key, make_rollout(None))
+    assert list(find_missing(jobs, store)) == [key]
+    assert run_jobs(jobs, store, read_back=read_back) == ["say 0"]
+    assert store.read_scores() == {key: 1.0}
+
+
+def test_the_callback_gets_what_the_store_has(tmp_path: Path):
+    """As after a resume: secrets are masked, and values are those that JSON has."""
+    said: list[Rollout] = []
+    policy = Policy(ScriptedModel(["the word is open-sesame"]))
+    jobs = address_jobs([Job(make_task(answer=("a", "b")), policy)], Echo())
+    with RunDir.open(tmp_path / "run", {}, secrets=["open-sesame"]) as store:
+        run = run_stored(jobs, Echo(), None, store, on_outcome=lambda _, rollout: said.append(rollout))
+        asyncio.run(run)
+        assert said == [store.get(key) for key in jobs]
+    assert said[0].answer == "the word is [redacted]"
+    assert said[0].task.answer == ["a", "b"]
+
+
+# ---- stopping -----------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_drains_what_runs_and_starts_nothing_new():
+    stop = asyncio.Event()
+    script = Script(lambda prompt: stop.set())
+    store = MemoryStore()
+    assert run_jobs(make_jobs(script, 9), store, RunOptions(1, stop=stop)) == ["say 0"]
+    assert len(store.read_scores()) == 1
+    assert run_jobs(make_jobs(script, 9), store, RunOptions(4, stop=stop)) == ["say 0"]
+    assert len(script.prompts) == 1, "a run that was stopped before it begins runs nothing"
+
+
+def test_a_spent_budget_is_raised_after_what_runs_is_stored():
+    def pay(prompt: str) -> None:
+        if prompt == "say 2":
+            raise BudgetExhausted("calls: 2 of 2 used")
+
+    store = MemoryStore()
+    with pytest.raises(BudgetExhausted, match="2 of 2"):
+        run_jobs(make_jobs(Script(pay), 5), store, RunOptions(1))
+    assert list(store.read_scores().values()) == [1.0, 1.0]
+
+
+def test_a_bug_is_raised_as_itself_and_not_in_a_group():
+    def fail(key: str, rollout: Rollout) -> None:
+        raise ZeroDivisionError("bug") from KeyError("cause")
+
+    store = MemoryStore()
+    with pytest.raises(ZeroDivisionError, match="bug") as caught:
+        asyncio.run(run_stored(make_jobs(Script()), Echo(), None, store, on_outcome=fail))
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert len(store.read_scores()) >= 1, "what had ended is stored"
+
+
+# ---- keys ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FakePolicy:
+    fingerprint: str = "f"
+
+
+@dataclass(frozen=True)
+class FakeJob:
+    """What a key is made of; `ludus.rollout.Job` has the same fields."""
+
+    task: Task = Task(id="t", prompt="p")
+    policy: FakePolicy = FakePolicy()
+    replicate: int = 0
+    seed: int = 0
+
+
+class Toy(msgspec.Struct, frozen=True):
+    name = "toy"
+    version = "1"
+    options: Any = None
+
+
+class NewerToy(Toy, frozen=True):
+    version = "2"
+
+
+def key(job: Any = FakeJob(), env: Any = Toy()) -> str:
+    return outcome_key(job, env)
+
+
+def test_a_key_changes_with_everything_that_decides_the_outcome():
+    task = Task(id="t", prompt="p")
+    variants = [
+        key(),
+        key(env=NewerToy()),
+        key(env=Toy({"hard": True})),
+        key(FakeJob(replicate=1)),
+        key(FakeJob(seed=1)),
+        key(FakeJob(policy=FakePolicy("g"))),
+        key(FakeJob(msgspec.structs.replace(task, id="u"))),
+        key(FakeJob(msgspec.structs.replace(task, prompt="q"))),
+        key(FakeJob(msgspec.structs.replace(task, answer=1))),
+        key(FakeJob(msgspec.structs.replace(task, files={"a": "b"}))),
+    ]
+    assert len(set(variants)) == len(variants)
+
+
+def test_a_key_does_not_change_with_the_order_of_a_mapping():
+    one = key(env=Toy(MappingProxyType({"a": 1, "b": 2})))
+    assert one == key(env=Toy({"b": 2, "a": 1}))
+
+
+def test_what_cannot_be_addressed_is_a_config_error():
+    with pytest.raises(ConfigError, match=r"toy, task 't'.*plain JSON"):
+        key(env=Toy(object()))

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agent import Policy
-from ludus.batch import EnvSettings
 from ludus.cli.command import RUN_TAKES, Command, RunArguments, argument
 from ludus.cli.common import (
     RunOutcome,
@@ -44,6 +43,7 @@ from ludus.config import Config, to_record, to_yaml
 from ludus.config.build_models import build_models
 from ludus.config.build_training import has_optimizer
 from ludus.config.tree import CONTENT, SameSettings
+from ludus.env import EnvSettings
 from ludus.errors import ConfigError, ModelError
 from ludus.models import Model
 from ludus.models.ledger import Ledger
@@ -55,7 +55,7 @@ from ludus.reflact.report import run_files as files
 from ludus.reflact.report.run_files import RunRecorder
 from ludus.reflact.trainer import train
 from ludus.reflact.training_run import Resources
-from ludus.runner import RunSettings
+from ludus.rollout import RunSettings
 from ludus.sandbox.pool import Pool
 from ludus.store import RunDir
 from ludus.types import Completion, Message, Sampling, ToolSpec

@@ -22,7 +22,6 @@ import yaml
 from msgspec import Struct
 from msgspec import inspect as kinds
 
-from ludus.batch import EnvSettings
 from ludus.config.reading import (
     Layer,
     Problems,
@@ -38,6 +37,7 @@ from ludus.config.reading import (
 from ludus.config.references import MODEL, PROPOSER, SANDBOX, load_env_class
 from ludus.config.secrets import find_exposed
 from ludus.config.tree import FREE, SECTIONS, Config, ModelSettings, OwnModelSettings
+from ludus.env import EnvSettings
 from ludus.errors import ConfigError
 from ludus.models.embedded import EmbeddedSettings
 from ludus.settings import get_recorded

@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
-from ludus.batch import EnvSettings
 from ludus.config.reading import Problems, check_value, convert_tree
-from ludus.env import Env
+from ludus.env import Env, EnvSettings
 from ludus.envs import BUILTIN
 from ludus.errors import ConfigError, suggest
 from ludus.sandbox.backend import SlotBackend

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import field
 
 from ludus.agent import AgentSettings, Limits
-from ludus.batch import EnvSettings
+from ludus.env import EnvSettings
 from ludus.gateway.settings import GatewaySettings
 from ludus.models.anthropic import AnthropicSettings
 from ludus.models.embedded import EmbeddedSettings
@@ -19,7 +19,7 @@ from ludus.models.ledger import Budget
 from ludus.models.openai import AzureSettings, OpenAISettings
 from ludus.models.scripted import ScriptedSettings
 from ludus.reflact.train_settings import DataSettings, TrainSettings
-from ludus.runner import RunSettings
+from ludus.rollout import RunSettings
 from ludus.sandbox.backends import SandboxSettings
 from ludus.settings import Settings
 from ludus.tools.settings import ToolsSettings

@@ -6,11 +6,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
+from tests.build import make_turn
 
 from ludus.agent import Limits, Policy
 from ludus.env import Env
 from ludus.errors import BudgetExhausted, ModelError
+from ludus.harness import AgentResult
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import RESULTS, Job, RunOptions, RunSettings, derive_seed, run, run_group, run_many, run_retrying
 from ludus.sandbox import Sandbox, SandboxSpec
@@ -18,7 +21,7 @@ from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.profiles import open_pool
 from ludus.skill import Skill
 from ludus.tools import Tool, tool
-from ludus.types import Message, Rollout, Sampling, Score, StopReason, Task, ToolSpec
+from ludus.types import Message, Rollout, Sampling, Score, StopReason, Task, ToolSpec, to_json
 
 TASK = Task(id="a/b", prompt="Say yes.", answer="yes")
 
@@ -337,6 +340,65 @@ def test_a_wrong_answer_is_not_retried():
     )
     assert wrong.score == Score.of(0.0, "compared")
     assert len(calls) == 1
+
+
+# ---- another agent in place of the loop ---------------------------------------------------------------------------
+
+
+class SeedActor:
+    """An actor that says yes, and keeps what it was given."""
+
+    name = "seed-actor"
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.given: list[tuple[Task, tuple[Message, ...], int | None]] = []
+        self._error = error
+
+    async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> AgentResult:
+        self.given.append((task, tuple(opening), sampling.seed))
+        if self._error is not None:
+            raise self._error
+        turn = make_turn("yes", stop=StopReason.FINISHED)
+        return AgentResult((), (), (turn,), StopReason.FINISHED, None, None, {"seen": [task.id]})
+
+    async def close(self) -> None: ...
+
+
+def test_an_actor_gets_the_task_and_what_it_returns_is_on_the_record():
+    class Reads(Yes, frozen=True):
+        async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+            assert rollout.details == {"seen": ["a/b"]}
+            return await super().verify(rollout, box)
+
+    actor = SeedActor()
+    who = policy("never asked", actor=actor, skill=Skill("Obey."), sampling=Sampling(seed=3))
+    rollout = asyncio.run(run(Job(TASK, who, seed=5), Reads(), None))
+    assert rollout.score is not None and rollout.score.passed
+    assert actor.given == [(TASK, rollout.opening, 3 + 5 + 1_000_003)]
+    assert rollout.opening[0] == Message("system", "Be brief.\n\nObey.")
+    assert (rollout.provenance.model, rollout.provenance.tools) == ("seed-actor", ())
+    assert msgspec.json.decode(to_json(rollout), type=Rollout) == rollout
+
+
+def test_an_actor_that_breaks_is_a_failure_and_one_that_is_late_is_judged(pass_time: Callable[[float], None]):
+    broken = asyncio.run(run(Job(TASK, policy(actor=SeedActor(ModelError("down")))), Yes(), None))
+    assert broken.failure is not None and (broken.failure.boundary, broken.failure.message) == ("model", "down")
+
+    class Late(SeedActor):
+        async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> AgentResult:
+            pass_time(100.0)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    late = policy(actor=Late(), limits=Limits(rollout_seconds=99.0))
+    rollout = asyncio.run(run(Job(TASK, late), Yes(), None))
+    assert (rollout.stop, rollout.turns) == (StopReason.TIMEOUT, ())
+    assert rollout.score is not None and not rollout.score.passed
+
+
+def test_a_rollout_of_the_loop_has_no_details_in_its_json():
+    rollout = asyncio.run(run(Job(TASK, policy()), Yes(), None))
+    assert rollout.details is None and b"details" not in to_json(rollout)
 
 
 # ---- many ---------------------------------------------------------------------------------------------------------

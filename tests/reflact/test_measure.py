@@ -1,9 +1,21 @@
-"""Measuring skills: several of them at once."""
+"""Measuring skills: several at once, each text once, and failures never as zeros."""
 
+import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from tests.reflact_kit import make_result, make_waiting_runner, run_within_limit
+
+from ludus.errors import ModelError
+from ludus.reflact.gate import Mark, Measure
+from ludus.reflact.journal import Journal
+from ludus.reflact.measure import Outage, Runner, Stopped, Trial, is_success, make_measure
+from ludus.rollout import RunOptions
 from ludus.skill import Skill
-from tests.reflact_kit import make_waiting_runner, run_within_limit
+from ludus.store import MemoryStore
+from ludus.types import Message
 
 
 def test_several_skills_are_measured_together(world: SimpleNamespace):
@@ -13,3 +25,80 @@ def test_several_skills_are_measured_together(world: SimpleNamespace):
         assert len(measures) == 2
 
     run_within_limit(go())
+
+
+def make_runner(world: SimpleNamespace, script: Any = None, **options: Any) -> Runner:
+    return Runner(world.Env(), world.policy(script=script or world.agent), None, MemoryStore(), Journal(), **options)
+
+
+def test_rollouts_are_in_the_order_of_the_trials_and_equal_trials_are_run_once(world: SimpleNamespace):
+    first, second = world.tasks("train", 2)
+    skill = Skill("Obey RULE-0.")
+    trials = [Trial(skill, second, 1), Trial(skill, first, 1), Trial(skill, second, 1), Trial(skill, second, 1, 1)]
+    asked: list[str] = []
+    seen: list[int] = []
+
+    def agent(messages: Sequence[Message], *rest: Any) -> Message:
+        asked.append(messages[-1].content)
+        return world.agent(messages, *rest)
+
+    runner = make_runner(world, agent, options=RunOptions(concurrency=1))
+    rollouts = asyncio.run(runner.roll(trials, "x", lambda index, rollout: seen.append(index)))
+    assert [rollout.task.id for rollout in rollouts] == [trial.task.id for trial in trials]
+    assert asked == [second.prompt, first.prompt, second.prompt]
+    assert seen == [0, 2, 1, 3]
+    assert runner.journal.sum_costs()[0].calls == 3
+    asyncio.run(runner.roll(trials, "x"))
+    assert len(asked) == 3, "what is in the store is found"
+
+
+def test_a_measure_has_one_mark_for_each_task_with_a_scored_rollout():
+    skill = Skill("a")
+    rollouts = [
+        make_result("t2", True),
+        make_result("t1", True),
+        make_result("t1", False, soft=0.5),
+        make_result("t3", None),
+    ]
+    measure = make_measure(skill, rollouts)
+    assert measure == Measure(skill.hash, {"t1": Mark(0.5, 0.75), "t2": Mark(1.0, 1.0)}, 1)
+
+
+def test_a_success_is_a_pass_or_enough_partial_credit():
+    half = make_result("t", False, soft=0.5)
+    assert not is_success(half, None) and is_success(half, 0.5) and not is_success(half, 0.6)
+    assert not is_success(make_result("t", None), 0.0)
+
+
+@pytest.mark.parametrize(("failing", "stops"), [(2, False), (3, False), (4, True)])
+def test_an_outage_is_three_failures_and_more_than_the_share_that_is_allowed(
+    world: SimpleNamespace, failing: int, stops: bool
+):
+    def agent(messages: Sequence[Message], *rest: Any) -> Message:
+        if int(messages[-1].content.split()[-1]) < failing:
+            raise ModelError("server on fire", retryable=False)
+        return world.agent(messages, *rest)
+
+    runner = make_runner(world, agent, max_failed=0.5)
+    measuring = runner.measure([Skill("a")], world.tasks("selection", 6), "baseline", seed=1)
+    if stops:
+        with pytest.raises(Outage, match=r"baseline: 4 of 6 rollouts failed.*\(4 times\): model: server on fire"):
+            asyncio.run(measuring)
+    else:
+        (measure,) = asyncio.run(measuring)
+        assert (measure.failed, len(measure.marks)) == (failing, 6 - failing)
+
+
+def test_a_runner_that_is_asked_to_stop_finishes_what_runs(world: SimpleNamespace):
+    stop = asyncio.Event()
+
+    def agent(messages: Sequence[Message], *rest: Any) -> Message:
+        stop.set()
+        return world.agent(messages, *rest)
+
+    runner = make_runner(world, agent, options=RunOptions(concurrency=2, stop=stop))
+    with pytest.raises(Stopped):
+        asyncio.run(runner.measure([Skill("a")], world.tasks("selection", 6), "x", seed=1))
+    assert len(runner.store.read_scores()) == 1
+    with pytest.raises(Stopped):
+        runner.check_stop()

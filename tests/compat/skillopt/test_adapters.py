@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.build import make_rollout
 
 from ludus.agent import Policy
 from ludus.cli import main
@@ -16,6 +17,7 @@ from ludus.compat.skillopt.adapters import (
     AdapterEnv,
     AdapterReflection,
     _read_conversation,
+    _read_details,
     acts_itself,
     find_trouble,
     format_conversation,
@@ -32,7 +34,7 @@ from ludus.reflact.training_run import RECORDS, Resources
 from ludus.rollout import Job, run
 from ludus.skill import Skill
 from ludus.store import MemoryStore, RunDir
-from ludus.types import Message, Rollout, Sampling, Task
+from ludus.types import Completion, Message, Reasoning, Rollout, Sampling, StopReason, Task
 
 ADAPTER = '''
 """An adapter as SkillOpt's documentation shapes it, without the package."""
@@ -267,6 +269,40 @@ def test_the_record_has_what_the_adapter_said(file: Path):
     assert env.live.seen == [({"use_eval_feedback": True}, True, [])] * 2  # each in an empty folder of its own
     assert rolled(env, next(iter(env.tasks("val")))).score is not None
     assert env.live.seen[-1][0] == {}
+
+
+def test_the_row_is_in_the_details_of_the_rollout_and_in_no_message(file: Path):
+    env = made(file)
+    (task, *_) = env.tasks("train")
+    rollout = rolled(env, task)
+    assert rollout.opening == (Message("system", "RULE-0"), Message("user", "train 0?"))
+    (turn,) = rollout.turns
+    assert turn.completion.message.reasoning is None and rollout.stop == turn.stop == StopReason.FINISHED
+    assert rollout.details is not None and set(rollout.details) == {"row", "conversation"}
+    assert rollout.provenance.model == f"{file}:Rules"
+    assert read_row(rollout) == {"id": "train:0", "hard": 1, "soft": 1.0, "fail_reason": ""}
+
+
+def test_rollouts_of_older_runs_have_their_row_with_the_reasoning(file: Path):
+    """They are found by the same content address, so an unfinished run of an older Ludus can be resumed."""
+    row = {"id": "train:0", "hard": 1, "soft": 1.0, "fail_reason": ""}
+    raw = {"row": row, "conversation": ["said"]}
+    message = Message("assistant", "[agent] said", reasoning=Reasoning("", "reasoning_details", raw))
+    older = make_rollout(1.0, Completion(message), stop=StopReason.FINISHED)
+    assert read_row(older) == row
+    assert _read_details(older) == raw
+    score = asyncio.run(made(file).verify(older, None))
+    assert score.passed
+    assert read_row(make_rollout(1.0, "words")) is None
+
+
+def test_the_fingerprint_of_an_adapter_is_that_of_older_runs(file: Path):
+    """A model of the same name stood in its place."""
+    env = made(file, target_model="gpt")
+    actor = AdapterActor(env)
+    asyncio.run(actor.close())
+    older = Policy(ScriptedModel([], name=f"{file}:Rules/gpt"), Skill("s"))
+    assert Policy(ScriptedModel(acts_itself), Skill("s"), actor=actor).fingerprint == older.fingerprint
 
 
 @pytest.mark.parametrize(

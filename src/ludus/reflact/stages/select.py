@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from ludus.reflact.items import FORMS, Item, number_items
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import BatchReport, BudgetDecision, Fate, UnusableReply, pool_scores
-from ludus.reflact.schedule import compute_budget as scheduled_budget
+from ludus.reflact.schedule import compute_budget
 
 
 class BudgetReply(Struct, frozen=True):
@@ -39,7 +39,7 @@ async def decide_budget(
         return await _ask_budget(view, items, batches)
     value = None
     if settings.control == "scheduled":
-        value = scheduled_budget(
+        value = compute_budget(
             settings.schedule, selection, total, most=settings.edit_budget, least=settings.min_edit_budget
         )
     return BudgetDecision(settings.control, value, len(items))

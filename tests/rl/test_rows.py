@@ -37,7 +37,7 @@ def test_chat_rollouts_are_refused_with_the_way_out(tokens, words):
 
 
 def test_a_record_that_is_not_whole_is_refused():
-    with pytest.raises(NotExact, match="is not whole"):
+    with pytest.raises(NotExact, match="is incomplete"):
         build_rows(make_token_rollout(EXACT, EXACT, splices={1: Splice(5, 0)}))
 
 

@@ -1,8 +1,8 @@
-"""The formats: how each family of models writes its tool calls, as its own chat template spells it.
+"""The formats: how each family of models writes its tool calls, in the spelling of its own chat template.
 
-A format is data: which shapes its calls have, what encloses them, what else in a reply is markup. Reading and writing
-is in `shapes`, the order of things in a reply in `stream`. To add a format, add an entry to the table; the tests then
-check that it reads what it writes, whole and in pieces.
+A format is data: the shapes of its calls, what encloses them, and what else in a reply is markup. Reading and writing
+calls is in `shapes`, the order of things in a reply in `stream`. To add a format, add an entry to the table. The tests
+then check that it reads what it writes, whole and in pieces.
 """
 
 import re
@@ -38,7 +38,7 @@ class Section:
 
 @dataclass(frozen=True)
 class End:
-    """Where a section is over."""
+    """The end of a section."""
 
     tag: str
 
@@ -49,14 +49,14 @@ class End:
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of text in which nothing is a call: thinking, or a message to somebody."""
+    """A part of a reply in which nothing is a call: thinking, or a message to the user."""
 
     begin: str
     ends: tuple[str, ...]
     thought: bool = False
-    """The text is a thought and no part of the answer."""
+    """The text is reasoning, not content."""
     tags: bool = False
-    """The tags stay in the text: the rest of the system knows them and looks for them there."""
+    """The tags stay in the content: other code looks for them there."""
 
     @cached_property
     def spelling(self) -> Spelling:
@@ -64,13 +64,13 @@ class Span:
 
     @cached_property
     def edges(self) -> "Markers":
-        """Where it ends and, if its tags may stand in each other, where another one begins."""
+        """The tags that end it and, if it may be nested, the tag that begins another one."""
         return Markers((*map(End, self.ends), *([End(self.begin)] if self.tags else [])))
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Markup that says nothing."""
+    """Markup without meaning. It is dropped."""
 
     tag: str
 
@@ -83,7 +83,7 @@ Markup = Shape | Section | Span | Noise | End
 
 
 class Markers:
-    """What to look for in a text, and which markup may begin there."""
+    """The markers to look for in a text, and the markup that may begin with each."""
 
     def __init__(self, markup: Sequence[Markup]) -> None:
         openers = [(each.opener if isinstance(each, Shape) else each.spelling.opener, each) for each in markup]
@@ -96,14 +96,14 @@ class Markers:
         }
 
     def find(self, source: TextSource, at: int) -> tuple[int, int]:
-        """Where the next marker begins and ends. Both are where to wait for more text, if the end of this text may be
-        the beginning of a marker; and the end of the text, if there is none."""
+        """Where the next marker begins and ends. Both are equal if there is none: the position from which to wait for
+        more text, if the text may end inside a marker, or else the end of the text."""
         text = source.text
         found = self._pattern.search(text, at)
         end = len(text)
         begin = found.start() if found else end
         if not source.final:
-            # A longer marker may begin before the one that is here already.
+            # A longer marker may begin before the one that was found.
             sizes = range(min(self._longest, end - at), end - begin, -1)
             held = next((size for size in sizes if text[-size:] in self._beginnings), 0)
             if held:
@@ -111,9 +111,9 @@ class Markers:
         return begin, found.end() if found else end
 
     def list_choices(self, source: TextSource, begin: int, end: int) -> list[Markup]:
-        """The markup that may begin with the marker that `find` found, in its order."""
+        """The markup that may begin with the marker that `find` returned, in the order of the format."""
         if not source.final and source.text[begin : begin + self._longest] in self._beginnings:
-            raise IncompleteText  # a longer marker than the one that is here already
+            raise IncompleteText  # it may become a longer marker
         return self._markup[source.text[begin:end]]
 
 
@@ -122,26 +122,29 @@ THINK = Span("<think>", ("</think>",), tags=True)
 
 @dataclass(frozen=True)
 class Format:
-    """Markup is tried in the order it is listed in: shapes, sections, spans, noise. What stands first is written."""
+    """How one family of models writes replies. Markup is tried in the order shapes, sections, spans, noise. The first
+    shape is the one that is written."""
 
     shapes: tuple[Shape, ...] = ()
     sections: tuple[Section, ...] = ()
     spans: tuple[Span, ...] = (THINK,)
     noise: tuple[str, ...] = ()
     glue: str = ""
-    """Characters that mean nothing between two calls, besides whitespace."""
+    """Characters without meaning between two calls, besides white space."""
     keep: Literal["all", "before", "nothing"] = "all"
-    """Which text is content when there are calls; other text is reported as stray."""
+    """Which text is content if there are calls. Other text is reported as stray."""
     known: Literal["", "name", "schema"] = ""
-    """What must be known for a call to be one, where tools are given: its name, or its arguments too."""
+    """If tools are given, a call must have a known name, or also fit the tool's schema. Empty: neither."""
     repair: bool = False
-    """A wrong or missing name may be told from the arguments."""
+    """A wrong or missing name may be inferred from the arguments."""
     anchored: bool = False
-    """A call without a marker counts only where a reply begins."""
+    """A call without a marker counts only at the beginning of a reply."""
     ids: str = "call_{n}"
+    """The ids of calls that have none of their own."""
     gap: str = ""
-    """What is written between content and calls."""
+    """The text between content and calls."""
     content: str = "{content}"
+    """The markup around content."""
 
     @cached_property
     def markers(self) -> Markers:
@@ -152,20 +155,20 @@ class Format:
         return re.compile(rf"[\s{re.escape(self.glue)}]*+")
 
     def render(self, calls: Sequence[Call], content: str = "") -> str:
-        """A reply as the model would have written it."""
-        said = self.content.replace("{content}", content) if content else ""
+        """Write a reply as the model would have written it."""
+        before = self.content.replace("{content}", content) if content else ""
         if not calls:
-            return said
+            return before
         section = self.sections[0] if self.sections else Section("", "", self.shapes)
         written = f"{section.begin}{section.shapes[0].write(calls)}{section.end}"
-        return f"{said}{self.gap}{written}" if said else written
+        return f"{before}{self.gap}{written}" if before else written
 
 
 # ---- the table ----------------------------------------------------------------------------------------------------
 
 
 def _make_invoke(prefix: str, hint: str = "") -> NamedCalls:
-    """`<invoke name="…">` with a `<parameter name="…">` for each argument, under some prefix."""
+    """`<invoke name="…">` with a `<parameter name="…">` for each argument; all tags have a prefix."""
     plain = f'<{prefix}parameter name="{{key}}">{{value}}</{prefix}parameter>\n'
     tags = Tags(plain.replace('">{', f'"{hint}>{{'), also=(plain,)) if hint else Tags(plain)
     return NamedCalls(f'<{prefix}invoke name="{{name}}">\n{{arguments}}</{prefix}invoke>\n', tags)
@@ -246,7 +249,7 @@ FORMATS: Mapping[str, Format] = {
     "jamba": Format((JsonCalls("<tool_calls>[\n    {calls}\n]</tool_calls>", between=",\n    "),)),
     "hunyuan_a13b": Format((JsonCalls("<tool_calls>[{calls}]</tool_calls>"),), noise=("<answer>", "</answer>")),
     "granite": Format(
-        # The first marker is a special token, which a server may leave out of the text.
+        # The first marker is a special token: a server may leave it out of the text.
         (JsonCalls("<|tool_call|>[{calls}]"), JsonCalls("<tool_call>[{calls}]"), JsonCalls("[{calls}]", strict=True)),
         anchored=True,
     ),
@@ -442,13 +445,13 @@ ALIASES: Mapping[str, str] = {
     "step3p5": "qwen3_coder",
     "cohere_command4": "cohere_command3",
 }
-"""Formats under another model's name."""
+"""Other names of formats."""
 
 
 @cache
 def combine_formats() -> Format:
-    """All formats at once, told apart by their markers. Where two begin alike, the one listed first is tried first;
-    what has no marker counts only where a reply begins with it."""
+    """All formats at once, told apart by their markers. If two begin alike, the first in the table is tried first. A
+    call without a marker counts only at the beginning of a reply."""
     formats = FORMATS.values()
     sections: dict[str, Section] = {}
     for section in (section for each in formats for section in each.sections):
@@ -460,7 +463,7 @@ def combine_formats() -> Format:
         shapes=tuple(sorted(shapes, key=lambda shape: shape.bare)),
         sections=tuple(sections.values()),
         spans=tuple(dict.fromkeys(span for each in formats for span in each.spans)),
-        # Only tokens that no text contains by chance.
+        # Only tokens that ordinary text does not contain.
         noise=tuple(dict.fromkeys(tag for each in formats for tag in each.noise if re.match(r"<[|｜]", tag))),
         glue=";,",
         anchored=True,
@@ -469,12 +472,16 @@ def combine_formats() -> Format:
 
 
 def list_names() -> list[str]:
-    """Every name that `find` knows."""
+    """All names of formats, with aliases and `auto`."""
     return sorted([*FORMATS, *ALIASES, "auto"])
 
 
 def find_format(name: str) -> Format:
-    """The format of a name. `-`, `.` and `_` are the same in it."""
+    """The format of a name. `-`, `.` and `_` are equal in names.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
     plain = re.sub(r"[-. ]", "_", name.strip().lower())
     if plain == "auto":
         return combine_formats()

@@ -1,12 +1,12 @@
-"""Reading markup out of a text that may still be growing.
+"""Reads markup from a text that may still be growing.
 
-Readers are plain functions of a text and a position. They end in one of three ways: they return, they raise `Bad`
-(this is not what was expected, whatever follows) or they raise `Cut` (the text ends too early to tell). A reader is
-never resumed: when more text has come it is simply run again from where it began. What it says must therefore not
-change as the text grows, and that is the one rule for everything that takes a `Source`.
+Readers are plain functions of a text and a position. A reader returns, or raises `MalformedText` (the text is not what
+was expected, whatever follows) or `IncompleteText` (the text ends too early to decide). A reader is never resumed: when
+more text has come, it runs again from its start. So its result must not change as the text grows. This is the one rule
+for everything that takes a `TextSource`.
 
-A `Spelling` is how a model's own template writes a piece of markup, with `{fields}` in it. The same string reads and
-writes, so a format cannot learn to read what it does not write. Reading is lenient about whitespace only.
+A `Spelling` is a piece of markup as the model's own template writes it, with `{fields}` in it. The same string is used
+to read and to write, so a format reads what it writes. Only white space may differ.
 """
 
 import re
@@ -20,37 +20,37 @@ from ludus.parsers.offered_tools import OfferedTools
 from ludus.parsers.values import IncompleteText, MalformedText
 
 MAX_FIELD = 256
-"""The longest name or key. It bounds how much text a false start can hold back."""
+"""The longest name or key. It limits how much text a false start can delay."""
 
 _FIELD = re.compile(r"\{(\w+)\}")
-# Some models write the newline of their template as two characters, or a byte-level token as it is.
+# Some models write the newline of their template as two characters, or the letters of a byte-level token.
 _SPACE = re.compile(r"(?:\s|\\n|[ĠĊ])*+")
 
 
 class NotACall(MalformedText):
-    """Not even the beginning of a call: nothing to report, only text."""
+    """Not the beginning of a call: plain text, not to be reported."""
 
 
 class TextSource(Struct, frozen=True):
-    """A text, whether it is all of it, and the tools that were offered."""
+    """A text, whether it is complete, and the offered tools."""
 
     text: str
     final: bool
     tools: OfferedTools
 
     def skip_space(self, at: int) -> int:
-        """The end of the whitespace at `at`."""
+        """The position after the white space at `at`."""
         found = _SPACE.match(self.text, at)
         return found.end() if found else at
 
     def get_char(self, at: int) -> str:
-        """The character at `at`; empty at the end of the whole text."""
+        """The character at `at`; empty at the end of a complete text."""
         if at >= len(self.text) and not self.final:
             raise IncompleteText
         return self.text[at : at + 1]
 
     def expect(self, literal: str, at: int) -> int:
-        """The position after `literal`, which must be here."""
+        """The position after `literal`, which must be at `at`."""
         if self.text.startswith(literal, at):
             return at + len(literal)
         if self.is_undecided(literal, at):
@@ -58,7 +58,7 @@ class TextSource(Struct, frozen=True):
         raise MalformedText(at, f"expected {literal!r}")
 
     def skip_optional(self, literal: str, at: int) -> int:
-        """The position after `literal` if it is here. At the end of the whole text half of it is enough."""
+        """The position after `literal`, if it is at `at`. At the end of a complete text, its beginning is enough."""
         if self.text.startswith(literal, at):
             return at + len(literal)
         if not self.is_undecided(literal, at):
@@ -68,7 +68,7 @@ class TextSource(Struct, frozen=True):
         return len(self.text)
 
     def is_undecided(self, literal: str, at: int) -> bool:
-        """Whether the text ends in the middle of what may become `literal`."""
+        """Whether the text ends inside what may become `literal`."""
         rest = self.text[at : at + len(literal)]
         return at + len(rest) == len(self.text) and (literal.startswith(rest) or rest == "\\")
 
@@ -77,7 +77,7 @@ class Field(NamedTuple):
     name: str
     pattern: re.Pattern[str]
     quoted: bool = False
-    """It stands between double quotes, and those inside it are written as entities."""
+    """It is between double quotes, and quotes inside it are written as entities."""
 
     def read(self, source: TextSource, at: int) -> tuple[str, int]:
         found = self.pattern.match(source.text, at)
@@ -90,7 +90,7 @@ class Field(NamedTuple):
 
 
 SPACE = None
-"""A part of a spelling: whitespace, as much as there is."""
+"""A part of a spelling: any amount of white space."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class Spelling:
 
     @cached_property
     def parts(self) -> tuple[str | Field | None, ...]:
-        # Whitespace is free where the template has some, between two tags, and around a field that is not quoted; not
-        # at the end, because how much of it there is would depend on how much text has come.
+        # White space may differ where the template has some, between two tags, and around a field that is not quoted.
+        # Not at the end: there, how much of it is read would depend on how much text has come.
         pieces = [p for p in re.split(r"(\{\w+\}|\s+|(?<=[>`])(?=<))", self.text.strip()) if p]
         parts: list[str | Field | None] = []
         for number, piece in enumerate(pieces):
@@ -116,7 +116,7 @@ class Spelling:
 
     @cached_property
     def opener(self) -> str:
-        """What every text in this spelling begins with."""
+        """The literal with which every text in this spelling begins."""
         return next((part for part in self.parts if isinstance(part, str)), "")
 
     def read(self, source: TextSource, at: int) -> tuple[dict[str, str], int]:
@@ -132,7 +132,7 @@ class Spelling:
         return fields, at
 
     def close(self, source: TextSource, at: int) -> int:
-        """The position after as much of the markup as is here: closing tags that a model may forget."""
+        """The position after the part of the markup that is here. A model may forget closing tags."""
         for part in self.parts:
             if isinstance(part, str):
                 begin = source.skip_space(at)
@@ -159,7 +159,7 @@ def unescape(text: str) -> str:
 
 
 def _make_field(name: str, after: str) -> list[str | Field | None]:
-    """A field and the whitespace that may surround it, by what follows it in the spelling."""
+    """A field with the white space around it. What follows in the spelling decides which characters it may have."""
     if after.startswith('"'):
         return [Field(name, re.compile(rf'[^"\n]{{1,{MAX_FIELD}}}'), quoted=True)]
     end = re.escape(after[0]) if after and not after.isspace() else ""

@@ -1,8 +1,8 @@
-"""From a call as it was written to a call as it is recorded: the tool's name, and arguments as JSON text.
+"""Normalizes a call as it was written to a call as it is recorded: the tool's name, and arguments as JSON text.
 
-What is put right here, for every format: arguments that were encoded twice or wrapped in an extra `arguments`, and a
-namespace before the name of a tool that is known without it. A format may ask for more: that calls must be of known
-tools, or that a wrong name is told from the arguments. What cannot be put right is refused, with a reason.
+For every format: arguments that were encoded twice or wrapped in an extra `arguments` are unwrapped, and a namespace is
+removed from a name if the tool is known without it. A format may add more: that calls must be of known tools, or that a
+wrong name is inferred from the arguments. What cannot be normalized is refused, with a reason.
 """
 
 from typing import Any, NamedTuple, cast
@@ -17,16 +17,20 @@ _WRAPPERS = ("arguments", "parameters", "properties")
 
 
 class CallRefused(Exception):
+    """The call cannot be normalized."""
+
     def __init__(self, kind: Kind, why: str) -> None:
         super().__init__(why)
         self.kind: Kind = kind
 
 
 class NormalizedCall(NamedTuple):
+    """The name and arguments to record."""
+
     name: str
     arguments: str
     repaired: str = ""
-    """What was changed in the meaning of the call, in words."""
+    """What was changed in the meaning of the call; empty if nothing was."""
 
 
 def normalize_call(raw: RawCall, tools: OfferedTools, format: Format) -> NormalizedCall:
@@ -36,7 +40,7 @@ def normalize_call(raw: RawCall, tools: OfferedTools, format: Format) -> Normali
     if format.repair and tools and name not in tools and isinstance(arguments, dict):
         fit = tools.find_by_arguments(name, cast(JsonObject, arguments))
         if fit:
-            repaired = f"'{name}' is no tool; the arguments are those of '{fit[0]}'"
+            repaired = f"'{name}' is not a tool; the arguments are those of '{fit[0]}'"
             name, arguments = fit
     if not name:
         raise CallRefused("malformed", "a call without a name")
@@ -45,11 +49,11 @@ def normalize_call(raw: RawCall, tools: OfferedTools, format: Format) -> Normali
     try:
         return NormalizedCall(name, dumps(arguments), repaired)
     except ValueError as error:
-        raise CallRefused("malformed", f"arguments that are no JSON: {error}") from None
+        raise CallRefused("malformed", f"arguments that are not JSON: {error}") from None
 
 
 def _decode_arguments(arguments: Any) -> Any:
-    """Arguments, out of the strings they were encoded in. None and nothing mean that there are none."""
+    """Decode arguments that are strings of JSON. None and an empty string mean no arguments."""
     value = arguments
     for _ in range(2):
         if not isinstance(value, str):

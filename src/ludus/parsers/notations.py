@@ -1,12 +1,12 @@
-"""How a format writes the arguments of a call whose name stands in the markup: four notations.
+"""The notations for the arguments of a call whose name is in the markup.
 
     Json     {"city": "Paris", "days": 3}
     Braces   {city:<|"|>Paris<|"|>,days:3}
     Tags     <parameter=city>Paris</parameter><parameter=days>3</parameter>
     Nested   <city>Paris</city><days>3</days>, with lists and objects as tags inside tags
 
-Json and Braces carry their types and end by themselves. Tags and Nested are text: types come from the tool's schema,
-and a value cannot contain its own closing tag.
+Json and Braces carry types and show where they end. Tags and Nested are text: types come from the tool's schema, and a
+value cannot contain its own closing tag.
 """
 
 import re
@@ -22,19 +22,23 @@ from ludus.types import JsonObject
 
 
 class Notation(Protocol):
+    """Reads and writes the arguments of a call."""
+
     @property
     def closed(self) -> bool:
-        """Whether the arguments show where they end, so that the call is whole without its closing tag."""
+        """Whether the arguments show where they end, so that a call is complete without its closing tag."""
         ...
 
     def read(self, source: TextSource, at: int, tool: str, stop: str) -> tuple[Any, int]:
-        """The arguments of `tool` and their end; `stop` is the tag that closes the call."""
+        """Read the arguments of `tool`. Returns them and their end. `stop` is the tag that closes the call."""
         ...
 
     def write(self, arguments: JsonObject) -> str: ...
 
 
 class Json:
+    """A JSON object."""
+
     closed = True
 
     def read(self, source: TextSource, at: int, tool: str, stop: str) -> tuple[Any, int]:
@@ -50,6 +54,8 @@ class Json:
 
 @dataclass(frozen=True)
 class Braces:
+    """The braces of Gemma, with strings between two equal marks."""
+
     mark: str
     closed = True
 
@@ -62,12 +68,12 @@ class Braces:
 
 @dataclass(frozen=True)
 class Tags:
-    """Arguments as text between tags. A newline beside `{value}` in the spelling belongs to the markup, as does a
-    `type` or `string` field, which then decides the type instead of the schema."""
+    """Arguments as text between tags. A newline beside `{value}` in the spelling belongs to the markup. So does a
+    `type` or `string` field, which decides the type instead of the schema."""
 
     argument: str
     also: tuple[str, ...] = ()
-    """Other spellings that are read, but not written."""
+    """Other spellings, which are read but not written."""
     xml: bool = False
     """Values are XML text: entities, or a CDATA section."""
     closed = False
@@ -78,7 +84,7 @@ class Tags:
 
     @cached_property
     def _ends(self) -> re.Pattern[str]:
-        """What ends a value: its own closing tag, or the next argument where that is missing."""
+        """What ends a value: its own closing tag, or the next argument if the tag is missing."""
         closing = {re.escape(tag.after.opener) for tag in self._spellings}
         opening = {re.escape(tag.before.opener) for tag in self._spellings}
         return re.compile(rf"(?P<own>{'|'.join(sorted(closing))})|{'|'.join(sorted(opening))}")
@@ -142,7 +148,7 @@ class Tags:
 
 
 class _Tag:
-    """One spelling of an argument, taken apart at `{value}`."""
+    """One spelling of an argument, split at `{value}`."""
 
     def __init__(self, spelled: str) -> None:
         before, _, after = spelled.partition("{value}")
@@ -168,7 +174,7 @@ def _name_type(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Nested:
-    """A tag per argument, named by it; objects and lists (`<item>`) are tags inside. Every tag has a prefix."""
+    """A tag for each argument, named by it. Objects and lists (`<item>`) are tags inside. Every tag has a prefix."""
 
     prefix: str
     closed = False

@@ -1,7 +1,8 @@
-"""The tools that were offered, as parsers need them: which names exist, and which type an argument has.
+"""The offered tools as parsers need them: the names, and the types of arguments.
 
-Formats that write arguments as tagged text carry no types: `1` may be a number or a string, and only the tool's
-schema knows. `Tools.typed` follows it; without a schema a value is JSON if it reads as JSON, and else the text.
+Formats that write arguments as tagged text carry no types: `1` may be a number or a string, and only the tool's schema
+says which. `OfferedTools.convert` follows the schema. Without a schema, a value is JSON if it can be read as JSON, and
+text otherwise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ _WORDS = {"True": True, "False": False, "None": None}
 
 
 class OfferedTools:
-    """Names and schemas. Without any tools nothing is known, and nothing is held against a call."""
+    """The names and schemas of tools. Without tools nothing is known, and every call is accepted."""
 
     def __init__(self, specs: Sequence[ToolSpec] = ()) -> None:
         self._schemas = {spec.name: spec.parameters for spec in specs}
@@ -27,7 +28,7 @@ class OfferedTools:
         return name in self._schemas
 
     def resolve(self, name: str) -> str:
-        """The tool that is meant: `namespace.tool` is `tool` where only that one exists."""
+        """The tool for a name: `namespace.tool` is `tool` if only that exists."""
         last = name.rpartition(".")[2]
         return last if name not in self and last in self else name
 
@@ -42,13 +43,13 @@ class OfferedTools:
         return {str(name) for name in cast(list[Any], names)} if isinstance(names, list) else set()
 
     def convert(self, tool: str, key: str, text: str) -> Any:
-        """The value that `text` stands for as the argument `key` of a tool."""
+        """Convert the text of the argument `key` of a tool to a value."""
         return convert_text(text, as_mapping(self.get_properties(tool).get(key)), self.get_schema(tool))
 
     def find_by_arguments(self, name: str, arguments: JsonObject) -> tuple[str, JsonObject] | None:
-        """The only tool that can have been meant by a name that does not exist, and its arguments.
+        """The only tool whose parameters fit a call with an unknown name, and its arguments. None if several fit.
 
-        A parameter is given by its own name, or by one that the called name qualifies: `line_id` of
+        A parameter is given by its own name, or by one with a word of the called name before it: `line_id` of
         `get_line_details` for `id`.
         """
         found = [(tool, given) for tool in self._schemas if (given := self._match_arguments(tool, name, arguments))]
@@ -65,7 +66,7 @@ class OfferedTools:
 
 
 def convert_text(text: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
-    """The value that a text stands for under a schema; the text itself where no type of the schema fits."""
+    """Convert a text to a value of a schema's type; the text itself if no type fits."""
     kinds = _list_types(schema, root)
     if kinds == {"string"}:
         return text
@@ -81,7 +82,7 @@ _MISFIT = object()
 
 
 def _fit_type(value: Any, kinds: set[str]) -> Any:
-    """The value as one of these types."""
+    """The value as one of these types; `_MISFIT` if it has none of them."""
     if isinstance(value, bool):
         return value if "boolean" in kinds else _MISFIT
     if isinstance(value, float) and "number" not in kinds and "integer" in kinds and value.is_integer():
@@ -97,7 +98,7 @@ def _fit_type(value: Any, kinds: set[str]) -> Any:
 
 
 def _list_readings(text: str, *, plain: bool) -> list[Any]:
-    """What a text may stand for besides itself, likeliest first. `plain`: it may well be just text, so be careful."""
+    """The values that a text may mean, likeliest first. `plain`: it may also be just text, so fewer are tried."""
     stripped = text.strip()
     found: list[Any] = []
     try:
@@ -122,7 +123,7 @@ def _list_readings(text: str, *, plain: bool) -> list[Any]:
 
 
 def _read_escaped(text: str) -> Any:
-    """JSON that was escaped once too often: `[{\\"id\\": 1}]`."""
+    """Read JSON that was escaped once too often: `[{\\"id\\": 1}]`."""
     return loads(loads(f'"{text}"'))
 
 
@@ -161,7 +162,7 @@ def _follow_reference(reference: str, root: Mapping[str, Any]) -> Mapping[str, A
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
-    """A value as a mapping; empty if it is none."""
+    """The value, if it is a mapping; an empty one if not."""
     return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else {}
 
 

@@ -1,12 +1,13 @@
 """The three shapes of a tool call in text.
 
-    JsonCalls   a JSON object that names the tool, alone or in a list, between markers or bare
-    Spelled     the name in the markup, the arguments in one of four notations
-    Pythonic    calls as Python writes them: [get_weather(city='Paris'), now()]
+    JsonCalls     a JSON object that names the tool, alone or in a list, between markers or bare
+    NamedCalls    the name in the markup, the arguments in one of four notations
+    PythonCalls   calls as in Python: [get_weather(city='Paris'), now()]
 
-A shape is declared by the spelling of its format's own template, and reads and writes it. `read` gives what stands at
-a position as `Found`, or raises: `Other` (nothing that looks like a call), `Bad` (a malformed one) or `Cut` (the text
-ends inside). Inside a list one bad call does not take the others with it; what was bad is reported beside them.
+A shape is declared in the spelling of its format's own template, and reads and writes it. `read` returns what is at a
+position as a `ShapeMatch`, or raises `NotACall` (nothing that looks like a call), `MalformedText` (a malformed call)
+or `IncompleteText` (the text ends inside a call). In a list, one malformed call does not spoil the others: it is
+reported beside them.
 """
 
 import re
@@ -36,21 +37,21 @@ from ludus.types import Call, JsonObject
 
 MAX_RAW = 2000
 PATIENCE = 16
-"""How often text that failed to be a call is read again from a later beginning. It bounds the time hostile text takes
-to a multiple of its length; a model's own slips never come near it."""
+"""How often text that is no call is read again from a later position. This limits the time for hostile text to a
+multiple of its length. The mistakes of a model stay far below it."""
 
 
 Kind = Literal["malformed", "truncated", "unknown_tool", "repaired", "stray"]
 
 
 class CallProblem(Struct, frozen=True):
-    """Something in the text that looked like a call and was not taken for one, or not as it stands."""
+    """Text that looks like a call and was not read as one, or not as it was written."""
 
     kind: Kind
     at: int
-    """Offset in the text."""
+    """The position in the text."""
     raw: str
-    """The text from there to where reading stopped; at most `MAX_RAW` characters."""
+    """The text from there to where reading stopped, at most `MAX_RAW` characters."""
     why: str
 
 
@@ -64,7 +65,7 @@ class RawCall(NamedTuple):
 
 
 class ShapeMatch(NamedTuple):
-    """What a shape read, and where the text goes on."""
+    """What a shape read, and where the text continues."""
 
     end: int
     calls: list[RawCall]
@@ -90,7 +91,7 @@ def _make_unclosed_problem(at: int) -> CallProblem:
 
 
 def _compile_bounds(*edges: Spelling) -> re.Pattern[str]:
-    """What a broken list of calls cannot reach beyond: the tag that closes it, and the marker of the next one."""
+    """The limits of a malformed list of calls: the tag that closes it, and the marker of the next list."""
     return re.compile("|".join(re.escape(edge.opener) for edge in edges if edge.opener))
 
 
@@ -102,19 +103,19 @@ _PLAUSIBLE = re.compile(r'\{\s*"(?:name|tool_name|function|type|id|tool_call_id|
 _MAYBE_PLAUSIBLE = re.compile(r'\{\s*(?:"\w{0,12}(?:"\s*)?)?\Z')
 _SEPARATORS = re.compile(r"[\s,;]*+")
 FENCE = "```json"
-"""A marker that ordinary text uses too."""
+"""A marker that is also common in ordinary text."""
 
 
 @dataclass(frozen=True)
 class JsonCalls:
     template: str
-    """With `{call}` for one call, or `[{calls}]` for a list. Either is read in both."""
+    """The spelling, with `{call}` for one call or `[{calls}]` for a list. Both forms are read in either case."""
     keys: tuple[str, str] = ("name", "arguments")
     id_key: str = ""
     keyed: bool = False
-    """The name is the only key, the arguments its value."""
+    """The name is the only key, and the arguments are its value."""
     strict: bool = False
-    """An object without arguments is no call."""
+    """An object without arguments is not a call."""
     between: str = ""
 
     @cached_property
@@ -154,7 +155,7 @@ class JsonCalls:
             raise NotACall(at, "no call")
 
     def _read_items(self, source: TextSource, at: int, listed: bool) -> ShapeMatch:
-        """The objects from here on, up to something that is none."""
+        """The objects from here on, up to something else."""
         calls: list[RawCall] = []
         problems: list[CallProblem] = []
         wrong: MalformedText | IncompleteText = MalformedText(at, "expected a JSON object")
@@ -163,7 +164,7 @@ class JsonCalls:
             try:
                 value, end = read_json(source.text, at)
                 read = self._make_calls(value, at, end, explicit=self.strict or bool(problems))
-                # After a bad call a nested object may pass for one: only a tool that exists is believed.
+                # After a malformed call a nested object may look like one: only calls of known tools count.
                 calls += [
                     c for c in read if not problems or not source.tools or source.tools.resolve(c.name) in source.tools
                 ]
@@ -188,7 +189,7 @@ class JsonCalls:
     def _recover(
         self, source: TextSource, at: int, over: int, error: MalformedText | IncompleteText, misses: int
     ) -> tuple[int, int]:
-        """Where the next object may begin after a bad one, or else where this list is over; and that again."""
+        """Where the next object may begin after a malformed one (or the end of the list), and the end of the list."""
         if isinstance(error, IncompleteText):
             return len(source.text), over
         begin = at + 1 if misses <= PATIENCE else max(error.at, at + 1)
@@ -204,7 +205,7 @@ class JsonCalls:
         fields = cast(JsonObject, value)
         if self.keyed:
             if not all(isinstance(arguments, dict) for arguments in fields.values()):
-                raise MalformedText(end - 1, "arguments that are no object")
+                raise MalformedText(end - 1, "arguments that are not an object")
             return [RawCall(at, name, arguments) for name, arguments in fields.items()]
         if isinstance(inner := fields.get("function"), dict):
             fields = {**fields, **cast(JsonObject, inner)}
@@ -238,10 +239,10 @@ class JsonCalls:
 @dataclass(frozen=True)
 class NamedCalls:
     call: str
-    """With `{name}` and `{arguments}`."""
+    """The spelling, with `{name}` and `{arguments}`."""
     notation: Notation
     id: str = ""
-    """How the call's own id is made from the fields, where the format has one."""
+    """The spelling of the call's own id, if the format has one."""
     between: str = ""
     bare = False
 
@@ -291,7 +292,7 @@ _NEXT = re.compile(r"\)[^\S\n]*+[,;\n]\s*+(?=[^\W\d][\w.-]{0,255}\()")
 @dataclass(frozen=True)
 class PythonCalls:
     template: str
-    """With `{calls}`, in brackets or not."""
+    """The spelling, with `{calls}`, in brackets or not."""
     between: str = ", "
 
     @cached_property
@@ -367,7 +368,7 @@ class PythonCalls:
         return ShapeMatch(at, calls, problems)
 
     def _find_region(self, source: TextSource, at: int) -> str:
-        """The text up to where the calls are over, at the latest."""
+        """The text up to the last possible end of the calls."""
         over = self._bounds.search(source.text, at + 1)
         if not over and not source.final:
             raise IncompleteText
@@ -413,4 +414,4 @@ def _read_word(text: str, at: int, pattern: re.Pattern[str]) -> tuple[str, int]:
 
 
 Shape = JsonCalls | NamedCalls | PythonCalls
-"""`opener` is what every such text begins with; a `bare` shape has no marker, and ordinary text may begin like it."""
+"""`opener` is the literal with which every such text begins. A `bare` shape has no marker."""

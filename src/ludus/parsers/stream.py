@@ -1,12 +1,12 @@
-"""A reply, taken apart as it comes: what is said, what is thought, what is called.
+"""Splits a reply into content, thoughts and calls while it comes in.
 
-`Stream` looks for the next marker of its format, lets the shapes there read, and goes on behind what they read. Text
-that turned out to be no call is text. It keeps no more of the text than it cannot decide on yet. A whole text is a
-stream that is fed once, so any way of cutting it into pieces gives the same result.
+`ReplyStream` looks for the next marker of its format, lets the shapes read there, and continues after what they read.
+Text that turns out to be no call is content. The stream keeps only the text on which it cannot decide yet. A whole text
+is a stream that is fed once, so any way of cutting it into pieces gives the same result.
 
-Guarantees: nothing in the input makes it raise; the time is in proportion to the length, whatever the text; content
-is passed on as soon as it is certain to be content, a call only when it is complete. Not guaranteed: that a call fits
-its tool. That is the loop's business, which tells the model.
+Guarantees: no input makes it raise. The time is in proportion to the length, whatever the text. Content is passed on as
+soon as it is certain to be content, a call when it is complete. Not guaranteed: that a call fits its tool. The loop
+checks that and tells the model.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ from ludus.parsers.values import IncompleteText, MalformedText
 from ludus.types import Call, ToolSpec
 
 SMALL = 256
-"""An unfinished call up to this length is looked at again with every piece of text; a longer one only when it has
-grown by a sixteenth, so that looking again costs no more than a constant for each character."""
+"""An unfinished call up to this length is read again with every piece of text. A longer one is read again only when it
+has grown by a sixteenth, so that the cost per character is constant."""
 
 
 MAX_PROBLEMS = 100
-"""As many are told of one reply; a text of nothing but markers has no more to teach."""
+"""The most problems that are reported for one reply."""
 
 
 class Text(Struct, frozen=True):
@@ -40,7 +40,7 @@ class Text(Struct, frozen=True):
 
 
 class Thought(Struct, frozen=True):
-    """A piece of what the format's own thinking channel held."""
+    """A piece of the format's own thinking channel."""
 
     text: str
 
@@ -49,52 +49,52 @@ Event = Text | Thought | Call | CallProblem
 
 
 class ParsedReply(Struct, frozen=True):
-    """A reply: what it says, what it calls, and what in it went wrong."""
+    """A reply: content, calls, problems and reasoning."""
 
     content: str = ""
     calls: tuple[Call, ...] = ()
     problems: tuple[CallProblem, ...] = ()
     reasoning: str = ""
-    """From the format's own thinking channel. A `<think>` block stays in the content, where the model put it."""
+    """The text of the format's own thinking channel. A `<think>` block stays in the content."""
 
     @classmethod
     def from_events(cls, events: Sequence[Event]) -> "ParsedReply":
-        said: list[str] = []
+        content: list[str] = []
         thought: list[str] = []
         calls: list[Call] = []
         problems: list[CallProblem] = []
         for event in events:
             match event:
                 case Text():
-                    said.append(event.text)
+                    content.append(event.text)
                 case Call():
                     calls.append(event)
                 case CallProblem():
                     problems.append(event)
                 case Thought():
                     thought.append(event.text)
-        return cls("".join(said), tuple(calls), tuple(problems), "".join(thought).strip())
+        return cls("".join(content), tuple(calls), tuple(problems), "".join(thought).strip())
 
 
 class ReplyStream:
-    """One reply of a model. Feed it pieces of text, then finish it; both give the events that have become certain."""
+    """One reply of a model. `feed` it pieces of text, then `finish` it. Both return the events that are certain now."""
 
     def __init__(
         self, format: Format, tools: Sequence[ToolSpec] = (), *, thinking: bool = False, first: int = 0
     ) -> None:
-        """`thinking`: the prompt has opened a think block. `first`: the number of the first call, where ids are
-        numbered; counting on through a conversation keeps them apart."""
+        """`thinking`: the prompt ends with an open think block. `first`: the number of the first call. Numbers that
+        continue through a conversation keep ids apart."""
         self._format = format
         self._tools = OfferedTools(tools)
         self._content = ContentCollector(format, self._add_text)
         self._span: Span | None = format.spans[0] if thinking and format.spans else None
         self._span_at = 0
         self._reopens = thinking
-        """The prompt has opened a block, and the model may open it once more."""
+        """The prompt has opened a block, and the model may open it again."""
         self._inner = 0
-        """How many blocks have been opened inside of this one and not been closed."""
+        """The number of open blocks inside this one."""
         self._closed_at = 0
-        """Where a closing tag is known to follow all of these."""
+        """The position of a closing tag that is known to close this block."""
         self._section: Section | None = None
         self._number = first
         self._ids: set[str] = set()
@@ -102,22 +102,24 @@ class ReplyStream:
         self._events: list[Event] = []
         self._text = ""
         self._base = 0
-        """Where `_text` begins in the reply."""
+        """The position of `_text` in the reply."""
         self._pieces: list[str] = []
         self._size = 0
         self._enough = 0
-        """How long the undecided text must be to be looked at again."""
+        """The length that the undecided text must have to be read again."""
         self._failed_until = 0
-        """How far text was read that was no call; where reading starts again before it, patience runs out."""
+        """The end of text that was read and was no call. Reading again before it counts as a failure."""
         self._failures = 0
+        """How often that happened; `PATIENCE` limits it."""
 
     def feed(self, piece: str) -> list[Event]:
+        """Add a piece of the reply."""
         self._pieces.append(piece)
         self._size += len(piece)
         return self._advance(final=False) if self._size >= self._enough else []
 
     def finish(self, piece: str = "") -> list[Event]:
-        """The end of the reply, perhaps after a last piece: what was undecided is decided."""
+        """End the reply, after a last piece if there is one. What was undecided is decided now."""
         self._pieces.append(piece)
         self._advance(final=True)
         self._events += self._content.finish()
@@ -132,7 +134,7 @@ class ReplyStream:
     def _add_text(self, text: str) -> None:
         self._events.append(Text(text))
 
-    # ---- reading on ----
+    # ---- reading ----
 
     def _advance(self, *, final: bool) -> list[Event]:
         source = TextSource("".join((self._text, *self._pieces)), final, self._tools)
@@ -150,9 +152,9 @@ class ReplyStream:
         span = self._span
         assert span
         begin, end = span.edges.find(source, at)
-        said, tag = source.text[at:begin], source.text[begin:end]
-        self._add_span_text(span, said, at)
-        self._reopens = self._reopens and not said.strip()
+        text, tag = source.text[at:begin], source.text[begin:end]
+        self._add_span_text(span, text, at)
+        self._reopens = self._reopens and not text.strip()
         if not tag:
             return end, False
         if tag == span.begin:
@@ -171,8 +173,8 @@ class ReplyStream:
         return end, True
 
     def _closes_again(self, source: TextSource, span: Span, at: int) -> bool:
-        """Whether a closing tag follows that none of the opening ones between here and there asks for: the one here is
-        then of a thought within the thought."""
+        """Whether there is a later closing tag that belongs to no later opening tag. If so, the tag here closes a
+        thought inside the thought."""
         level = 0
         while self._base + at > self._closed_at:
             begin, at = span.edges.find(source, at)
@@ -202,7 +204,7 @@ class ReplyStream:
             return begin, False
 
     def _read_marker(self, source: TextSource, at: int, choices: list[Markup]) -> int:
-        """Read what begins with the marker here; gives where the text goes on. Raises Cut to wait for more."""
+        """Read what begins with the marker here. Returns where the text continues. Raises `IncompleteText` to wait."""
         failures: list[_Failure] = []
         entered = None
         if self._base + at >= self._failed_until:
@@ -211,7 +213,7 @@ class ReplyStream:
             if isinstance(markup, Shape) and not self._is_worth_reading(markup):
                 continue
             if isinstance(markup, Noise) and any(not failure.error.early for failure in failures):
-                break  # a broken call is text, tags and all
+                break  # a malformed call is text, with its tags
             try:
                 entered = self._read_markup(source, at, markup)
                 break
@@ -252,21 +254,21 @@ class ReplyStream:
                 pass
         return end
 
-    # ---- what was read ----
+    # ---- results ----
 
     def _add_calls(self, source: TextSource, at: int, found: ShapeMatch) -> int:
         problems = list(found.problems)
         calls: list[Call] = []
         for raw in found.calls:
             try:
-                settled = normalize_call(raw, self._tools, self._format)
+                normalized = normalize_call(raw, self._tools, self._format)
             except CallRefused as refusal:
                 problems.append(CallProblem(refusal.kind, raw.at, source.text[at : found.end][:MAX_RAW], str(refusal)))
                 continue
-            calls.append(Call(self._make_id(raw), settled.name, settled.arguments))
-            if settled.repaired:
+            calls.append(Call(self._make_id(raw), normalized.name, normalized.arguments))
+            if normalized.repaired:
                 problems.append(
-                    CallProblem("repaired", raw.at, source.text[at : found.end][:MAX_RAW], settled.repaired)
+                    CallProblem("repaired", raw.at, source.text[at : found.end][:MAX_RAW], normalized.repaired)
                 )
         if calls:
             self._content.add_call(self._base + at)
@@ -278,7 +280,7 @@ class ReplyStream:
         return found.end
 
     def _make_id(self, raw: RawCall) -> str:
-        """The call's own id, or a number that no other call of this reply has."""
+        """The call's own id, or a numbered one that no other call of this reply has."""
         identity = raw.id
         while not identity or identity in self._ids:
             identity = self._format.ids.format(n=self._number)
@@ -292,12 +294,12 @@ class ReplyStream:
             self._events.append(msgspec.structs.replace(problem, at=self._base + problem.at))
 
     def _add_plain_text(self, source: TextSource, at: int, failure: "_Failure | None") -> int:
-        """What begins here is text; gives how far, at least. Trouble is reported where it is met first."""
+        """Add the text that begins here. Returns its end. A failure is reported where it first occurs."""
         end = at + 1
         if failure:
             if self._base + failure.reach > self._failed_until:
                 self._report(make_problem(source, at, failure.error))
-            # A nested object of a broken bare one is no call; behind a marker, the next marker may well be.
+            # An object inside a malformed bare object is no call. After a marker, the next marker may be one.
             whole = failure.shape.bare or isinstance(failure.error, IncompleteText)
             end = max(end, failure.reach if whole else at + len(failure.shape.opener))
         self._content.add_text(source.text[at:end], self._base + at)
@@ -305,7 +307,7 @@ class ReplyStream:
 
 
 class _Failure(NamedTuple):
-    """A shape that could not read what its opener promised, and how far it came."""
+    """A shape that could not read a call, and how far it came."""
 
     reach: int
     shape: Shape

@@ -1,12 +1,12 @@
-"""Values in a text, read from a position: JSON, Python literals, and the braces of Gemma.
+"""Reads values from a text at a position: JSON, Python literals, and the braces of Gemma.
 
-Every reader returns a value and where it ends, or raises `Bad` or `Cut`; none guesses where a value might end from a
-closing tag, so a tag inside a string ends nothing. JSON is read by the standard library's decoder, with raw newlines
-in strings allowed. Python literals have their own reader, because `ast` warns, recurses and cannot say whether a text
-is wrong or merely unfinished.
+Every reader returns a value and its end, or raises `MalformedText` or `IncompleteText`. No reader looks for a closing
+tag to find the end of a value, so a tag inside a string ends nothing. JSON is read by the standard library's decoder;
+raw newlines in strings are allowed. Python literals have their own reader, because `ast` warns, recurses and cannot say
+whether a text is wrong or unfinished.
 
-Nesting is limited to `MAX_DEPTH`, so that no input can exhaust the stack; every reader takes time in proportion to the
-text it reads.
+Nesting is limited to `MAX_DEPTH`, so that no input can exhaust the stack. Every reader takes time in proportion to the
+text that it reads.
 """
 
 import json
@@ -22,7 +22,7 @@ class MalformedText(Exception):
     """The text at `at` is not what was expected, whatever follows."""
 
     early = False
-    """It happened in the opening tags, before any argument."""
+    """Whether it happened in the opening tags, before any argument."""
 
     def __init__(self, at: int, why: str) -> None:
         super().__init__(why)
@@ -30,7 +30,7 @@ class MalformedText(Exception):
 
 
 class IncompleteText(Exception):
-    """The text ends before it can be told what this is."""
+    """The text ends too early to decide what it is."""
 
     early = False
 
@@ -50,7 +50,7 @@ def read_json(text: str, at: int) -> tuple[Any, int]:
     """The JSON value at `at` and its end."""
     size = 1024
     while True:
-        # The decoder counts lines on errors, from the beginning of what it was given: give it little.
+        # On an error the decoder counts lines from the beginning of its input: keep the input short.
         piece = text[at : at + size]
         try:
             value, end = _decode(piece)
@@ -81,7 +81,7 @@ def _decode(piece: str) -> tuple[Any, int]:
 
 
 def _find_too_deep(piece: str) -> int | None:
-    """Where the nesting passes the limit."""
+    """The position where the nesting passes the limit; None if it does not."""
     if piece.count("{") + piece.count("[") <= MAX_DEPTH:
         return None
     depth = 0
@@ -94,7 +94,7 @@ def _find_too_deep(piece: str) -> int | None:
 
 
 def loads(text: str) -> Any:
-    """A whole text as JSON; ValueError if it is not. NaN and numbers too large to be told from infinity are none."""
+    """Decode a whole text as JSON; ValueError if it is not. NaN and numbers that overflow to infinity are refused."""
     try:
         value, end = read_json(text, 0)
     except (MalformedText, IncompleteText) as error:
@@ -107,9 +107,9 @@ def loads(text: str) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """JSON as arguments are recorded: Python's separators, letters as they are; ValueError for NaN and infinities."""
+    """Encode as arguments are recorded: Python's separators, letters not escaped. ValueError for NaN and infinity."""
     text = _ENCODER.encode(value)
-    # Half a surrogate pair is legal in a JSON escape and nowhere else.
+    # Half a surrogate pair is legal only as a JSON escape.
     return text if text.isascii() or _can_encode(text) else json.dumps(value, allow_nan=False)
 
 
@@ -133,7 +133,7 @@ def skip_space(text: str, at: int) -> int:
 
 
 class Literals:
-    """Lists and dictionaries of scalars; what a scalar and a key look like is up to the notation."""
+    """Reads lists and dictionaries. Subclasses read scalars and keys."""
 
     def read_value(self, text: str, at: int, depth: int = 0) -> tuple[Any, int]:
         if depth > MAX_DEPTH:
@@ -152,9 +152,9 @@ class Literals:
         return self.read_value(text, at, depth)
 
     def loads(self, text: str) -> Any:
-        """A whole text as one value; ValueError if it is not."""
+        """Read a whole text as one value; ValueError if it is not."""
         try:
-            value, end = self.read_value(text + " ", 0)  # a value that ends with the text might go on
+            value, end = self.read_value(text + " ", 0)  # a value at the end of the text might continue
         except (MalformedText, IncompleteText) as error:
             raise ValueError(str(error)) from None
         if text[end:].strip():
@@ -195,7 +195,7 @@ def skip_separator(text: str, at: int, closing: str) -> int:
 
 
 class PythonLiterals(Literals):
-    """Python literals, and JSON's words; a newline may stand in any string, a zero before any number."""
+    """Python literals, and JSON's `true`, `false` and `null`. Strings may have newlines, numbers leading zeros."""
 
     WORDS: ClassVar = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
     _WORD = re.compile(r"[^\W\d]\w*+")
@@ -216,7 +216,7 @@ class PythonLiterals(Literals):
     def read_scalar(self, text: str, at: int, depth: int) -> tuple[Any, int]:
         if found := self._QUOTE.match(text, at):
             value, end = self._read_string(text, found, depth)
-            if end == len(text):  # an empty string may be half of three quotes
+            if end == len(text):  # an empty string may be the beginning of three quotes
                 raise IncompleteText
             return value, end
         found = self._NUMBER.match(text, at) or self._WORD.match(text, at)
@@ -242,7 +242,7 @@ class PythonLiterals(Literals):
         raise MalformedText(found.start(), f"unexpected {found.group()[:40]!r}")
 
     def _read_string(self, text: str, found: re.Match[str], depth: int) -> tuple[str, int]:
-        """A string, and those that follow it directly."""
+        """A string, and the strings that follow it directly."""
         parts: list[str] = []
         while True:
             raw, quote = found.groups()
@@ -251,13 +251,13 @@ class PythonLiterals(Literals):
             begin = skip_space(text, at)
             after = self._QUOTE.match(text, begin)
             if after is None:
-                if self._PREFIX.fullmatch(text, begin):  # letters that another string may begin with
+                if self._PREFIX.fullmatch(text, begin):  # another string may begin with these letters
                     raise IncompleteText
                 return "".join(parts), at
             found = after
 
     def read_body(self, text: str, at: int, quote: str, depth: int) -> tuple[str, int]:
-        """The inside of a string and the position after its closing quote."""
+        """The text of a string, and the position after its closing quote."""
         found = self._BODY[quote].match(text, at)
         if found is None:
             raise IncompleteText
@@ -274,8 +274,8 @@ class PythonLiterals(Literals):
 
 
 class LooseLiterals(PythonLiterals):
-    """Python as templates write it that put quotes around a string without escaping it: a quote ends a string only
-    where an argument or an item can end. To be used on a region whose end is known."""
+    """Python from templates that put quotes around a string without escaping it. A quote ends a string only where an
+    argument or an item can end. For a region whose end is known."""
 
     _ENDS = re.compile(r"\s*+(?:,\s*+[^\W\d]\w*+\s*+=|\)\s*+(?:[],;\n]|\Z))")
     _INNER_ENDS = re.compile(r"\s*+[],:})]")
@@ -291,7 +291,7 @@ class LooseLiterals(PythonLiterals):
 
 
 class GemmaLiterals(Literals):
-    """`{key:value,…}` with strings between two equal marks, keys bare, nothing escaped."""
+    """`{key:value,…}` with strings between two equal marks. Keys are bare, and nothing is escaped."""
 
     _BARE = re.compile(r"[^,\]}]*+")
     _KEY = re.compile(r"[^:,{}\[\]]*+")

@@ -1,5 +1,5 @@
-"""Rollouts for weights: rows to train on, and what is wrong with them.
+"""Rollouts for the training of weights: rows of exact tokens, and checks of rows.
 
-`sequences` makes rows of rollouts that were run with exact tokens; `check` looks at rows, ours or anybody's, before
-they reach a trainer; `atropos` writes them as Atropos' JSON.
+`rows` makes rows of rollouts that were run with exact tokens. `row_checks` checks rows, from Ludus or from elsewhere,
+before they reach a trainer. `atropos_rows` writes rows as Atropos' JSON.
 """

@@ -1,11 +1,12 @@
-"""Groups of rollouts as Atropos' JSON has them: the one place that writes its conventions.
+"""Groups of rollouts as Atropos' JSON. All conventions of that format are written here.
 
 A row is one linear sequence: `tokens`, `masks` (the id where it was sampled, -100 elsewhere), `inference_logprobs` (1.0
-where there is none) and the score of its rollout. A rollout whose history branched gives several rows with one score.
-Only rollouts with a score give rows; rows with a fatal finding (`check`) are left out and told.
+where there is none) and the score of its rollout. A rollout with a branched history gives several rows with one score.
+Only rollouts with a score give rows. Rows with a fatal finding (`row_checks`) are left out, and the report says so.
 
-`columns` is for rollouts in token mode, whose ids are exact, and refuses others. `retokenized_columns` is for
-supervised fine-tuning on rollouts in chat mode: the ids are made from text, there are no logprobs, and the rows say so.
+`build_columns` is for rollouts in token mode, whose ids are exact, and refuses others. `build_retokenized_columns` is
+for supervised fine-tuning on rollouts in chat mode: the ids are made from text, there are no logprobs, and the rows
+are marked as such.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,15 +21,15 @@ from ludus.types import Group, Rollout
 
 
 class Columns(Struct, frozen=True, kw_only=True):
-    """A group's rows, one entry for each in every field."""
+    """The rows of a group. Every field has one entry for each row."""
 
     tokens: list[list[int]]
     masks: list[list[int]]
     scores: list[float]
     inference_logprobs: list[list[float]] | None
-    """None where the ids were made from text."""
+    """None if the ids were made from text."""
     replicates: list[int]
-    """Which rollout of the group each row belongs to."""
+    """The rollout of the group to which each row belongs."""
     retokenized: bool = False
     """The ids were made from text: not for RL."""
 
@@ -37,7 +38,7 @@ Rows = Callable[[Rollout], tuple[list[TokenSequence], RowReport]]
 
 
 def build_columns(group: Group, vocabulary: Vocabulary = Vocabulary()) -> tuple[Columns | None, RowReport]:
-    """The exact rows of a group, without those that must not be trained on; None if nothing has a score.
+    """Build the exact rows of a group, without those that must not be trained on. None if no rollout has a score.
 
     Raises:
         NotExact: a rollout was run in chat mode.
@@ -48,7 +49,7 @@ def build_columns(group: Group, vocabulary: Vocabulary = Vocabulary()) -> tuple[
 def build_retokenized_columns(
     group: Group, encode: Callable[[Rollout], list[TokenSequence]], vocabulary: Vocabulary = Vocabulary()
 ) -> tuple[Columns | None, RowReport]:
-    """Rows made from text, for supervised fine-tuning."""
+    """Build rows from text, for supervised fine-tuning."""
     return _build_columns(group, lambda rollout: check_rows(encode(rollout), vocabulary, exact=False), retokenized=True)
 
 
@@ -56,8 +57,8 @@ def _build_columns(group: Group, rows: Rows, *, retokenized: bool) -> tuple[Colu
     report = RowReport(groups=1)
     found: list[tuple[Rollout, TokenSequence]] = []
     for rollout in group.scored:
-        good, said = rows(rollout)
-        report.merge(said)
+        good, own = rows(rollout)
+        report.merge(own)
         found += [(rollout, row) for row in good]
     if not found:
         return None, report
@@ -77,7 +78,7 @@ def _build_columns(group: Group, rows: Rows, *, retokenized: bool) -> tuple[Colu
 
 
 def to_fields(made: Columns) -> dict[str, Any]:
-    """The columns as fields of a JSON object; `retokenized` only where it is so."""
+    """The columns as fields of a JSON object. `retokenized` is only there if it is true."""
     fields = msgspec.structs.asdict(made)
     return fields if made.retokenized else {name: value for name, value in fields.items() if name != "retokenized"}
 

@@ -1,17 +1,17 @@
-"""What is wrong with rows, said before a trainer learns from them.
+"""Checks rows before a trainer learns from them.
 
-Every row is looked at by itself and every group as a whole; what is found is graded. *Fatal*: training on it would be
+Every row is checked by itself and every group as a whole. Findings have a level. *Fatal*: training on it would be
 wrong, and Ludus never exports it. *Warning*: somebody should look. *Info*: good to know. `check_rows` is for our own
-sequences, `check_groups` and `check_lines` for groups in Atropos' JSON (`ludus check FILE`), whoever wrote them: there
--100 in the masks means "not trained" and 1.0 among the logprobs means "none". Lines that `ludus process` wrote are such
-groups with more fields; one whose rollouts were run in chat mode has no ids and is refused as RL data.
+sequences. `check_groups` and `check_lines` are for groups in Atropos' JSON (`ludus check FILE`) from any source:
+there, -100 in the masks means "not trained" and 1.0 among the logprobs means "none". Lines that `ludus process` wrote
+are such groups with more fields. A line whose rollouts were run in chat mode has no ids and is refused as RL data.
 
 | level | code | what it says |
 |---|---|---|
 | fatal | `shape` | it is not a group, or a field is missing or of another type |
-| fatal | `chat` | the rollouts were run in chat mode: nobody knows which ids were sampled |
+| fatal | `chat` | the rollouts were run in chat mode: the sampled ids are not known |
 | fatal | `lengths` | columns of one row differ in length |
-| fatal | `count` | a group has not one score, mask, … for every row |
+| fatal | `count` | a group does not have one score, mask, … for every row |
 | fatal | `empty` | a row has no ids, a group no rows, a file no groups |
 | fatal | `vocabulary` | an id is negative or beyond the vocabulary |
 | fatal | `mask` | a mask holds another id than the row does |
@@ -22,16 +22,16 @@ groups with more fields; one whose rollouts were run in chat mode has no ids and
 | fatal | `score` | a score is not a finite number |
 | fatal | `echo` | the engine counted another prompt than the record has |
 | warning | `left_out` | all rows of the group were left out when it was written: they had fatal findings |
-| warning | `no_logprobs` | the row was made without logprobs: no importance weights can be computed |
+| warning | `no_logprobs` | the row has no logprobs: no importance weights can be computed |
 | warning | `untrained` | nothing in the row is trained |
 | warning | `no_prompt` | the very first id is trained: was the prompt masked? |
-| warning | `constant` | all logprobs are the same: were they made up? |
+| warning | `constant` | all logprobs are the same: are they placeholders? |
 | warning | `doubled_end` | an end-of-turn token twice in a row |
 | warning | `doubled_start` | the first id twice in a row: a second begin-of-text token? |
 | info | `prompt_logprob` | an id that is not trained has a logprob |
-| info | `drift` | the ids are not those that encoding the row's text would give: good that they were captured |
+| info | `drift` | encoding the row's text would give other ids: it was right to capture them |
 | info | `unscored` | none of the group's rollouts has a score, so it has no rows |
-| info | `equal_scores` | all scores of a group are equal: no gradient comes of it |
+| info | `equal_scores` | all scores of a group are equal: it gives no gradient |
 """
 
 import json
@@ -52,15 +52,15 @@ Level = Literal["fatal", "warning", "info"]
 NOT_TRAINED = -100
 NO_LOGPROB = 1.0
 ROUNDING = 1e-4
-"""A logprob above 0 by no more than this is rounding, and taken for 0."""
+"""A logprob of up to this is a rounding error, and counts as 0."""
 MAX_ID = 2**31
 """Ids are below this in every vocabulary: trainers keep them in 32 bits."""
 MANY_EQUAL = 16
-"""So many equal logprobs are no coincidence."""
+"""This many equal logprobs, or ids in order, are not a coincidence."""
 
 
 class RowFinding(Struct, frozen=True, omit_defaults=True):
-    """Something that is to be said about a row or a group."""
+    """A finding about a row or a group."""
 
     level: Level
     code: str
@@ -77,35 +77,35 @@ class RowFinding(Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What is known about the ids, where it is known."""
+    """What is known about the ids. None or empty: not known."""
 
     size: int | None = None
     stop_ids: frozenset[int] = frozenset()
     """Ids that end a turn."""
     reencode: Callable[[Sequence[int]], Sequence[int]] | None = None
-    """The ids of the text of ids: decoded and encoded again."""
+    """Decodes ids and encodes the text again."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One sequence, in nobody's format."""
+    """One sequence, independent of any file format."""
 
     ids: Sequence[int]
     trained: Sequence[bool]
     logprobs: Sequence[float | None] | None
-    """None: the row was made without."""
+    """None: the row has no logprobs."""
 
 
 @dataclass
 class RowReport:
-    """What was found in how much."""
+    """Findings, and the counts of what was checked."""
 
     groups: int = 0
     rows: int = 0
     tokens: int = 0
     trained: int = 0
     drifted: int = 0
-    """Rows whose text encodes to other ids; meaningful if a tokenizer was given."""
+    """Rows whose text encodes to other ids. Only counted with a tokenizer."""
     findings: list[RowFinding] = field(default_factory=list[RowFinding])
 
     @property
@@ -116,17 +116,15 @@ class RowReport:
     def drift_rate(self) -> float:
         return self.drifted / self.rows if self.rows else 0.0
 
-    def count_codes(self) -> Counter[tuple[Level, str]]:
-        return Counter((finding.level, finding.code) for finding in self.findings)
 
     def summarize(self) -> str:
         """One line."""
         levels = Counter(finding.level for finding in self.findings)
-        told = ", ".join(f"{levels[level]} {level}" for level in ("fatal", "warning", "info"))
-        return f"{self.groups} groups, {self.rows} rows, {self.tokens} tokens, {self.trained} trained: {told}"
+        counted = ", ".join(f"{levels[level]} {level}" for level in ("fatal", "warning", "info"))
+        return f"{self.groups} groups, {self.rows} rows, {self.tokens} tokens, {self.trained} trained: {counted}"
 
     def merge(self, other: "RowReport") -> None:
-        """Add what was found in other rows."""
+        """Add the counts and findings of other rows."""
         self.rows += other.rows
         self.tokens += other.tokens
         self.trained += other.trained
@@ -134,7 +132,7 @@ class RowReport:
         self.findings += other.findings
 
     def add_row(self, row: Row, vocabulary: Vocabulary, group: int | None, number: int) -> bool:
-        """Check a row and count it; whether it may be used."""
+        """Check a row and count it. Returns whether it may be used."""
         found = list(check_row(row, vocabulary))
         self.rows += 1
         self.tokens += len(row.ids)
@@ -150,21 +148,21 @@ class RowReport:
 def check_rows(
     rows: Iterable[TokenSequence], vocabulary: Vocabulary = Vocabulary(), *, exact: bool = True
 ) -> tuple[list[TokenSequence], RowReport]:
-    """The rows that may be trained on, and what there is to say about all of them. Rows that are not `exact` were made
-    from text and have no logprobs."""
+    """Check rows. Returns those that may be trained on, and a report on all. Rows that are not `exact` were made from
+    text and have no logprobs."""
     report = RowReport(groups=1)
     good: list[TokenSequence] = []
     for number, row in enumerate(rows, 1):
         tokens = row.tokens
         if report.add_row(
             Row(tokens.ids, tokens.sampled, tokens.logprobs if exact else None), vocabulary, None, number
-        ):  # pyright: ignore[reportPrivateUsage]
+        ):
             good.append(row)
     return good, report
 
 
 def check_rollout(rollout: Rollout, vocabulary: Vocabulary = Vocabulary()) -> tuple[list[TokenSequence], RowReport]:
-    """The rows of a rollout that may be trained on, and what there is to say about it.
+    """Check the rows of a rollout. Returns those that may be trained on, and a report.
 
     Raises:
         NotExact: it was run in chat mode.
@@ -177,7 +175,7 @@ def check_rollout(rollout: Rollout, vocabulary: Vocabulary = Vocabulary()) -> tu
 
 
 def _check_prompt_lengths(rollout: Rollout) -> Iterator[RowFinding]:
-    """The prompt that the record says each completion had must be as long as the engine counted."""
+    """The prompt of each completion in the record must be as long as the engine counted."""
     ends: list[int] = []
     for index, turn in enumerate(rollout.turns):
         completion = turn.completion
@@ -200,15 +198,15 @@ _PER_ROW = ("masks", "inference_logprobs", "advantages", "ref_logprobs", "distil
 
 
 def check_groups(groups: Iterable[Any], vocabulary: Vocabulary = Vocabulary()) -> RowReport:
-    """What there is to say about groups as Atropos writes them, one JSON object each."""
+    """Check groups in Atropos' form, one JSON object each."""
     return _check_numbered(enumerate(groups, 1), vocabulary)
 
 
 def check_lines(lines: Iterable[bytes], vocabulary: Vocabulary = Vocabulary()) -> RowReport:
-    """The same for the lines of a file; groups are numbered as their lines are, and blank lines passed over."""
+    """Check the lines of a file. Groups have the numbers of their lines. Blank lines are skipped."""
     report = _check_numbered(((number, line) for number, line in enumerate(lines, 1) if line.strip()), vocabulary)
     if not report.groups:
-        report.findings.append(RowFinding("fatal", "empty", "there is no group in it"))
+        report.findings.append(RowFinding("fatal", "empty", "the file has no groups"))
     return report
 
 
@@ -225,13 +223,13 @@ def _check_numbered(groups: Iterable[tuple[int, Any]], vocabulary: Vocabulary) -
 
 def _decode_line(line: bytes) -> Any:
     try:
-        return json.loads(line)  # which takes NaN too: what is wrong with it is said of its row
+        return json.loads(line)  # accepts NaN too: that is reported for the row
     except (ValueError, RecursionError) as error:
         raise _ShapeError(f"the line is not JSON: {error}") from None
 
 
 class _ShapeError(Exception):
-    """A group is not what it should be."""
+    """A group does not have the right form."""
 
 
 def _check_group(group: Any, number: int, vocabulary: Vocabulary, report: RowReport) -> None:
@@ -258,7 +256,7 @@ def _check_group(group: Any, number: int, vocabulary: Vocabulary, report: RowRep
             said = f"{len(wrong)} masks hold another id than the row, the first at position {wrong[0]}"
             report.findings.append(RowFinding("fatal", "mask", said, number, index + 1))
         row = Row(ids, [value != NOT_TRAINED for value in mask], _drop_sentinels(values))
-        report.add_row(row, vocabulary, number, index + 1)  # pyright: ignore[reportPrivateUsage]
+        report.add_row(row, vocabulary, number, index + 1)
 
 
 def _explain_no_rows(fields: dict[str, Any], number: int) -> RowFinding:
@@ -271,7 +269,7 @@ def _explain_no_rows(fields: dict[str, Any], number: int) -> RowFinding:
     if all(rollout.get("mode") in ("tokens", "empty") for rollout in scored):
         return RowFinding("warning", "left_out", "all of its rows were left out when it was written", number)
     said = (
-        "its rollouts were run in chat mode: which ids were sampled is not known. Run them in token mode, or make rows "
+        "its rollouts were run in chat mode: the sampled ids are not known. Run them in token mode, or make rows "
         "for supervised fine-tuning: ludus export RUN --retokenize TOKENIZER"
     )
     return RowFinding("fatal", "chat", said, number)
@@ -288,11 +286,11 @@ def _check_types(ids: list[Any], mask: list[Any], index: int) -> None:
     for name, values in (("tokens", ids), ("masks", mask)):
         for value in values:
             if isinstance(value, bool) or not isinstance(value, int):
-                raise _ShapeError(f"row {index + 1}: '{name}' holds {_format_value(value)}, which is no id")
+                raise _ShapeError(f"row {index + 1}: '{name}' holds {_format_value(value)}, which is not an id")
 
 
 def _format_value(value: Any) -> str:
-    """A value as JSON writes it; of lists and objects, which may be of any depth, only that they are some."""
+    """A value as JSON, shortened. Lists and objects, which may be deep, are only named."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
     return json.dumps(value)[:80]
@@ -325,9 +323,9 @@ def _check_group_fields(fields: dict[str, Any], count: int) -> Iterator[RawFindi
     elif len(numbers) > 1 and len(set(numbers)) == 1:
         yield "info", "equal_scores", f"all {len(numbers)} scores are {numbers[0]}"
     for name in (*_PER_ROW, "messages", "overrides"):
-        value = fields.get(name)  # Atropos writes [] for what it does not have
+        value = fields.get(name)  # Atropos writes [] for a missing field
         if value not in (None, []) and (not isinstance(value, list) or len(cast(list[Any], value)) != count):
-            yield "fatal", "count", f"'{name}' has not one entry for each of {count} rows"
+            yield "fatal", "count", f"'{name}' does not have one entry for each of {count} rows"
 
 
 def _check_columns(fields: dict[str, Any], index: int, length: int) -> Iterator[RawFinding]:
@@ -344,7 +342,7 @@ def _check_columns(fields: dict[str, Any], index: int, length: int) -> Iterator[
 
 
 def check_row(row: Row, vocabulary: Vocabulary) -> Iterator[RawFinding]:
-    """What there is to say about a row."""
+    """Yield the findings about a row."""
     if not row.ids:
         yield "fatal", "empty", "the row has no ids"
         return
@@ -367,7 +365,7 @@ def _check_ids(row: Row, vocabulary: Vocabulary) -> Iterator[RawFinding]:
         yield "fatal", "dummy", "the ids are 0, 1, 2, …: a placeholder"
     doubled = next((p for p in range(1, len(ids)) if ids[p] == ids[p - 1] and ids[p] in vocabulary.stop_ids), None)
     if doubled is not None:
-        yield "warning", "doubled_end", f"the end-of-turn token {ids[doubled]} stands twice in a row at {doubled}"
+        yield "warning", "doubled_end", f"the end-of-turn token {ids[doubled]} is repeated at position {doubled}"
     if len(ids) > 1 and ids[0] == ids[1] and not row.trained[0]:
         yield "warning", "doubled_start", f"the row begins with {ids[0]} twice"
     if vocabulary.reencode is not None and not outside and list(vocabulary.reencode(ids)) != list(ids):
@@ -383,7 +381,7 @@ def _check_mask(row: Row) -> Iterator[RawFinding]:
 
 def _check_logprobs(row: Row) -> Iterator[RawFinding]:
     if row.logprobs is None:
-        yield "warning", "no_logprobs", "the row was made without logprobs"
+        yield "warning", "no_logprobs", "the row has no logprobs"
         return
     pairs = list(zip(row.trained, row.logprobs, strict=True))
     drawn = [value for trained, value in pairs if trained]

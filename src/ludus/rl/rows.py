@@ -1,12 +1,11 @@
-"""From a rollout to rows to train on.
+"""Makes rows for training from a rollout.
 
-A rollout that was run in token mode carries, on each completion, the ids that it added; `rows` puts them together into
-the maximal linear sequences that the engine really saw (`ludus.tokens.sequences` has the rules). Nothing is
-encoded here, so nothing can drift.
+A rollout that was run in token mode has, on each completion, the ids that it added. `build_rows` joins them to the
+maximal linear sequences that the engine really saw (`ludus.tokens.sequences` has the rules). Nothing is encoded here,
+so no ids can change.
 
-A rollout that was run in chat mode has no ids, and `rows` refuses it: ids made from its text are not what was sampled,
-and there are no logprobs. Whoever wants to imitate the text all the same (supervised fine-tuning) asks for
-`retokenized`, by that name.
+A rollout that was run in chat mode has no ids, and `build_rows` refuses it: ids made from its text are not the sampled
+ones, and there are no logprobs. For supervised fine-tuning on the text there is `retokenize`.
 """
 
 from collections.abc import Sequence
@@ -22,26 +21,26 @@ if TYPE_CHECKING:
 
 
 class NotExact(ConfigError):
-    """The rollout does not hold what RL needs."""
+    """The rollout does not have what RL needs."""
 
 
 def build_rows(rollout: Rollout) -> list[TokenSequence]:
-    """The sequences of a rollout, exactly as they were sampled.
+    """Build the sequences of a rollout, exactly as they were sampled.
 
     Raises:
-        NotExact: it was run in chat mode, in part or as a whole, or its record is not whole.
+        NotExact: it was run in chat mode, in part or as a whole, or its record is incomplete.
     """
     found = find_mode(rollout)
     if found in ("chat", "mixed"):
         raise NotExact(
             f"the rollout of task '{rollout.task.id}' was run in chat mode{' in part' if found == 'mixed' else ''}: "
-            "the server did not tell which ids it sampled, so there is nothing to train on with RL. Run it with a "
+            "the server did not return the sampled ids, so there is nothing to train on with RL. Run it with a "
             "model in token mode, or ask for re-tokenized rows for supervised fine-tuning."
         )
     try:
         return build_sequences([_make_step(turn.completion) for turn in rollout.turns])
     except ValueError as error:
-        raise NotExact(f"the record of task '{rollout.task.id}' is not whole: {error}") from error
+        raise NotExact(f"the record of task '{rollout.task.id}' is incomplete: {error}") from error
 
 
 def _make_step(completion: Completion) -> TokenStep:
@@ -50,9 +49,9 @@ def _make_step(completion: Completion) -> TokenStep:
 
 
 def retokenize(messages: Sequence[Message], tools: Sequence[ToolSpec], codec: "Codec") -> list[TokenSequence]:
-    """Rows for supervised fine-tuning, from text: the replies as the tokenizer would write them, without logprobs.
+    """Make rows for supervised fine-tuning from text: the replies as the tokenizer encodes them, without logprobs.
 
-    Not exact, and never to be used for RL: `sampled` marks what the model is to imitate.
+    Not exact, and never for RL: `sampled` marks what the model should imitate.
     """
     from ludus.tokens.token_session import TokenSession
     from ludus.tokens.views import format_thinking

@@ -313,11 +313,11 @@ def _make_provenance(job: Job, env: Env, tools: tuple[str, ...], attempt: int) -
         attempt=attempt,
         toolsets=() if policy.agent_name else env.toolsets if policy.toolsets is None else policy.toolsets,
         tools=tools,
-        versions={**_read_versions(), "env": f"{env.name}@{env.version}", **_agent(policy)},
+        versions={**_read_versions(), "env": f"{env.name}@{env.version}", **_list_agent_version(policy)},
     )
 
 
-def _agent(policy: Policy) -> dict[str, str]:
+def _list_agent_version(policy: Policy) -> dict[str, str]:
     return {"agent": policy.harness.label} if policy.harness else {}
 
 

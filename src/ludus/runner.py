@@ -3,9 +3,9 @@
     jobs ──> content addresses ──> what is missing ──> run_many ──> store ──> on_outcome
 
 `evaluate`, `process` and `train` all run rollouts through `run_stored`. The content address of a job
-(`outcome_key`) covers everything that decides its outcome, so resuming is running the same jobs again. An outcome
-without a score is a failure of the world, not a result: the job is run again. A rollout is in the store before
-`on_outcome` is called with it, so a process that is killed loses only the rollouts that had not ended.
+(`compute_outcome_key`) covers everything that decides its outcome, so resuming is running the same jobs again. An
+outcome without a score is a failure, not a result: the job is run again. A rollout is in the store before `on_outcome`
+is called with it, so a process that is killed loses only the rollouts that had not ended.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ OnOutcome = Callable[[str, Rollout], None]
 """Called with the content address of an outcome and the rollout."""
 
 
-def outcome_key(job: Job, env: Env) -> str:
+def compute_outcome_key(job: Job, env: Env) -> str:
     """The content address of a job's outcome: equal exactly when the same rollout would be run again."""
     parts = (env.name, env.version, env, job.task, job.replicate, job.seed, job.policy.fingerprint)
     try:
@@ -38,7 +38,7 @@ def outcome_key(job: Job, env: Env) -> str:
 
 def address_jobs(jobs: Iterable[Job], env: Env) -> dict[str, Job]:
     """The jobs by content address, in their order. Jobs with one address are one job."""
-    return {outcome_key(job, env): job for job in jobs}
+    return {compute_outcome_key(job, env): job for job in jobs}
 
 
 def find_missing(jobs: Mapping[str, Job], store: Store) -> dict[str, Job]:

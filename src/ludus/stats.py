@@ -98,7 +98,7 @@ def summarize(groups: Iterable[Group]) -> RunSummary:
         kinds={kind: _compute_stats(by_kind[kind]) for kind in sorted(by_kind)} if len(by_kind) > 1 else {},
         partial=sum(len(t.values) < t.size for t in tallies),
         failed=_add_counts(t.failures for t in tallies),
-        reasons=_pick_commonest(_add_counts(t.reasons for t in tallies), 3),
+        reasons=_pick_most_frequent(_add_counts(t.reasons for t in tallies), 3),
         stops=_add_counts(t.stops for t in tallies),
         tools=tuple(ToolUse(tool, count, errors.get(tool, 0)) for tool, count in calls.items()),
         tool_errors=sum(errors.values()),
@@ -239,7 +239,7 @@ def _add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:
     return dict(sorted(merged.items()))
 
 
-def _pick_commonest(counts: dict[str, int], most: int) -> tuple[str, ...]:
+def _pick_most_frequent(counts: dict[str, int], most: int) -> tuple[str, ...]:
     """The names with the highest counts. Names of equal count are in alphabetical order, so the result is always the
     same."""
     return tuple(sorted(counts, key=lambda name: (-counts[name], name))[:most])

@@ -5,10 +5,10 @@
           lock             held by the one process that may write; contains its pid
           …                derived files (`groups.jsonl`, `summary.json`, …), which can be made again from the store
 
-The key of an outcome is the hash of everything that decides it (`ludus.runner.outcome_key`), so resuming is running the
-same loop again: what is found is not run. `put` has committed when it returns, so a process that is killed after it
-loses nothing. A power cut may lose the last seconds, but not the consistency of the store. A scored outcome is never
-changed; a failed one is replaced when the same job is run again.
+The key of an outcome is the hash of everything that decides it (`ludus.runner.compute_outcome_key`), so resuming is
+running the same loop again: what is found is not run. `put` has committed when it returns, so a process that is killed
+after it loses nothing. A power cut may lose the last seconds, but not the consistency of the store. A scored outcome is
+never changed; a failed one is replaced when the same job is run again.
 
 Files are replaced atomically. Lines are appended whole; readers ignore an incomplete last line, and the next writer
 removes it. Secrets that are given at opening are masked in every byte that is written. Two machines that share a

@@ -66,7 +66,7 @@ def moody(world: SimpleNamespace, messages: Sequence[Message]) -> Any:
     if die.random() < 0.35:
         return "Let me think about it."
     reply = world.optimizer(messages)
-    role = world.role(messages)
+    role = world.get_stage(messages)
     if role.startswith("analyst") and '"op"' in messages[0].content:
         extra = [
             world.edit(world.HARM),

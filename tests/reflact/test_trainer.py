@@ -105,7 +105,7 @@ def harmful(world: SimpleNamespace) -> Any:
     """An optimizer whose analysts propose only what does harm."""
 
     def replies(messages: Sequence[Message]) -> dict[str, Any]:
-        if world.role(messages).startswith("analyst"):
+        if world.get_stage(messages).startswith("analyst"):
             return {"items": [world.edit(world.HARM)], "patterns": [], "reasoning": "why not"}
         return world.optimizer(messages)
 
@@ -191,7 +191,7 @@ def test_a_budget_of_zero_applies_nothing(world: SimpleNamespace):
     assert {step.action for step in steps(records)} == {"skip_no_updates"}  # an analyst may propose nothing either
 
     def none(messages: Sequence[Message]) -> Any:
-        return {"budget": 0} if world.role(messages) == "budget" else world.optimizer(messages)
+        return {"budget": 0} if world.get_stage(messages) == "budget" else world.optimizer(messages)
 
     records = world.run(settings=replace(world.SETTINGS, control="autonomous"), optimizer=world.optimizer_model(none))
     assert {step.action for step in steps(records)} == {"skip_none_selected"}
@@ -204,7 +204,7 @@ def test_the_schedule_goes_by_selections_and_steps_without_any_do_not_advance_it
     turns = iter(range(100))
 
     def sometimes(messages: Sequence[Message]) -> Any:
-        if world.role(messages) == "analyst_failure" and next(turns) % 2:
+        if world.get_stage(messages) == "analyst_failure" and next(turns) % 2:
             return {"items": []}
         return world.optimizer(messages)
 
@@ -227,7 +227,7 @@ def test_accumulated_batches_make_one_update(world: SimpleNamespace):
 
 def test_a_rewrite_that_cannot_be_had_is_a_skip_with_an_event(world: SimpleNamespace):
     def mute(messages: Sequence[Message]) -> Any:
-        return "no" if world.role(messages) == "rewrite" else world.optimizer(messages)
+        return "no" if world.get_stage(messages) == "rewrite" else world.optimizer(messages)
 
     records = world.run(
         settings=replace(world.SETTINGS, update_mode="rewrite_from_suggestions", epochs=1),
@@ -291,9 +291,9 @@ def test_guidance_that_does_not_help_is_rejected_by_the_gate(world: SimpleNamesp
 
 def helpful_guidance(world: SimpleNamespace) -> Any:
     def replies(messages: Sequence[Message]) -> Any:
-        if world.role(messages) == "slow":
+        if world.get_stage(messages) == "slow":
             return {"guidance": "Obey RULE-0, RULE-1 and RULE-2."}
-        return {"items": []} if world.role(messages).startswith("analyst") else world.optimizer(messages)
+        return {"items": []} if world.get_stage(messages).startswith("analyst") else world.optimizer(messages)
 
     return replies
 
@@ -310,9 +310,9 @@ def test_forced_guidance_inherits_no_score_and_is_measured_before_the_next_decis
     """SkillOpt leaves the old score to the new text, and puts it into its cache as if it had been measured."""
 
     def replies(messages: Sequence[Message]) -> Any:
-        if world.role(messages) == "slow":
+        if world.get_stage(messages) == "slow":
             return {"guidance": world.HARM}
-        if world.role(messages).startswith("analyst"):
+        if world.get_stage(messages).startswith("analyst"):
             return {"items": [world.edit("Obey RULE-1.")]}
         return world.optimizer(messages)
 
@@ -383,7 +383,7 @@ def test_the_optimizers_memory_reaches_its_prompts_and_never_the_agent(world: Si
         policy=world.policy(script=agent),
         optimizer=world.optimizer_model(harmful(world), heard),
     )
-    remembering = {world.role(m) for m in heard if "Adding rules helps." in m[1].content}
+    remembering = {world.get_stage(m) for m in heard if "Adding rules helps." in m[1].content}
     assert {"analyst_failure", "merge_failure", "meta"} <= remembering
     assert "slow" not in remembering
     assert "Adding rules helps." not in "".join(agent_heard)
@@ -401,14 +401,14 @@ def test_memory_works_without_the_slow_update(world: SimpleNamespace):
 def test_the_prompt_of_the_slow_update_states_how_many_tasks_there_are(world: SimpleNamespace):
     heard: list[Sequence[Message]] = []
     world.run(optimizer=world.optimizer_model(log=heard))
-    (slow,) = [m for m in heard if world.role(m) == "slow"]
+    (slow,) = [m for m in heard if world.get_stage(m) == "slow"]
     assert "and 3 tasks that the agent did with both" in " ".join(slow[0].content.split())
     assert slow[1].content.count("\n### ") == 3
 
 
 def test_notes_about_lapses_are_added_whatever_the_gate_decides_and_then_measured(world: SimpleNamespace):
     def replies(messages: Sequence[Message]) -> Any:
-        if world.role(messages).startswith("analyst"):
+        if world.get_stage(messages).startswith("analyst"):
             return {"items": [world.edit(world.HARM)], "notes": ["Mind RULE-0."]}
         return world.optimizer(messages)
 
@@ -442,7 +442,7 @@ def test_nothing_of_the_selection_and_test_splits_is_ever_in_an_optimizers_promp
     assert "train question" in said
     for word in ("test question", "selection question", "test-", "selection-"):
         assert word not in said
-    assert len({world.role(m) for m in heard}) >= 4
+    assert len({world.get_stage(m) for m in heard}) >= 4
 
 
 def test_the_agent_sees_no_test_task_before_training_is_over(world: SimpleNamespace):

@@ -19,7 +19,7 @@ from ludus.errors import LudusError
 from ludus.reflact.gate import Mark, Measure, mean
 from ludus.reflact.journal import Journal
 from ludus.rollout import Job, RunOptions, derive_seed
-from ludus.runner import outcome_key, run_stored
+from ludus.runner import compute_outcome_key, run_stored
 from ludus.sandbox.pool import Pool
 from ludus.skill import Skill
 from ludus.store import Store
@@ -66,7 +66,7 @@ class Runner:
         skills = dict.fromkeys(trial.skill for trial in trials)
         policies = {skill: dataclasses.replace(self.policy, skill=skill) for skill in skills}
         jobs = [_make_job(trial, policies[trial.skill]) for trial in trials]
-        keys = [outcome_key(job, self.env) for job in jobs]
+        keys = [compute_outcome_key(job, self.env) for job in jobs]
         places: dict[str, list[int]] = {}
         for index, key in enumerate(keys):
             places.setdefault(key, []).append(index)

@@ -219,10 +219,10 @@ def check_fit(settings: TrainSettings, splits: Splits, proposer: Proposer, has_o
         raise ConfigError(f"optimizer: the run has no optimizer model, which is needed for {', '.join(wanting)}")
 
 
-class _Reader(Protocol):
+class _RecordReader(Protocol):
     def read_records(self, kind: str) -> Iterable[tuple[str, bytes]]: ...
 
 
-def read_records(store: _Reader) -> Iterator[Record]:
+def read_records(store: _RecordReader) -> Iterator[Record]:
     """Read the finished parts of a run from its store, in order."""
     return (_STORED_PART.decode(body).record for _, body in store.read_records(RECORDS))

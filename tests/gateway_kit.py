@@ -1,4 +1,4 @@
-"""A gateway with a client beside it, and a small model in token mode."""
+"""A gateway with a client, and a small model in token mode."""
 
 import asyncio
 import json
@@ -24,35 +24,35 @@ ADD = {
 
 
 @dataclass
-class Guest:
-    """An agent's side: plain HTTP, and what came back."""
+class AgentClient:
+    """The agent's side: plain HTTP requests to a gateway."""
 
     gateway: Gateway
-    client: Client
+    http: Client
 
     async def post(self, url: str, body: Any, headers: Sequence[tuple[str, str]] = ()) -> Response:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return await self.client.request("POST", url, (("Content-Type", "application/json"), *headers), data)
+        return await self.http.request("POST", url, (("Content-Type", "application/json"), *headers), data)
 
     async def get(self, url: str, headers: Sequence[tuple[str, str]] = ()) -> Response:
-        return await self.client.request("GET", url, headers)
+        return await self.http.request("GET", url, headers)
 
     async def chat(self, session: Any, messages: Sequence[Any], **fields: Any) -> Any:
-        """One chat request that has to work: the reply's JSON."""
+        """Send a chat request that must succeed. Returns the JSON of the reply."""
         response = await self.post(session.url + "/chat/completions", {"model": "m", "messages": messages, **fields})
         assert response.status == 200, response.body
         return json.loads(response.body)
 
 
 @asynccontextmanager
-async def visiting(model: Model, **options: Any) -> AsyncGenerator[Guest, None]:
+async def serve_model(model: Model, **options: Any) -> AsyncGenerator[AgentClient, None]:
     async with Gateway(model, **options) as gateway, Client() as client:
-        yield Guest(gateway, client)
+        yield AgentClient(gateway, client)
     await model.close()
 
 
-def events(body: bytes) -> list[tuple[str, Any]]:
-    """Server-sent events, as names and values; the end mark of OpenAI's streams is a value too."""
+def read_events(body: bytes) -> list[tuple[str, Any]]:
+    """Server-sent events as names and values. The end mark of OpenAI's streams is a value too."""
     found: list[tuple[str, Any]] = []
     for block in body.decode().split("\n\n"):
         lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
@@ -63,11 +63,11 @@ def events(body: bytes) -> list[tuple[str, Any]]:
 
 
 class Kit:
-    """What the tests of this folder share."""
+    """Shared by the tests of the gateway."""
 
     ADD = ADD
-    visiting = staticmethod(visiting)
-    events = staticmethod(events)
+    serve_model = staticmethod(serve_model)
+    read_events = staticmethod(read_events)
 
     @staticmethod
     def run(test: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
@@ -79,7 +79,7 @@ class Kit:
 
     @staticmethod
     async def until(met: Callable[[], object]) -> None:
-        """Let the others run until something is so."""
+        """Run other tasks until a condition is met."""
         while not met():  # noqa: ASYNC110  # what is waited for has no event
             await asyncio.sleep(0)
 
@@ -91,12 +91,12 @@ class Kit:
         from ludus.tokens.token_model import TokenModel
         from ludus.tokens.toy_engine import ToyEngine
 
-        codec = _codec()
+        codec = _make_codec()
         return TokenModel(ToyEngine(codec.tokenizer, replies, end="<|im_end|>", **options), codec)
 
     @staticmethod
-    def proven(rows: Sequence[Any], log: Sequence[Any]) -> bool:
-        """Whether every draw of the engine is in one row, marked, behind its own prompt, and nothing else is marked."""
+    def is_proven(rows: Sequence[Any], log: Sequence[Any]) -> bool:
+        """Whether every draw of the engine is in a row, marked as sampled after its own prompt, and nothing else is."""
         for draw in log:
             start, end = len(draw.prompt), len(draw.prompt) + len(draw.ids)
             whole = [row for row in rows if row.tokens.ids[:end] == (*draw.prompt, *draw.ids)]
@@ -113,7 +113,7 @@ TEMPLATE = """{%- if tools %}{{ '<|im_start|>system\\n' }}{% for t in tools %}{{
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 
-def _codec() -> Any:
+def _make_codec() -> Any:
     from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Rust
 

@@ -1,4 +1,4 @@
-"""Real servers on loopback that answer, misbehave and keep count, and a clock that does not wait."""
+"""Real servers on loopback that answer, misbehave and count, and a clock that does not wait."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ludus.models.server_pool import Waits
+from ludus.models.server_pool import Timing
 
 
 @dataclass
@@ -31,7 +31,7 @@ Handler = Callable[[Request, asyncio.StreamWriter], Awaitable[bytes | None]]
 
 @dataclass
 class Loopback:
-    """A server on 127.0.0.1 whose answers are written by the test, byte by byte if it likes."""
+    """A server on 127.0.0.1. The test writes its answers, byte by byte if needed."""
 
     handler: Handler
     tls: Any = None
@@ -94,18 +94,18 @@ class Loopback:
     async def _answer(
         self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bytes | None:
-        """Run the handler, but give up when the client hangs up."""
+        """Run the handler. Stop when the client disconnects."""
         self.active += 1
         self.peak = max(self.peak, self.active)
         handling = asyncio.ensure_future(self.handler(request, writer))
-        hung_up = asyncio.ensure_future(reader.read(1))
+        disconnected = asyncio.ensure_future(reader.read(1))
         try:
-            await asyncio.wait((handling, hung_up), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((handling, disconnected), return_when=asyncio.FIRST_COMPLETED)
             return handling.result() if handling.done() else None
         finally:
             handling.cancel()
-            hung_up.cancel()
-            await asyncio.gather(handling, hung_up, return_exceptions=True)
+            disconnected.cancel()
+            await asyncio.gather(handling, disconnected, return_exceptions=True)
             self.active -= 1
 
 
@@ -147,7 +147,7 @@ def chat_reply(content: str | None = "hello", **message: Any) -> dict[str, Any]:
 
 
 def sequence(*answers: Any) -> Handler:
-    """Answers in this order, whoever asks; the last one for ever. Bytes, None to hang up, or anything else as JSON."""
+    """Answer in this order; the last answer repeats. Bytes, None to disconnect, or anything else as JSON."""
     left = list(answers)
 
     async def handler(request: Request, writer: asyncio.StreamWriter) -> bytes | None:
@@ -159,7 +159,7 @@ def sequence(*answers: Any) -> Handler:
 
 @dataclass
 class FakeTime:
-    """A clock that moves only when somebody sleeps."""
+    """A clock that moves only when a task sleeps."""
 
     now: float = 1000.0
     slept: list[float] = field(default_factory=list)
@@ -170,12 +170,12 @@ class FakeTime:
         await asyncio.sleep(0)
 
     @property
-    def waits(self) -> Waits:
-        return Waits(clock=lambda: self.now, sleep=self.sleep, draw=lambda: 0.5)
+    def timing(self) -> Timing:
+        return Timing(clock=lambda: self.now, sleep=self.sleep, draw=lambda: 0.5)
 
 
 class Kit:
-    """What the tests of this folder share, as one fixture: helper modules cannot be imported from tests."""
+    """Shared by the tests of models and the HTTP client."""
 
     Loopback = Loopback
     FakeTime = FakeTime

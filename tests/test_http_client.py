@@ -14,15 +14,15 @@ import pytest
 from ludus import http_client as http
 from ludus.http_client import (
     Client,
-    Closed,
+    ClientClosed,
     ConnectFailed,
     ConnectionLost,
     NotHttp,
     NotTrusted,
+    ResponseTooLarge,
     TimedOut,
     Timeouts,
-    TooLarge,
-    request_head,
+    build_head,
     split_url,
 )
 from ludus.models.openai import ChatModel, OpenAISettings
@@ -54,23 +54,23 @@ def test_what_is_no_url_is_refused(url):
 
 
 def test_a_url_in_an_error_text_has_no_query():
-    assert split_url("https://a:8443/b?key=secret").shown == "https://a:8443/b"
+    assert split_url("https://a:8443/b?key=secret").display_url == "https://a:8443/b"
 
 
 def test_heads():
     target = split_url("http://h:81/p?q=1")
-    assert request_head("POST", target, [("A", "b")], 3) == (
+    assert build_head("POST", target, [("A", "b")], 3) == (
         b"POST /p?q=1 HTTP/1.1\r\nHost: h:81\r\nA: b\r\nContent-Length: 3\r\n\r\n"
     )
-    assert request_head("GET", target, [], 0) == b"GET /p?q=1 HTTP/1.1\r\nHost: h:81\r\n\r\n"
-    assert request_head("POST", target, [], 0).endswith(b"Content-Length: 0\r\n\r\n")
-    assert request_head("GET", target, [], 0, absolute=True).startswith(b"GET http://h:81/p?q=1 HTTP/1.1\r\n")
+    assert build_head("GET", target, [], 0) == b"GET /p?q=1 HTTP/1.1\r\nHost: h:81\r\n\r\n"
+    assert build_head("POST", target, [], 0).endswith(b"Content-Length: 0\r\n\r\n")
+    assert build_head("GET", target, [], 0, absolute=True).startswith(b"GET http://h:81/p?q=1 HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize("value", ["a\r\nEvil: 1", "a\n", "a\r"])
 def test_a_line_break_in_a_header_is_refused(value):
     with pytest.raises(ValueError, match="line break") as caught:
-        request_head("GET", split_url("http://h"), [("A", value)], 0)
+        build_head("GET", split_url("http://h"), [("A", value)], 0)
     assert value not in str(caught.value)
 
 
@@ -92,7 +92,12 @@ def test_a_request_arrives_whole_and_so_does_the_response(kit):
     (got,), server = ask(kit, kit.sequence(kit.response(b"answer", 201, X_Some_Header="Value")))
     (request,) = server.requests
     assert (request.method, request.path, request.body, request.headers["x-one"]) == ("POST", "/p", b"ask", "1")
-    assert (got.status, got.body, got.header("x-some-header"), got.header("absent")) == (201, b"answer", "Value", "")
+    assert (got.status, got.body, got.get_header("x-some-header"), got.get_header("absent")) == (
+        201,
+        b"answer",
+        "Value",
+        "",
+    )
 
 
 def test_connections_are_kept(kit):
@@ -117,7 +122,7 @@ def test_chunked_bodies(kit):
     assert server.connections == 1
 
 
-def test_a_body_that_is_compressed_unasked_is_unpacked(kit):
+def test_a_body_that_is_compressed_without_request_is_decompressed(kit):
     text = b'{"choices": []}' * 1000
     for encoding, packed in (("gzip", gzip.compress(text)), ("deflate", zlib.compress(text)), ("identity", text)):
         (got,), _ = ask(kit, kit.sequence(kit.response(packed, Content_Encoding=encoding)))
@@ -127,13 +132,13 @@ def test_a_body_that_is_compressed_unasked_is_unpacked(kit):
 @pytest.mark.parametrize(
     ("encoding", "body", "words"),
     [
-        ("br", b"x", "compressed as br, which was not asked for"),
+        ("br", b"x", "compressed as br, which was not requested"),
         ("gzip", b"plain text", "the body is not gzip, as its header says"),
         ("gzip", gzip.compress(b"x" * 100)[:20], "cut off"),
-        ("gzip", gzip.compress(b"x" * 1_000_000), "larger than 5000 bytes when unpacked"),
+        ("gzip", gzip.compress(b"x" * 1_000_000), "larger than 5000 bytes when decompressed"),
     ],
 )
-def test_a_body_that_cannot_be_unpacked(kit, encoding, body, words):
+def test_a_body_that_cannot_be_decompressed(kit, encoding, body, words):
     with pytest.raises(NotHttp, match=words):
         ask(kit, kit.sequence(kit.response(body, Content_Encoding=encoding)), response_bytes=5000)
 
@@ -161,7 +166,7 @@ def test_without_a_length_the_end_of_the_connection_is_the_end_of_the_body(kit):
 def test_informational_responses_are_passed_over(kit):
     early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
     (got, _), server = ask(kit, kit.sequence(early + kit.response(b"real", A="b")), times=2)
-    assert (got.status, got.body, got.header("link")) == (200, b"real", "")
+    assert (got.status, got.body, got.get_header("link")) == (200, b"real", "")
     assert server.connections == 1
 
 
@@ -176,7 +181,7 @@ def test_empty_bodies(kit, answer):
 
 def test_a_head_request_has_no_body(kit):
     (got,), _ = ask(kit, kit.sequence(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"), method="HEAD", body=b"")
-    assert (got.status, got.header("content-length"), got.body) == (200, "99", b"")
+    assert (got.status, got.get_header("content-length"), got.body) == (200, "99", b"")
 
 
 def test_large_bodies_both_ways(kit):
@@ -310,7 +315,7 @@ def test_silence(kit):
     async def handler(request, writer):
         await asyncio.Event().wait()
 
-    with pytest.raises(TimedOut, match=r"silent for 0\.05 s \(0 bytes came\)"):
+    with pytest.raises(TimedOut, match=r"silent for 0\.05 s \(0 bytes received\)"):
         ask(kit, handler, timeouts=Timeouts(silence=0.05))
 
 
@@ -334,7 +339,7 @@ def test_a_response_without_end_is_cut_off(kit, head):
             writer.write(piece)
             await writer.drain()
 
-    with pytest.raises(TooLarge, match="larger than 1000000 bytes"):
+    with pytest.raises(ResponseTooLarge, match="larger than 1000000 bytes"):
         ask(kit, handler, response_bytes=1_000_000)
 
 
@@ -345,7 +350,7 @@ def test_headers_without_end_are_cut_off(kit):
             writer.write(b"X: " + b"x" * 10000 + b"\r\n")
             await writer.drain()
 
-    with pytest.raises((TooLarge, NotHttp)):
+    with pytest.raises((ResponseTooLarge, NotHttp)):
         ask(kit, handler, response_bytes=100_000)
 
 
@@ -503,7 +508,7 @@ def test_close_ends_what_is_under_way_and_can_be_called_twice(kit):
             await client.close()
             with pytest.raises(ConnectionLost):
                 await task
-            with pytest.raises(Closed):
+            with pytest.raises(ClientClosed):
                 await client.request("GET", server.url)
             await server.closed()
 

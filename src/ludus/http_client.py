@@ -1,17 +1,17 @@
-"""A lean HTTP/1.1 client: one request in, one whole response out.
+"""A small HTTP/1.1 client: send one request, read one whole response.
 
     client.request ──> pool of the origin ──> idle connection, or a new one ──> write ──> parser (C) ──> Response
 
-It is on the hot path of every rollout, so it does only what talking to model servers and simple web APIs needs:
-keep-alive, Content-Length, chunked and until-close bodies, TLS, time limits, a size cap, an explicit proxy. It does not
-follow redirects, keep cookies, stream, retry, or ask for compression (a body that is compressed all the same is
-unpacked, within the size cap), and it reads no environment variables.
+It is on the hot path of every rollout, so it has only what model servers and simple web APIs need: keep-alive,
+Content-Length, chunked and until-close bodies, TLS, time limits, a size limit, an explicit proxy. It does not follow
+redirects, keep cookies, stream, retry, or ask for compression (a compressed body is decompressed, within the size
+limit). It reads no environment variables.
 
-Guarantees. A request ends in a `Response`, whatever its status, or in an `HttpError`. A request that is cancelled,
-times out or fails closes its connection. At most `connections` are open per origin; further requests wait for their
-turn in order. A kept connection that the server closed meanwhile is replaced once, unseen, and only if not one byte of
-a response had come; nothing else is ever sent twice. Error texts name the URL without its query, and never a header.
-A client belongs to one event loop; `close` leaves no socket behind.
+Guarantees. A request ends with a `Response` of any status, or with an `HttpError`. A request that is cancelled, times
+out or fails closes its connection. At most `connections` are open per origin; further requests wait in order. An idle
+connection that the server has closed is replaced once, and only if no byte of a response was received; nothing else is
+sent twice. Error texts name the URL without its query, and never a header. A client belongs to one event loop. After
+`close` no socket is open.
 """
 
 import asyncio
@@ -32,23 +32,23 @@ from ludus.types import Positive
 Headers = Iterable[tuple[str, str]]
 
 IDLE_SECONDS = 45.0
-"""An idle connection older than this is not trusted: routers forget it without telling either end."""
+"""A connection that was idle longer is not used again: routers drop such connections without a message."""
 
 
 class HttpError(Exception):
     """The request got no whole response."""
 
 
-class Closed(HttpError):
+class ClientClosed(HttpError):
     """The client was closed."""
 
 
 class ConnectFailed(HttpError):
-    """No connection: refused, unknown host, TLS trouble, too slow."""
+    """There is no connection: refused, unknown host, TLS failure, too slow."""
 
 
 class NotTrusted(ConnectFailed):
-    """No TLS with this server: for the user to mend, and not for another attempt."""
+    """TLS with this server is not possible. The user must fix it; a retry does not help."""
 
 
 class ConnectionLost(HttpError):
@@ -57,19 +57,19 @@ class ConnectionLost(HttpError):
     def __init__(self, message: str, received: int = 0) -> None:
         super().__init__(message)
         self.received = received
-        """Bytes of the response that had come."""
+        """Bytes of the response that were received."""
 
 
 class TimedOut(HttpError):
     """The response did not come in time."""
 
 
-class TooLarge(HttpError):
-    """The response passed the size cap."""
+class ResponseTooLarge(HttpError):
+    """The response is larger than the limit."""
 
 
 class NotHttp(HttpError):
-    """What came back is not HTTP."""
+    """The response is not HTTP."""
 
 
 class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,7 +84,7 @@ class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Response:
-    """Status, headers in the order they came, and the whole body."""
+    """Status, headers in their order, and the whole body."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -93,20 +93,20 @@ class Response:
         self.headers = headers
         self.body = body
 
-    def header(self, name: str) -> str:
-        """The first header of that name, in any case; empty if there is none."""
+    def get_header(self, name: str) -> str:
+        """The first header with that name, in upper or lower case; empty if there is none."""
         wanted = name.lower().encode()
         return next((value.decode("latin-1") for key, value in self.headers if key.lower() == wanted), "")
 
 
 class Target(NamedTuple):
-    """A URL, taken apart."""
+    """The parts of a URL."""
 
     secure: bool
     host: str
     port: int
     path: str
-    """Path and query, as the request line has them."""
+    """Path and query, as in the request line."""
 
     @property
     def netloc(self) -> str:
@@ -118,14 +118,14 @@ class Target(NamedTuple):
         return f"{'https' if self.secure else 'http'}://{self.netloc}"
 
     @property
-    def shown(self) -> str:
-        """The URL for error texts: a query may hold a key."""
+    def display_url(self) -> str:
+        """The URL for error texts, without the query, which may contain a key."""
         return self.origin + self.path.partition("?")[0]
 
 
 @lru_cache(maxsize=256)
 def split_url(url: str) -> Target:
-    """Take a URL apart.
+    """Split a URL into its parts.
 
     Raises:
         ValueError: it is not an http or https URL with a host.
@@ -139,11 +139,11 @@ def split_url(url: str) -> Target:
     return Target(secure, host, parts.port or (443 if secure else 80), quote(path, safe="/?%:@!$&'()*+,;=~-._[]|"))
 
 
-def request_head(method: str, target: Target, headers: Headers, size: int, *, absolute: bool = False) -> bytes:
-    """The bytes before the body. `absolute` is the form that proxies want.
+def build_head(method: str, target: Target, headers: Headers, size: int, *, absolute: bool = False) -> bytes:
+    """The bytes before the body. `absolute` is the form for proxies.
 
     Raises:
-        ValueError: a header has a line break in it, which would smuggle in another header.
+        ValueError: a header contains a line break, which would inject another header.
     """
     where = target.origin + target.path if absolute else target.path
     lines = [f"{method} {where} HTTP/1.1", f"Host: {target.netloc}"]
@@ -157,7 +157,7 @@ def request_head(method: str, target: Target, headers: Headers, size: int, *, ab
 
 
 class Client:
-    """Connections to any number of origins, kept alive between requests."""
+    """Connections to any number of origins. They stay open between requests."""
 
     def __init__(
         self,
@@ -189,17 +189,17 @@ class Client:
         """Send one request and read the whole response.
 
         Raises:
-            HttpError: there is none; the subclass says why.
+            HttpError: there is no whole response; the subclass says why.
             ValueError: the URL or a header cannot be sent.
         """
         self._check_open()
         target = split_url(url)
         absolute = bool(self._proxy) and not target.secure
         if absolute:
-            headers = (*headers, *_proxy_auth(self._proxy))
-        data = request_head(method, target, headers, len(body), absolute=absolute) + body
+            headers = (*headers, *_make_proxy_auth(self._proxy))
+        data = build_head(method, target, headers, len(body), absolute=absolute) + body
         limits = timeouts or self._timeouts
-        pool = self._pool(target)
+        pool = self._get_pool(target)
         async with pool.turns:
             kept = pool.take(asyncio.get_running_loop().time())
             if kept is not None:
@@ -213,7 +213,7 @@ class Client:
             return await self._exchange(fresh, pool, data, target, method, limits)
 
     def abort(self) -> None:
-        """Close every connection at once; requests under way fail. For tidy teardown use `close`."""
+        """Close every connection at once. Running requests fail. Use `close` to also wait for the sockets."""
         self._closed = True
         for connection in tuple(self._open):
             connection.abort()
@@ -231,9 +231,9 @@ class Client:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed("the HTTP client is closed")
+            raise ClientClosed("the HTTP client is closed")
 
-    def _pool(self, target: Target) -> "_Pool":
+    def _get_pool(self, target: Target) -> "_Pool":
         key = target[:3]
         pool = self._pools.get(key)
         if pool is None:
@@ -264,18 +264,22 @@ class Client:
                 else:
                     connection = await self._dial(target)
         except TimeoutError:
-            raise ConnectFailed(f"{self._way(target)}: no connection within {limits.connect:g} s") from None
+            raise ConnectFailed(f"{self._describe_route(target)}: no connection within {limits.connect:g} s") from None
         except OSError as error:
             kind = NotTrusted if _is_final(error) else ConnectFailed
-            raise kind(f"{self._way(target)}: {_reason(error)}") from error
+            raise kind(f"{self._describe_route(target)}: {_describe_reason(error)}") from error
         if self._closed:
             connection.abort()
             self._check_open()
         return connection
 
-    def _way(self, target: Target) -> str:
-        """Where a connection leads, for error texts: past a proxy, the trouble may be the proxy's."""
-        return f"{target.shown} (through the proxy {split_url(self._proxy).origin})" if self._proxy else target.shown
+    def _describe_route(self, target: Target) -> str:
+        """The target for error texts. It names the proxy too, because the proxy may be the cause."""
+        return (
+            f"{target.display_url} (through the proxy {split_url(self._proxy).origin})"
+            if self._proxy
+            else target.display_url
+        )
 
     async def _dial(self, target: Target) -> "_Connection":
         loop = asyncio.get_running_loop()
@@ -283,55 +287,55 @@ class Client:
             lambda: _Connection(loop, self._open, self._response_bytes),
             target.host,
             target.port,
-            ssl=self._context() if target.secure else None,
+            ssl=self._get_tls() if target.secure else None,
         )
         return connection
 
     async def _connect_through_proxy(self, target: Target, limits: Timeouts) -> "_Connection":
-        """Plain HTTP goes to the proxy itself; for TLS it opens a tunnel."""
+        """Connect to the proxy. For TLS, open a tunnel through it."""
         connection = await self._dial(split_url(self._proxy))
         if not target.secure:
             return connection
         try:
-            await self._tunnel(connection, target, limits)
+            await self._open_tunnel(connection, target, limits)
         except BaseException:
             connection.abort()
             raise
         return connection
 
-    async def _tunnel(self, connection: "_Connection", target: Target, limits: Timeouts) -> None:
+    async def _open_tunnel(self, connection: "_Connection", target: Target, limits: Timeouts) -> None:
         address = f"[{target.host}]:{target.port}" if ":" in target.host else f"{target.host}:{target.port}"
-        auth = "".join(f"{name}: {value}\r\n" for name, value in _proxy_auth(self._proxy))
+        auth = "".join(f"{name}: {value}\r\n" for name, value in _make_proxy_auth(self._proxy))
         head = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{auth}\r\n"
         response = await connection.send(head.encode("latin-1"), target, limits, headers_only=True)
         if response.status != 200:
-            raise ConnectFailed(f"{self._way(target)}: it refused the tunnel with status {response.status}")
-        await connection.start_tls(self._context(), target.host)
+            raise ConnectFailed(f"{self._describe_route(target)}: it refused the tunnel with status {response.status}")
+        await connection.start_tls(self._get_tls(), target.host)
 
-    def _context(self) -> ssl.SSLContext:
+    def _get_tls(self) -> ssl.SSLContext:
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls
 
 
-def unpacked(body: bytes, encoding: str, limit: int) -> bytes:
-    """A body as it was before a server compressed it. Raises ValueError if that cannot be told or is too large."""
+def decompress(body: bytes, encoding: str, limit: int) -> bytes:
+    """The decompressed body. Raises ValueError if it cannot be decompressed or is too large."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity") or not body:
         return body
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise ValueError(f"the body is compressed as {encoding}, which was not asked for")
-    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # either header
+        raise ValueError(f"the body is compressed as {encoding}, which was not requested")
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # accepts gzip and zlib headers
     try:
         plain = stream.decompress(body, limit)
     except zlib.error as error:
         raise ValueError(f"the body is not {encoding}, as its header says ({error})") from None
     if not stream.eof:
-        raise ValueError(f"the body is cut off, or larger than {limit} bytes when unpacked")
+        raise ValueError(f"the body is cut off, or larger than {limit} bytes when decompressed")
     return plain
 
 
-def _proxy_auth(proxy: str) -> tuple[tuple[str, str], ...]:
+def _make_proxy_auth(proxy: str) -> tuple[tuple[str, str], ...]:
     parts = urlsplit(proxy)
     if parts.username is None:
         return ()
@@ -345,10 +349,10 @@ def _is_final(error: OSError) -> bool:
     return isinstance(error, ssl.SSLCertVerificationError) or error.reason == "WRONG_VERSION_NUMBER"
 
 
-def _reason(error: OSError) -> str:
-    """What the system says, without the address that asyncio repeats in it."""
+def _describe_reason(error: OSError) -> str:
+    """The system's message, without the address that asyncio puts into it."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted ({error.verify_message}); SSL_CERT_FILE may name one of your own"
+        return f"its certificate is not accepted ({error.verify_message}); to add your own, set SSL_CERT_FILE"
     if _is_final(error):
         return "it does not speak TLS: should its address start with http://?"
     if isinstance(error, socket.gaierror):
@@ -359,8 +363,8 @@ def _reason(error: OSError) -> str:
 
 
 class _Pool:
-    """The connections of one origin. Whoever holds a turn owns at most one connection, and takes an idle one first,
-    so open connections never outnumber turns."""
+    """The connections of one origin. A request needs a turn, has at most one connection and takes an idle one first,
+    so there are never more open connections than turns."""
 
     __slots__ = ("_idle", "turns")
 
@@ -369,7 +373,7 @@ class _Pool:
         self._idle: list[_Connection] = []
 
     def take(self, now: float) -> "_Connection | None":
-        """The most recently used idle connection that is still good."""
+        """The most recently used idle connection that is still usable."""
         while self._idle:
             connection = self._idle.pop()
             if connection.alive and now - connection.idle_since < IDLE_SECONDS:
@@ -382,7 +386,7 @@ class _Pool:
 
 
 class _Connection(asyncio.Protocol):
-    """One socket and at most one exchange on it. The `on_…` methods are called by the parser."""
+    """One socket with at most one exchange. The parser calls the `on_…` methods."""
 
     __slots__ = (
         "_body",
@@ -424,7 +428,7 @@ class _Connection(asyncio.Protocol):
     # ---- for the client -------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, target: Target, limits: Timeouts, *, headers_only: bool) -> asyncio.Future[Response]:
-        """Start an exchange. The future fails with an `HttpError` when it does; the caller then aborts."""
+        """Start an exchange. If it fails, the future raises an `HttpError`, and the caller aborts the connection."""
         assert self._waiter is None
         self._waiter = waiter = self._loop.create_future()
         self._target = target
@@ -439,9 +443,9 @@ class _Connection(asyncio.Protocol):
         self._silence = limits.silence
         self._deadline = now + limits.total
         if self._transport is None:
-            self._fail(ConnectionLost(f"{target.shown}: the connection was closed"))
+            self._fail(ConnectionLost(f"{target.display_url}: the connection was closed"))
             return waiter
-        self._timer = self._loop.call_at(min(self._deadline, now + self._silence), self._on_time)
+        self._timer = self._loop.call_at(min(self._deadline, now + self._silence), self._check_time)
         self._transport.write(data)
         return waiter
 
@@ -451,16 +455,16 @@ class _Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """After an exchange: both sides are done with it and mean to go on."""
+        """Whether the connection can be used again: the exchange has ended and both sides keep it open."""
         return self._keep and self._transport is not None and not self._transport.get_write_buffer_size() and self.alive
 
     def abort(self) -> None:
-        """Close at once. An exchange under way fails."""
+        """Close at once. A running exchange fails."""
         if self._transport is not None:
             self._transport.abort()
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Go on encrypted, after a proxy opened a tunnel."""
+        """Switch to TLS, after a proxy has opened a tunnel."""
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
         transport = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
@@ -476,23 +480,23 @@ class _Connection(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def data_received(self, data: bytes) -> None:
-        if self._waiter is None:  # nobody asked: a farewell such as "408 idle too long"
+        if self._waiter is None:  # no request is running: a closing message such as "408 idle too long"
             self.abort()
             return
         self._last = self._loop.time()
         self._received += len(data)
         if self._received > self._limit:
-            self._fail(TooLarge(f"{self._target.shown}: the response is larger than {self._limit} bytes"))
+            self._fail(ResponseTooLarge(f"{self._target.display_url}: the response is larger than {self._limit} bytes"))
             return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             start = data[:80].decode("latin-1")
-            self._fail(NotHttp(f"{self._target.shown}: not an HTTP response ({error}): {start!r}"))
+            self._fail(NotHttp(f"{self._target.display_url}: not an HTTP response ({error}): {start!r}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
-            self._transport.abort()  # a TLS transport that the peer closed still counts as open until told
+            self._transport.abort()  # a TLS transport that the peer closed is not closed by itself
         self._transport = None
         self._open.discard(self)
         if not self.gone.done():
@@ -500,26 +504,26 @@ class _Connection(asyncio.Protocol):
         if self._waiter is None:
             return
         if exc is None and self._status and not self._framed and not self._headers_only:
-            self._finish()  # without a length, the end of the connection is the end of the body
+            self._finish()  # without a length, the body ends with the connection
             return
         how = f"{self._received} bytes into the response" if self._received else "before any response"
         what = "reset" if isinstance(exc, ConnectionError) else "closed"
-        self._fail(ConnectionLost(f"{self._target.shown}: the connection was {what} {how}", self._received))
+        self._fail(ConnectionLost(f"{self._target.display_url}: the connection was {what} {how}", self._received))
 
-    def _on_time(self) -> None:
+    def _check_time(self) -> None:
         due = min(self._deadline, self._last + self._silence)
         if self._loop.time() < due:
-            self._timer = self._loop.call_at(due, self._on_time)
+            self._timer = self._loop.call_at(due, self._check_time)
             return
-        late = self._loop.time() >= self._deadline
-        what = "no whole response in time" if late else f"silent for {self._silence:g} s"
-        self._fail(TimedOut(f"{self._target.shown}: {what} ({self._received} bytes came)"))
+        is_late = self._loop.time() >= self._deadline
+        what = "no whole response in time" if is_late else f"silent for {self._silence:g} s"
+        self._fail(TimedOut(f"{self._target.display_url}: {what} ({self._received} bytes received)"))
 
     # ---- called by the parser -------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         if self._status and self._waiter is None:
-            self._keep = False  # more than one response to one request: the stream is out of step
+            self._keep = False  # more than one response to one request: the stream is out of sync
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name, value))
@@ -535,7 +539,7 @@ class _Connection(asyncio.Protocol):
         self._body.append(data)
 
     def on_message_complete(self) -> None:
-        if self._status < 200:  # 100 Continue, 103 Early Hints: the response is still to come
+        if self._status < 200:  # 100 Continue, 103 Early Hints: the response follows
             self._headers = []
             self._framed = False
             self._status = 0
@@ -543,31 +547,31 @@ class _Connection(asyncio.Protocol):
             self._keep = self._parser.should_keep_alive()
             self._finish()
 
-    # ---- ends of an exchange --------------------------------------------------------------------------------------
+    # ---- end of an exchange ---------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         for name, value in self._headers:
             if name.lower() == b"content-encoding":
                 try:
-                    body = unpacked(body, value.decode("latin-1"), self._limit)
+                    body = decompress(body, value.decode("latin-1"), self._limit)
                 except ValueError as error:
-                    self._fail(NotHttp(f"{self._target.shown}: {error}"))
+                    self._fail(NotHttp(f"{self._target.display_url}: {error}"))
                     return
         self.idle_since = self._last
-        waiter = self._end()
+        waiter = self._end_exchange()
         if waiter is not None:
             waiter.set_result(Response(self._status, self._headers, body))
 
     def _fail(self, error: HttpError) -> None:
-        waiter = self._end()
+        waiter = self._end_exchange()
         if waiter is not None:
             waiter.set_exception(error)
-            waiter.exception()  # seen: a caller that was cancelled meanwhile must not leave a complaint in the log
+            waiter.exception()  # mark as retrieved: if the caller was cancelled, asyncio would log a warning
         self.abort()
 
-    def _end(self) -> asyncio.Future[Response] | None:
-        """Stop the clock; the waiter, unless nobody waits any more."""
+    def _end_exchange(self) -> asyncio.Future[Response] | None:
+        """Stop the timer. Returns the waiter, or None if nobody waits any more."""
         waiter, self._waiter = self._waiter, None
         if self._timer is not None:
             self._timer.cancel()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ludus.models.scripted import ScriptedModel, call, say, together
+from ludus.models.scripted import ScriptedModel, call, join_calls, say
 from ludus.types import Completion, Finish, Message, Reasoning, Usage
 
 HI = [{"role": "user", "content": "hi"}]
@@ -12,8 +12,8 @@ HI = [{"role": "user", "content": "hi"}]
 
 def test_a_reply_in_words(kit):
     async def test():
-        async with kit.visiting(ScriptedModel([say("Hello.", reasoning="Be kind.")])) as guest:
-            reply = await guest.chat(guest.gateway.open(), HI)
+        async with kit.serve_model(ScriptedModel([say("Hello.", reasoning="Be kind.")])) as client:
+            reply = await client.chat(client.gateway.open(), HI)
         assert reply["object"] == "chat.completion" and reply["id"].startswith("chatcmpl-")
         (choice,) = reply["choices"]
         assert choice["message"] == {"role": "assistant", "content": "Hello.", "reasoning_content": "Be kind."}
@@ -31,7 +31,7 @@ def test_what_the_model_is_asked(kit):
         return "ok"
 
     async def test():
-        async with kit.visiting(ScriptedModel(script)) as guest:
+        async with kit.serve_model(ScriptedModel(script)) as client:
             made = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
             messages = [
                 {"role": "developer", "content": "Be brief."},
@@ -39,7 +39,7 @@ def test_what_the_model_is_asked(kit):
                 {"role": "assistant", "content": None, "tool_calls": [made], "reasoning_content": "Hm."},
                 {"role": "tool", "tool_call_id": "c1", "content": "2"},
             ]
-            await guest.chat(guest.gateway.open(), messages, tools=[kit.ADD], tool_choice="required", top_p=0.9)
+            await client.chat(client.gateway.open(), messages, tools=[kit.ADD], tool_choice="required", top_p=0.9)
         ((heard, tools, sampling),) = asked
         assert [m.role for m in heard] == ["system", "user", "assistant", "tool"]
         assert heard[1].content == "1 + 1?"
@@ -57,10 +57,10 @@ def test_a_tool_that_must_be_called_is_offered_alone(kit):
     other = {"type": "function", "function": {"name": "other"}}
 
     async def test():
-        async with kit.visiting(ScriptedModel(lambda m, t, s: offered.append((t, s.tool_choice)) or "ok")) as guest:
-            session = guest.gateway.open()
+        async with kit.serve_model(ScriptedModel(lambda m, t, s: offered.append((t, s.tool_choice)) or "ok")) as client:
+            session = client.gateway.open()
             choice = {"type": "function", "function": {"name": "other"}}
-            await guest.chat(session, HI, tools=[kit.ADD, other], tool_choice=choice)
+            await client.chat(session, HI, tools=[kit.ADD, other], tool_choice=choice)
         ((tools, chosen),) = offered
         assert [tool.name for tool in tools] == ["other"] and chosen == "required"
 
@@ -68,15 +68,15 @@ def test_a_tool_that_must_be_called_is_offered_alone(kit):
 
 
 def test_a_stream_has_the_same_in_pieces(kit):
-    reply = together(call("add", a=1, b=2), call("add", a=3, b=4), text="I add.", reasoning="Two sums.")
+    reply = join_calls(call("add", a=1, b=2), call("add", a=3, b=4), text="I add.", reasoning="Two sums.")
 
     async def test():
-        async with kit.visiting(ScriptedModel([reply])) as guest:
-            session = guest.gateway.open()
+        async with kit.serve_model(ScriptedModel([reply])) as client:
+            session = client.gateway.open()
             body = {"messages": HI, "tools": [kit.ADD], "stream": True, "stream_options": {"include_usage": True}}
-            response = await guest.post(session.url + "/chat/completions", body)
-        assert response.header("content-type").startswith("text/event-stream")
-        *chunks, usage, end = [value for _, value in kit.events(response.body)]
+            response = await client.post(session.url + "/chat/completions", body)
+        assert response.get_header("content-type").startswith("text/event-stream")
+        *chunks, usage, end = [value for _, value in kit.read_events(response.body)]
         assert end == "[DONE]" and usage["choices"] == [] and usage["usage"]["completion_tokens"] > 0
         deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
         assert "".join(delta.get("content", "") for delta in deltas) == "I add."
@@ -104,16 +104,16 @@ def test_a_stream_that_takes_long_is_kept_alive_and_may_still_fail(kit):
                 raise ZeroDivisionError("oops")
             return "late"
 
-        async with kit.visiting(ScriptedModel(slow), ping_seconds=0.01) as guest:
-            session = guest.gateway.open()
+        async with kit.serve_model(ScriptedModel(slow), ping_seconds=0.01) as client:
+            session = client.gateway.open()
             url = session.url + "/chat/completions"
-            good = await guest.post(url, {"messages": HI, "stream": True})
+            good = await client.post(url, {"messages": HI, "stream": True})
             assert good.body.startswith(b": waiting")
-            values = [value for _, value in kit.events(good.body)]
+            values = [value for _, value in kit.read_events(good.body)]
             assert values[1]["choices"][0]["delta"]["content"] == "late" and values[-1] == "[DONE]"
-            bad = await guest.post(url, {"messages": [{"role": "user", "content": "fail"}], "stream": True})
+            bad = await client.post(url, {"messages": [{"role": "user", "content": "fail"}], "stream": True})
             assert bad.status == 200
-            assert "oops" in kit.events(bad.body)[0][1]["error"]["message"]
+            assert "oops" in kit.read_events(bad.body)[0][1]["error"]["message"]
 
     kit.run(test)
 
@@ -122,12 +122,12 @@ def test_several_choices(kit):
     numbers = iter(range(10))
 
     async def test():
-        async with kit.visiting(ScriptedModel(lambda *_: f"reply {next(numbers)}")) as guest:
-            session = guest.gateway.open()
-            reply = await guest.chat(session, HI, n=3)
+        async with kit.serve_model(ScriptedModel(lambda *_: f"reply {next(numbers)}")) as client:
+            session = client.gateway.open()
+            reply = await client.chat(session, HI, n=3)
             assert sorted(c["message"]["content"] for c in reply["choices"]) == ["reply 0", "reply 1", "reply 2"]
             assert [c["index"] for c in reply["choices"]] == [0, 1, 2]
-            assert len((await guest.gateway.close(session)).exchanges) == 3
+            assert len((await client.gateway.close(session)).exchanges) == 3
 
     kit.run(test)
 
@@ -141,11 +141,11 @@ def test_one_choice_that_fails_fails_the_request_but_the_others_are_recorded(kit
         return "ok"
 
     async def test():
-        async with kit.visiting(ScriptedModel(script)) as guest:
-            session = guest.gateway.open()
-            response = await guest.post(session.url + "/chat/completions", {"messages": HI, "n": 3})
+        async with kit.serve_model(ScriptedModel(script)) as client:
+            session = client.gateway.open()
+            response = await client.post(session.url + "/chat/completions", {"messages": HI, "n": 3})
             assert response.status == 502
-            record = await guest.gateway.close(session)
+            record = await client.gateway.close(session)
         assert len(record.exchanges) == 2 and record.failure is not None
 
     kit.run(test)
@@ -158,8 +158,8 @@ def test_one_choice_that_fails_fails_the_request_but_the_others_are_recorded(kit
 def test_why_a_reply_ended(kit, finish, told):
     async def test():
         reply = Completion(Message("assistant", ""), finish, Usage(7, 3, 2))
-        async with kit.visiting(ScriptedModel([reply])) as guest:
-            answer = await guest.chat(guest.gateway.open(), HI)
+        async with kit.serve_model(ScriptedModel([reply])) as client:
+            answer = await client.chat(client.gateway.open(), HI)
         assert answer["choices"][0]["finish_reason"] == told
         assert answer["choices"][0]["message"]["content"] == ""
         assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
@@ -199,12 +199,12 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
 )
 def test_a_bad_request_names_the_field_and_is_no_failure(kit, body, words):
     async def test():
-        async with kit.visiting(ScriptedModel([])) as guest:
-            session = guest.gateway.open()
-            response = await guest.post(session.url + "/chat/completions", body)
+        async with kit.serve_model(ScriptedModel([])) as client:
+            session = client.gateway.open()
+            response = await client.post(session.url + "/chat/completions", body)
             assert response.status == 400
             assert words in json.loads(response.body)["error"]["message"]
-            record = await guest.gateway.close(session)
+            record = await client.gateway.close(session)
         assert (record.failure, record.failed, record.exchanges) == (None, 1, ())
 
     kit.run(test)
@@ -215,18 +215,18 @@ def test_a_bad_request_names_the_field_and_is_no_failure(kit, body, words):
 
 def test_a_chat_model_is_told_a_raw_prompt_as_words(kit):
     async def test():
-        async with kit.visiting(ScriptedModel(lambda m, t, s: f"{m[0].content}|{s.max_tokens}")) as guest:
-            session = guest.gateway.open()
+        async with kit.serve_model(ScriptedModel(lambda m, t, s: f"{m[0].content}|{s.max_tokens}")) as client:
+            session = client.gateway.open()
             url = session.url + "/completions"
-            reply = json.loads((await guest.post(url, {"prompt": ["Once"], "echo": True})).body)
+            reply = json.loads((await client.post(url, {"prompt": ["Once"], "echo": True})).body)
             assert reply["object"] == "text_completion" and reply["choices"][0]["text"] == "OnceOnce|16"
             body = {"prompt": "Once", "max_tokens": 5, "stream": True, "stream_options": {"include_usage": True}}
-            first, usage, end = [value for _, value in kit.events((await guest.post(url, body)).body)]
+            first, usage, end = [value for _, value in kit.read_events((await client.post(url, body)).body)]
             assert first["choices"][0]["text"] == "Once|5" and usage["usage"]["completion_tokens"] and end == "[DONE]"
-            assert (await guest.post(url, {"prompt": [1, 2]})).status == 400
+            assert (await client.post(url, {"prompt": [1, 2]})).status == 400
             for wrong in (5, [], ["a", "b"], [1, "a"], [-1], None):
-                assert b"prompt" in (await guest.post(url, {"prompt": wrong})).body
-            assert b"suffix" in (await guest.post(url, {"prompt": "a", "suffix": "b"})).body
+                assert b"prompt" in (await client.post(url, {"prompt": wrong})).body
+            assert b"suffix" in (await client.post(url, {"prompt": "a", "suffix": "b"})).body
 
     kit.run(test)
 
@@ -234,18 +234,18 @@ def test_a_chat_model_is_told_a_raw_prompt_as_words(kit):
 def test_a_model_in_token_mode_goes_on_from_the_very_ids(kit):
     async def test():
         model = kit.token_model(["and so on", "again", "and more"])
-        async with kit.visiting(model) as guest:
-            session = guest.gateway.open()
+        async with kit.serve_model(model) as client:
+            session = client.gateway.open()
             ids = model.codec.tokenizer.encode("One, two")
             url = session.url + "/completions"
-            await guest.post(url, {"prompt": ids, "max_tokens": 99})
-            reply = json.loads((await guest.post(url, {"prompt": "One, two", "max_tokens": 99})).body)
+            await client.post(url, {"prompt": ids, "max_tokens": 99})
+            reply = json.loads((await client.post(url, {"prompt": "One, two", "max_tokens": 99})).body)
             assert reply["choices"][0]["text"] == "again"
-            await guest.post(url, {"prompt": "One, two again, three", "max_tokens": 99})
-            assert (await guest.post(url, {"prompt": [10**6]})).status == 400
-            record = await guest.gateway.close(session)
+            await client.post(url, {"prompt": "One, two again, three", "max_tokens": 99})
+            assert (await client.post(url, {"prompt": [10**6]})).status == 400
+            record = await client.gateway.close(session)
         assert [list(draw.prompt) for draw in model.engine.log[:2]] == [ids, ids]
-        assert record.exact and kit.proven(record.sequences(), model.engine.log)
+        assert record.exact and kit.is_proven(record.build_sequences(), model.engine.log)
         assert record.exchanges[0].messages == record.exchanges[1].messages
 
     kit.run(test)

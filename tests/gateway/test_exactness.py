@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
-from ludus.models.ledger import Budget, Ledger, Metered
+from ludus.models.ledger import Budget, Ledger, MeteredModel
 from ludus.models.openai import OpenAISettings
 from ludus.models.server import ServerSettings
 from ludus.tokens.capture import CapturedChatModel
@@ -26,15 +26,15 @@ def script(prompt: str) -> str:
     return 'I add.\n<tool_call>\n{"name": "add", "arguments": {"b": 2, "a": 1}}\n</tool_call>'
 
 
-async def agent(guest, session, kit, words, dice):
+async def agent(client, session, kit, words, dice):
     """An agent that rewrites what it sends back, asks twice now and then, and compacts once."""
     messages = [{"role": "user", "content": words}]
     for turn in range(6):
         stream = dice.random() < 0.5
-        asks = [guest.chat(session, messages, tools=[kit.ADD]) for _ in range(1 + (dice.random() < 0.3))]
+        asks = [client.chat(session, messages, tools=[kit.ADD]) for _ in range(1 + (dice.random() < 0.3))]
         if stream:
             body = {"messages": messages, "tools": [kit.ADD], "stream": True}
-            await guest.post(session.url + "/chat/completions", body)
+            await client.post(session.url + "/chat/completions", body)
         reply = (await asyncio.gather(*asks))[-1]["choices"][0]["message"]
         for made in reply.get("tool_calls", ()):
             made["function"]["arguments"] = json.dumps(dict(sorted(json.loads(made["function"]["arguments"]).items())))
@@ -58,13 +58,13 @@ def test_every_drawn_id_is_in_one_row_whatever_the_agents_do(kit, kind):
             else:
                 model = CapturedChatModel(OpenAISettings(base_url=f"{server.url}/v1", name="toy"))
             ledger = Ledger()
-            async with kit.visiting(Metered(model, ledger, "agent")) as guest:
-                session = guest.gateway.open(sampling=Sampling(max_tokens=500), budget=Budget(tokens=10_000_000))
+            async with kit.serve_model(MeteredModel(model, ledger, "agent")) as client:
+                session = client.gateway.open(sampling=Sampling(max_tokens=500), budget=Budget(tokens=10_000_000))
                 dice = random.Random(1)
-                await asyncio.gather(*(agent(guest, session, kit, f"Task {i}?", dice) for i in range(3)))
-                record = await guest.gateway.close(session)
+                await asyncio.gather(*(agent(client, session, kit, f"Task {i}?", dice) for i in range(3)))
+                record = await client.gateway.close(session)
         assert record.exact and record.failure is None
-        assert kit.proven(record.sequences(), toy.engine.log[-len(record.exchanges) :])
+        assert kit.is_proven(record.build_sequences(), toy.engine.log[-len(record.exchanges) :])
         assert ledger.total.calls == len(record.exchanges)
         assert record.usage.tokens == ledger.total.usage.tokens
 

@@ -8,8 +8,8 @@ from ludus.models.scripted import ScriptedModel
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 
 
-async def connect(guest):
-    return await asyncio.open_connection("127.0.0.1", int(guest.gateway.url.rpartition(":")[2]))
+async def connect(client):
+    return await asyncio.open_connection("127.0.0.1", int(client.gateway.url.rpartition(":")[2]))
 
 
 async def closed(writer):
@@ -35,9 +35,9 @@ def echo(messages, *_):
 
 def test_requests_sent_at_once_are_answered_in_order(kit):
     async def test():
-        async with kit.visiting(ScriptedModel(echo)) as guest:
-            session = guest.gateway.open()
-            reader, writer = await connect(guest)
+        async with kit.serve_model(ScriptedModel(echo)) as client:
+            session = client.gateway.open()
+            reader, writer = await connect(client)
             bodies = [{"messages": [{"role": "user", "content": f"number {i}"}]} for i in range(30)]
             writer.write(b"".join(request(session, body) for body in bodies))
             for number in range(30):
@@ -50,9 +50,9 @@ def test_requests_sent_at_once_are_answered_in_order(kit):
 
 def test_a_request_that_comes_byte_by_byte_and_one_in_chunks(kit):
     async def test():
-        async with kit.visiting(ScriptedModel(echo)) as guest:
-            session = guest.gateway.open()
-            reader, writer = await connect(guest)
+        async with kit.serve_model(ScriptedModel(echo)) as client:
+            session = client.gateway.open()
+            reader, writer = await connect(client)
             for byte in request(session, HI):
                 writer.write(bytes([byte]))
                 await writer.drain()
@@ -68,10 +68,10 @@ def test_a_request_that_comes_byte_by_byte_and_one_in_chunks(kit):
 
 def test_the_connection_is_closed_when_the_client_wants_that(kit):
     async def test():
-        async with kit.visiting(ScriptedModel(echo), ping_seconds=0.01) as guest:
-            session = guest.gateway.open()
+        async with kit.serve_model(ScriptedModel(echo), ping_seconds=0.01) as client:
+            session = client.gateway.open()
             for data in (request(session, HI, "Connection: close"), request(session, HI, version="1.0")):
-                reader, writer = await connect(guest)
+                reader, writer = await connect(client)
                 writer.write(data)
                 assert b'"hi"' in await reader.read()
                 await closed(writer)
@@ -85,9 +85,9 @@ def test_an_old_client_gets_a_slow_stream_without_chunks(kit):
         return "late"
 
     async def test():
-        async with kit.visiting(ScriptedModel(slow), ping_seconds=0.01) as guest:
-            session = guest.gateway.open()
-            reader, writer = await connect(guest)
+        async with kit.serve_model(ScriptedModel(slow), ping_seconds=0.01) as client:
+            session = client.gateway.open()
+            reader, writer = await connect(client)
             writer.write(request(session, {**HI, "stream": True}, version="1.0"))
             body = (await reader.read()).partition(b"\r\n\r\n")[2]
             assert body.startswith(b": waiting") and body.endswith(b"data: [DONE]\n\n")
@@ -98,50 +98,50 @@ def test_an_old_client_gets_a_slow_stream_without_chunks(kit):
 
 def test_a_body_that_is_too_long_is_refused(kit):
     async def test():
-        async with kit.visiting(ScriptedModel(echo), body_bytes=10_000) as guest:
-            session = guest.gateway.open()
+        async with kit.serve_model(ScriptedModel(echo), body_bytes=10_000) as client:
+            session = client.gateway.open()
             long = {"messages": [{"role": "user", "content": "x" * 2_000_000}]}
-            reader, writer = await connect(guest)
+            reader, writer = await connect(client)
             writer.write(request(session, long))
             head, body = await read_reply(reader)
             assert "413" in head and b"10,000 bytes" in body
             await closed(writer)
-            assert (await guest.chat(session, HI["messages"]))["choices"]
+            assert (await client.chat(session, HI["messages"]))["choices"]
 
     kit.run(test)
 
 
 def test_what_is_not_http_is_refused_and_the_others_go_on(kit):
     async def test():
-        async with kit.visiting(ScriptedModel(echo)) as guest:
-            session = guest.gateway.open()
+        async with kit.serve_model(ScriptedModel(echo)) as client:
+            session = client.gateway.open()
             wrong = (b"\x16\x03\x01 hello\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n", b"GET /" + b"a" * 100_000)
             for data in wrong:
-                reader, writer = await connect(guest)
+                reader, writer = await connect(client)
                 writer.write(data)
                 assert (await reader.read()).startswith(b"HTTP/1.1 4")
                 await closed(writer)
-            reader, writer = await connect(guest)
+            reader, writer = await connect(client)
             writer.write(b"GET /x HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
             assert b"501" in await reader.read()
             await closed(writer)
-            assert (await guest.chat(session, HI["messages"]))["choices"]
+            assert (await client.chat(session, HI["messages"]))["choices"]
 
     kit.run(test)
 
 
 def test_head_has_no_body_and_a_compressed_body_is_named(kit):
     async def test():
-        async with kit.visiting(ScriptedModel(echo)) as guest:
-            session = guest.gateway.open()
-            reader, writer = await connect(guest)
+        async with kit.serve_model(ScriptedModel(echo)) as client:
+            session = client.gateway.open()
+            reader, writer = await connect(client)
             writer.write(f"HEAD /s/{session.secret}/v1/models HTTP/1.1\r\n\r\n".encode())
             writer.write(request(session, HI))
             assert b"404" in await reader.readuntil(b"\r\n\r\n")
             assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
             await closed(writer)
             headers = [("Content-Encoding", "gzip")]
-            packed = await guest.post(session.url + "/chat/completions", b"\x1f\x8b\x08", headers)
+            packed = await client.post(session.url + "/chat/completions", b"\x1f\x8b\x08", headers)
             assert packed.status == 400 and b"Content-Encoding" in packed.body
 
     kit.run(test)
@@ -149,9 +149,9 @@ def test_head_has_no_body_and_a_compressed_body_is_named(kit):
 
 def test_a_client_that_asks_before_it_sends_is_told_to_go_on(kit):
     async def test():
-        async with kit.visiting(ScriptedModel(echo)) as guest:
-            session = guest.gateway.open()
-            reader, writer = await connect(guest)
+        async with kit.serve_model(ScriptedModel(echo)) as client:
+            session = client.gateway.open()
+            reader, writer = await connect(client)
             head, _, body = request(session, HI, "Expect: 100-continue").partition(b"\r\n\r\n")
             writer.write(head + b"\r\n\r\n")
             assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")
@@ -164,12 +164,12 @@ def test_a_client_that_asks_before_it_sends_is_told_to_go_on(kit):
 
 def test_a_client_that_never_reads_holds_up_itself_alone(kit):
     async def test():
-        async with kit.visiting(ScriptedModel(lambda *_: "x" * 1_000_000)) as guest:
-            session = guest.gateway.open()
-            reader, writer = await connect(guest)
+        async with kit.serve_model(ScriptedModel(lambda *_: "x" * 1_000_000)) as client:
+            session = client.gateway.open()
+            reader, writer = await connect(client)
             writer.write(request(session, HI) * 50)
             await writer.drain()
-            assert (await guest.chat(session, HI["messages"]))["choices"]
+            assert (await client.chat(session, HI["messages"]))["choices"]
             await asyncio.sleep(0.05)
             assert session.requests < 40
             for _ in range(50):

@@ -4,38 +4,38 @@ import json
 
 import pytest
 
-from ludus.models.anthropic import parse_reply, request_body
-from ludus.models.scripted import ScriptedModel, call, say, together
+from ludus.models.anthropic import build_request, parse_reply
+from ludus.models.scripted import ScriptedModel, call, join_calls, say
 from ludus.types import Call, Completion, Finish, Message, Reasoning, Sampling, Usage
 
 HI = [{"role": "user", "content": "hi"}]
 ADD = {"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {}}}
 
 
-async def send(guest, session, **body):
-    response = await guest.post(session.anthropic_url + "/v1/messages", {"max_tokens": 100, "messages": HI, **body})
+async def send(client, session, **body):
+    response = await client.post(session.anthropic_url + "/v1/messages", {"max_tokens": 100, "messages": HI, **body})
     assert response.status == 200, response.body
     return response
 
 
 def test_a_conversation_with_a_tool(kit):
     asked = []
-    script = [together(call("add", a=1), text="I add.", reasoning="Let me see."), say("Two.")]
+    script = [join_calls(call("add", a=1), text="I add.", reasoning="Let me see."), say("Two.")]
 
     def play(messages, tools, sampling):
         asked.append((messages, tools, sampling))
         return script[len(asked) - 1]
 
     async def test():
-        async with kit.visiting(ScriptedModel(play)) as guest:
-            session = guest.gateway.open()
+        async with kit.serve_model(ScriptedModel(play)) as client:
+            session = client.gateway.open()
             shared = {
                 "system": [{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}],
                 "tools": [ADD],
                 "thinking": {"type": "enabled", "budget_tokens": 99},
                 "stop_sequences": ["END"],
             }
-            reply = json.loads((await send(guest, session, **shared)).body)
+            reply = json.loads((await send(client, session, **shared)).body)
             thinking, text, used = reply["content"]
             assert (thinking["thinking"], text["text"], used["input"]) == ("Let me see.", "I add.", {"a": 1})
             assert reply["stop_reason"] == "tool_use" and reply["usage"]["output_tokens"] > 0
@@ -46,9 +46,9 @@ def test_a_conversation_with_a_tool(kit):
                 {"role": "assistant", "content": reply["content"]},
                 {"role": "user", "content": told},
             ]
-            end = json.loads((await send(guest, session, messages=messages, **shared)).body)
+            end = json.loads((await send(client, session, messages=messages, **shared)).body)
             assert end["content"] == [{"type": "text", "text": "Two."}] and end["stop_reason"] == "end_turn"
-            record = await guest.gateway.close(session)
+            record = await client.gateway.close(session)
         assert [e.follows for e in record.exchanges] == [None, 0]
         heard, tools, sampling = asked[1]
         assert [m.role for m in heard] == ["system", "user", "assistant", "tool", "user"]
@@ -60,16 +60,16 @@ def test_a_conversation_with_a_tool(kit):
 
 
 def test_a_stream_has_the_same_in_pieces(kit):
-    reply = together(call("add", a=1), text="I add.", reasoning="Let me see.")
+    reply = join_calls(call("add", a=1), text="I add.", reasoning="Let me see.")
 
     async def test():
-        async with kit.visiting(ScriptedModel(lambda *_: reply)) as guest:
-            session = guest.gateway.open()
-            plain = json.loads((await send(guest, session, tools=[ADD], thinking={"type": "adaptive"})).body)
-            response = await send(guest, session, tools=[ADD], thinking={"type": "adaptive"}, stream=True)
-            quiet = json.loads((await send(guest, session, tools=[ADD])).body)
+        async with kit.serve_model(ScriptedModel(lambda *_: reply)) as client:
+            session = client.gateway.open()
+            plain = json.loads((await send(client, session, tools=[ADD], thinking={"type": "adaptive"})).body)
+            response = await send(client, session, tools=[ADD], thinking={"type": "adaptive"}, stream=True)
+            quiet = json.loads((await send(client, session, tools=[ADD])).body)
         assert [block["type"] for block in quiet["content"]] == ["text", "tool_use"]
-        events = kit.events(response.body)
+        events = kit.read_events(response.body)
         assert all(name == value["type"] for name, value in events)
         assert events[0][0] == "message_start" and [n for n, _ in events[-2:]] == ["message_delta", "message_stop"]
         blocks = {}
@@ -103,14 +103,14 @@ def test_our_own_client_is_understood_and_understands(kit):
 
     async def test():
         done = Completion(reply, Finish.CALLS, Usage(30, 5, 10))
-        async with kit.visiting(ScriptedModel(lambda *_: done)) as guest:
-            session = guest.gateway.open()
+        async with kit.serve_model(ScriptedModel(lambda *_: done)) as client:
+            session = client.gateway.open()
             history = [Message("system", "Be brief."), Message("user", "hi"), reply, Message("tool", "2", call_id="t1")]
-            body = json.loads(request_body(history, [], Sampling(), "m"))
+            body = json.loads(build_request(history, [], Sampling(), "m"))
             url = session.anthropic_url + "/v1/messages"
-            response = await guest.post(url, {**body, "thinking": {"type": "enabled"}})
+            response = await client.post(url, {**body, "thinking": {"type": "enabled"}})
             assert parse_reply(response.body) == Completion(reply, Finish.CALLS, Usage(30, 5, 10), "scripted")
-            record = await guest.gateway.close(session)
+            record = await client.gateway.close(session)
         assert record.opening == tuple(history)
 
     kit.run(test)
@@ -120,14 +120,14 @@ def test_arguments_that_are_no_json_come_back_as_they_were_written(kit):
     broken = Message("assistant", "", (Call("t1", "add", '{"a": '),))
 
     async def test():
-        async with kit.visiting(ScriptedModel(lambda *_: broken)) as guest:
-            session = guest.gateway.open()
-            reply = json.loads((await send(guest, session, tools=[ADD])).body)
+        async with kit.serve_model(ScriptedModel(lambda *_: broken)) as client:
+            session = client.gateway.open()
+            reply = json.loads((await send(client, session, tools=[ADD])).body)
             assert reply["content"][0]["input"] == {"invalid_json": '{"a": '}
             result = {"type": "tool_result", "tool_use_id": "t1", "content": "no", "is_error": True}
             told = [*HI, {"role": "assistant", "content": reply["content"]}, {"role": "user", "content": [result]}]
-            await send(guest, session, messages=told, tools=[ADD])
-            record = await guest.gateway.close(session)
+            await send(client, session, messages=told, tools=[ADD])
+            record = await client.gateway.close(session)
         assert record.exchanges[1].follows == 0
 
     kit.run(test)
@@ -135,14 +135,14 @@ def test_arguments_that_are_no_json_come_back_as_they_were_written(kit):
 
 def test_what_is_left_out_is_said(kit):
     async def test():
-        async with kit.visiting(ScriptedModel(lambda *_: "ok")) as guest:
-            session = guest.gateway.open()
+        async with kit.serve_model(ScriptedModel(lambda *_: "ok")) as client:
+            session = client.gateway.open()
             for number in range(2):
                 hidden = {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2; cch={number};"}
                 system = [hidden, {"type": "text", "text": "Be brief."}]
                 web = {"type": "web_search_20250305", "name": "web_search"}
-                await send(guest, session, system=system, tools=[ADD, web])
-            record = await guest.gateway.close(session)
+                await send(client, session, system=system, tools=[ADD, web])
+            record = await client.gateway.close(session)
         assert record.exchanges[0].ignored == ("system: a billing header", "tools: web_search_20250305")
         assert record.exchanges[0].messages == record.exchanges[1].messages
         assert [tool.name for tool in record.exchanges[0].tools] == ["add"]
@@ -152,17 +152,17 @@ def test_what_is_left_out_is_said(kit):
 
 def test_tokens_are_counted(kit):
     async def test():
-        async with kit.visiting(ScriptedModel([])) as guest:
-            url = guest.gateway.open().anthropic_url + "/v1/messages/count_tokens"
-            few = json.loads((await guest.post(url, {"messages": HI})).body)["input_tokens"]
+        async with kit.serve_model(ScriptedModel([])) as client:
+            url = client.gateway.open().anthropic_url + "/v1/messages/count_tokens"
+            few = json.loads((await client.post(url, {"messages": HI})).body)["input_tokens"]
             long = [{"role": "user", "content": "hi " * 500}]
-            assert json.loads((await guest.post(url, {"messages": long})).body)["input_tokens"] > few + 300
-            assert (await guest.post(url, {"messages": 5})).status == 400
+            assert json.loads((await client.post(url, {"messages": long})).body)["input_tokens"] > few + 300
+            assert (await client.post(url, {"messages": 5})).status == 400
         model = kit.token_model([])
-        async with kit.visiting(model) as guest:
-            url = guest.gateway.open().anthropic_url + "/v1/messages/count_tokens"
-            exact = json.loads((await guest.post(url, {"messages": HI})).body)["input_tokens"]
-            assert exact == len(model.codec.opening([Message("user", "hi")], ())[1])
+        async with kit.serve_model(model) as client:
+            url = client.gateway.open().anthropic_url + "/v1/messages/count_tokens"
+            exact = json.loads((await client.post(url, {"messages": HI})).body)["input_tokens"]
+            assert exact == len(model.codec.encode_prompt([Message("user", "hi")], ())[1])
 
     kit.run(test)
 
@@ -188,8 +188,8 @@ def test_tokens_are_counted(kit):
 )
 def test_a_bad_request_names_the_field(kit, body, words):
     async def test():
-        async with kit.visiting(ScriptedModel([])) as guest:
-            response = await guest.post(guest.gateway.open().anthropic_url + "/v1/messages", body)
+        async with kit.serve_model(ScriptedModel([])) as client:
+            response = await client.post(client.gateway.open().anthropic_url + "/v1/messages", body)
             error = json.loads(response.body)
             assert response.status == 400 and error["type"] == "error"
             assert error["error"]["type"] == "invalid_request_error" and words in error["error"]["message"]

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from ludus.models.scripted import ScriptedModel, call, say, together
+from ludus.models.scripted import ScriptedModel, call, join_calls, say
 from ludus.types import Call, Completion, Finish, Message, Reasoning
 
 ADD = {"type": "function", "name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
 
 
-async def send(guest, session, **body):
-    response = await guest.post(session.url + "/responses", body)
+async def send(client, session, **body):
+    response = await client.post(session.url + "/responses", body)
     assert response.status == 200, response.body
     return response
 
@@ -22,25 +22,25 @@ def item(role, text):
 
 def test_a_conversation_with_a_tool_as_items(kit):
     asked = []
-    script = [together(call("add", a=1), text="I add.", reasoning="Hm."), say("Two.")]
+    script = [join_calls(call("add", a=1), text="I add.", reasoning="Hm."), say("Two.")]
 
     def play(messages, tools, sampling):
         asked.append((messages, tools))
         return script[len(asked) - 1]
 
     async def test():
-        async with kit.visiting(ScriptedModel(play)) as guest:
-            session = guest.gateway.open()
+        async with kit.serve_model(ScriptedModel(play)) as client:
+            session = client.gateway.open()
             opening = [item("developer", "Be brief."), item("user", "1 + 1?")]
-            first = json.loads((await send(guest, session, instructions="Work.", input=opening, tools=[ADD])).body)
+            first = json.loads((await send(client, session, instructions="Work.", input=opening, tools=[ADD])).body)
             thought, words, made = first["output"]
             assert [i["type"] for i in first["output"]] == ["reasoning", "message", "function_call"]
             assert first["status"] == "completed" and first["tools"] == [ADD]
             result = {"type": "function_call_output", "call_id": made["call_id"], "output": "2"}
             later = [*opening, thought, words, made, result, item("developer", "Hurry.")]
-            second = json.loads((await send(guest, session, instructions="Work.", input=later, tools=[ADD])).body)
+            second = json.loads((await send(client, session, instructions="Work.", input=later, tools=[ADD])).body)
             assert second["output"][0]["content"][0]["text"] == "Two."
-            record = await guest.gateway.close(session)
+            record = await client.gateway.close(session)
         assert [e.follows for e in record.exchanges] == [None, 0]
         heard = asked[1][0]
         assert [m.role for m in heard] == ["system", "user", "assistant", "tool", "user"]
@@ -54,11 +54,11 @@ def test_a_conversation_by_the_id_of_the_response_before(kit):
     asked = []
 
     async def test():
-        async with kit.visiting(ScriptedModel(lambda m, *_: asked.append(m) or f"reply {len(m)}")) as guest:
-            session = guest.gateway.open()
-            first = json.loads((await send(guest, session, input="one")).body)
-            await send(guest, session, input="two", previous_response_id=first["id"])
-            wrong = await guest.post(session.url + "/responses", {"input": "x", "previous_response_id": "resp_odd"})
+        async with kit.serve_model(ScriptedModel(lambda m, *_: asked.append(m) or f"reply {len(m)}")) as client:
+            session = client.gateway.open()
+            first = json.loads((await send(client, session, input="one")).body)
+            await send(client, session, input="two", previous_response_id=first["id"])
+            wrong = await client.post(session.url + "/responses", {"input": "x", "previous_response_id": "resp_odd"})
             assert wrong.status == 400 and b"previous_response_id" in wrong.body
         assert [m.content for m in asked[1]] == ["one", "reply 1", "two"]
 
@@ -66,13 +66,13 @@ def test_a_conversation_by_the_id_of_the_response_before(kit):
 
 
 def test_a_stream_ends_with_the_whole_response(kit):
-    reply = together(call("add", a=1), text="I add.", reasoning="Hm.")
+    reply = join_calls(call("add", a=1), text="I add.", reasoning="Hm.")
 
     async def test():
-        async with kit.visiting(ScriptedModel(lambda *_: reply)) as guest:
-            session = guest.gateway.open()
-            response = await send(guest, session, input="hi", tools=[ADD], stream=True)
-        events = kit.events(response.body)
+        async with kit.serve_model(ScriptedModel(lambda *_: reply)) as client:
+            session = client.gateway.open()
+            response = await send(client, session, input="hi", tools=[ADD], stream=True)
+        events = kit.read_events(response.body)
         assert all(name == value["type"] for name, value in events)
         assert [value["sequence_number"] for _, value in events] == list(range(len(events)))
         assert [name for name, _ in events[:2]] == ["response.created", "response.in_progress"]
@@ -91,11 +91,11 @@ def test_a_reply_that_was_cut_is_incomplete(kit):
     cut = Completion(Message("assistant", "I a"), Finish.LENGTH)
 
     async def test():
-        async with kit.visiting(ScriptedModel(lambda *_: cut)) as guest:
-            session = guest.gateway.open()
-            whole = json.loads((await send(guest, session, input="hi")).body)
+        async with kit.serve_model(ScriptedModel(lambda *_: cut)) as client:
+            session = client.gateway.open()
+            whole = json.loads((await send(client, session, input="hi")).body)
             assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
-            streamed = kit.events((await send(guest, session, input="hi", stream=True)).body)
+            streamed = kit.read_events((await send(client, session, input="hi", stream=True)).body)
             assert streamed[-1][0] == "response.incomplete"
 
     kit.run(test)
@@ -108,7 +108,7 @@ def test_tools_of_other_kinds_are_called_in_their_own_form(kit):
         {"type": "namespace", "name": "mcp__files", "tools": [{"type": "function", "name": "open"}]},
         {"type": "web_search"},
     ]
-    reply = together(
+    reply = join_calls(
         call("patch", input="*** Begin"), call("local_shell", command=["ls"]), call("mcp__files__open", path="a")
     )
     asked = []
@@ -118,9 +118,9 @@ def test_tools_of_other_kinds_are_called_in_their_own_form(kit):
         return reply if len(asked) == 1 else "done"
 
     async def test():
-        async with kit.visiting(ScriptedModel(play)) as guest:
-            session = guest.gateway.open()
-            first = json.loads((await send(guest, session, input="go", tools=tools)).body)
+        async with kit.serve_model(ScriptedModel(play)) as client:
+            session = client.gateway.open()
+            first = json.loads((await send(client, session, input="go", tools=tools)).body)
             custom, shell, spaced = first["output"]
             assert (custom["type"], custom["input"]) == ("custom_tool_call", "*** Begin")
             assert (shell["type"], shell["action"]["command"]) == ("local_shell_call", ["ls"])
@@ -134,14 +134,14 @@ def test_tools_of_other_kinds_are_called_in_their_own_form(kit):
                     "output": [{"type": "input_text", "text": "text"}],
                 },
             ]
-            events = await send(guest, session, input=[item("user", "go"), *first["output"], *results], stream=True)
+            events = await send(client, session, input=[item("user", "go"), *first["output"], *results], stream=True)
             assert b"done" in events.body
-            record = await guest.gateway.close(session)
+            record = await client.gateway.close(session)
         assert [e.follows for e in record.exchanges] == [None, 0]
         assert [t.name for t in asked[0][1]] == ["patch", "local_shell", "mcp__files__open"]
         assert "start: X" in asked[0][1][0].description
         assert record.exchanges[0].ignored == ("tools: web_search",)
-        assert [r.content for r in record.turns()[0].results] == ["ok", "a", "text"]
+        assert [r.content for r in record.make_turns()[0].results] == ["ok", "a", "text"]
 
     kit.run(test)
 
@@ -162,8 +162,8 @@ def test_items_are_put_together_into_replies(kit):
     ]
 
     async def test():
-        async with kit.visiting(ScriptedModel(lambda m, *_: asked.append(m) or "ok")) as guest:
-            await send(guest, guest.gateway.open(), input=items)
+        async with kit.serve_model(ScriptedModel(lambda m, *_: asked.append(m) or "ok")) as client:
+            await send(client, client.gateway.open(), input=items)
         assert asked[0] == [
             Message("user", "go"),
             Message(
@@ -199,8 +199,8 @@ def test_items_are_put_together_into_replies(kit):
 )
 def test_a_bad_request_names_the_field(kit, body, words):
     async def test():
-        async with kit.visiting(ScriptedModel([])) as guest:
-            response = await guest.post(guest.gateway.open().url + "/responses", body)
+        async with kit.serve_model(ScriptedModel([])) as client:
+            response = await client.post(client.gateway.open().url + "/responses", body)
             assert response.status == 400
             assert words in json.loads(response.body)["error"]["message"]
 
@@ -215,9 +215,9 @@ def test_a_failure_in_the_middle_of_a_stream_is_a_failed_response(kit):
             await asyncio.sleep(0.03)
             raise ZeroDivisionError("oops")
 
-        async with kit.visiting(ScriptedModel(slow), ping_seconds=0.01) as guest:
-            response = await guest.post(guest.gateway.open().url + "/responses", {"input": "hi", "stream": True})
-        ((name, value),) = kit.events(response.body)
+        async with kit.serve_model(ScriptedModel(slow), ping_seconds=0.01) as client:
+            response = await client.post(client.gateway.open().url + "/responses", {"input": "hi", "stream": True})
+        ((name, value),) = kit.read_events(response.body)
         assert name == "response.failed" and "oops" in value["response"]["error"]["message"]
 
     kit.run(test)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.models.scripted import ScriptedModel, call, say, together
+from ludus.models.scripted import ScriptedModel, call, join_calls, say
 
 PYTHON = os.environ.get("LUDUS_SDKS", "")
 CLIENT = Path(__file__).with_name("sdk_client.py")
@@ -26,16 +26,16 @@ def test_the_sdks_of_the_providers_understand_every_route(kit):
         told = any(message.role == "tool" for message in messages)
         if told or not tools:
             return say("It is 2.")
-        return together(call("add", a=1), text="I add.", reasoning="Hm.")
+        return join_calls(call("add", a=1), text="I add.", reasoning="Hm.")
 
     async def test():
-        async with kit.visiting(ScriptedModel(play)) as guest:
-            session = guest.gateway.open()
+        async with kit.serve_model(ScriptedModel(play)) as client:
+            session = client.gateway.open()
             process = await asyncio.create_subprocess_exec(
                 PYTHON, CLIENT, session.url, session.anthropic_url, session.api_key, stdout=asyncio.subprocess.PIPE
             )
             printed, _ = await process.communicate()
-            record = await guest.gateway.close(session)
+            record = await client.gateway.close(session)
         assert process.returncode == 0
         assert json.loads(printed) == {
             "chat": ['{"a":1}', "It is 2.", True, '{"a":1}'],

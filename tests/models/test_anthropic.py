@@ -9,8 +9,8 @@ from ludus.models.anthropic import (
     DEFAULT_MAX_TOKENS,
     AnthropicModel,
     AnthropicSettings,
+    build_request,
     parse_reply,
-    request_body,
 )
 from ludus.models.server import BadReply, Endpoint, Price
 from ludus.types import Call, Completion, Finish, Message, Reasoning, Sampling, ToolSpec, Usage
@@ -21,7 +21,7 @@ PLAIN = Sampling()
 
 
 def sent(messages=USER, tools=(), sampling=PLAIN, *, cache=False, **options):
-    return json.loads(request_body(messages, tools, sampling, "m", cache=cache, **options))
+    return json.loads(build_request(messages, tools, sampling, "m", cache=cache, **options))
 
 
 def read(*content, stop="end_turn", price=Price(), **reply) -> Completion:
@@ -227,7 +227,7 @@ def test_overload_is_retried(kit):
         time = kit.FakeTime()
         reply = {"content": [text("hello")], "stop_reason": "end_turn"}
         async with kit.Loopback(kit.sequence(kit.response(error, 529), reply)) as server:
-            model = AnthropicModel(AnthropicSettings(base_url=server.url, name="claude"), waits=time.waits)
+            model = AnthropicModel(AnthropicSettings(base_url=server.url, name="claude"), timing=time.timing)
             got = await model.complete(USER, [], Sampling())
             await model.close()
             return got, len(server.requests), time.slept

@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 from ludus.errors import ConfigError, ModelError
-from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime, EmbeddedSettings, as_text, grammar, with_call
-from ludus.models.weights import default_cache, find
+from ludus.models.embedded import (
+    EmbeddedModel,
+    EmbeddedRuntime,
+    EmbeddedSettings,
+    build_grammar,
+    flatten_messages,
+    parse_call,
+)
+from ludus.models.weights import find_cache, find_weights
 from ludus.tools import tool
 from ludus.tools.toolsets import make_tools
 from ludus.types import Call, Completion, Finish, Message, Sampling, StopReason, ToolSpec
@@ -46,9 +53,9 @@ ONE_THREAD = EmbeddedSettings(threads=1)
 @pytest.fixture(scope="session")
 def runtime() -> EmbeddedRuntime:
     pytest.importorskip("xllamacpp", reason="the embedded model's engine is not installed")
-    cache = default_cache(os.environ)
+    cache = find_cache(os.environ)
     try:
-        find(None, cache)
+        find_weights(None, cache)
     except ConfigError as error:
         pytest.skip(str(error))
     return EmbeddedRuntime(cache=cache, slots=2, context=1024)
@@ -254,7 +261,7 @@ def test_without_the_engine_it_says_what_to_install(tmp_path: Path, monkeypatch:
 
 
 def test_tools_calls_and_results_become_words():
-    messages = as_text([Message("system", "Be brief."), *EXAMPLES[:3]], SPECS)
+    messages = flatten_messages([Message("system", "Be brief."), *EXAMPLES[:3]], SPECS)
     assert [m.role for m in messages] == ["system", "user", "assistant", "user"]
     assert "write_file(path, content): Create a file." in messages[0].content
     assert json.loads(messages[2].content) == {
@@ -266,13 +273,13 @@ def test_tools_calls_and_results_become_words():
 
 
 def test_calls_that_are_no_json_and_words_beside_calls_are_shown_as_they_are():
-    (said,) = as_text([Message("assistant", "Let me see.", (Call("1", "look", "{bad"),))], [])
+    (said,) = flatten_messages([Message("assistant", "Let me see.", (Call("1", "look", "{bad"),))], [])
     assert said.content == 'Let me see.\n{"name": "look", "arguments": "{bad"}'
 
 
 def test_a_reply_in_json_is_a_call_with_its_arguments_as_written():
     reply = Completion(Message("assistant", '{"name": "look", "arguments": {"at":  1.50}}'))
-    got = with_call(reply, "call_7")
+    got = parse_call(reply, "call_7")
     assert got.message == Message("assistant", calls=(Call("call_7", "look", '{"at":  1.50}'),))
     assert got.finish is Finish.CALLS
 
@@ -280,23 +287,23 @@ def test_a_reply_in_json_is_a_call_with_its_arguments_as_written():
 @pytest.mark.parametrize("content", ['{"name": "look", "argum', "Done.", '{"x": 1}', ""])
 def test_a_reply_that_is_no_whole_call_stays_as_it_is(content: str):
     reply = Completion(Message("assistant", content), Finish.LENGTH)
-    assert with_call(reply, "call_7") is reply
+    assert parse_call(reply, "call_7") is reply
 
 
 def test_the_grammar_names_every_tool_and_its_arguments():
-    text = grammar(SPECS)
+    text = build_grammar(SPECS)
     assert r"{\"name\": \"write_file\", \"arguments\": " in text
     assert "| answer" in text.splitlines()[0]
-    assert "answer" not in grammar(SPECS, "required").splitlines()[0]
+    assert "answer" not in build_grammar(SPECS, "required").splitlines()[0]
 
 
 def test_a_rollout_on_it_ends_like_any_other(runtime: EmbeddedRuntime):
-    from ludus.agent import Limits, Policy, turns
+    from ludus.agent import Limits, Policy, take_turns
 
     async def body(model: EmbeddedModel) -> None:
         opening = [*EXAMPLES, Message("user", 'Create a file called city.txt that contains "Lisbon".')]
         policy = Policy(model, sampling=GREEDY, limits=Limits(turns=3))
-        got = [turn async for turn in turns(policy, opening, [write_file])]
+        got = [turn async for turn in take_turns(policy, opening, [write_file])]
         assert got[0].results[0].content.startswith("Wrote ")
         assert got[-1].stop in {StopReason.FINISHED, StopReason.MAX_TURNS, StopReason.LENGTH}
 

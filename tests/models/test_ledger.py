@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.errors import BudgetExhausted, ModelError
-from ludus.models.ledger import Amount, Budget, Ledger, Metered, Totals, passed
+from ludus.models.ledger import Amount, Budget, Ledger, MeteredModel, Totals, find_exceeded
 from ludus.models.openai import ChatModel, OpenAISettings
 from ludus.models.scripted import ScriptedModel
 from ludus.models.server import Price
@@ -114,11 +114,11 @@ def test_reservations_of_others_are_waited_for():
 
 def test_which_budget_is_passed():
     budget = Budget(calls=1, tokens=10, dollars=1.0)
-    assert passed(budget, Amount(1, 10, 1.0)) is None
-    assert passed(budget, Amount(2, 99, 9.0)) == "calls"
-    assert passed(budget, Amount(1, 11, 9.0)) == "tokens"
-    assert passed(budget, Amount(1, 10, 1.1)) == "dollars"
-    assert passed(Budget(), Amount(10**9, 10**12, 1e9)) is None
+    assert find_exceeded(budget, Amount(1, 10, 1.0)) is None
+    assert find_exceeded(budget, Amount(2, 99, 9.0)) == "calls"
+    assert find_exceeded(budget, Amount(1, 11, 9.0)) == "tokens"
+    assert find_exceeded(budget, Amount(1, 10, 1.1)) == "dollars"
+    assert find_exceeded(Budget(), Amount(10**9, 10**12, 1e9)) is None
 
 
 outcomes = st.sampled_from(["ok", "ok", "ok", "fail", "cancel"])
@@ -167,7 +167,7 @@ def test_no_interleaving_overspends_and_every_reservation_comes_back(callers, ca
 def test_a_metered_model_books_what_its_replies_took():
     ledger = Ledger()
     reply = Completion(Message("assistant", "x"), usage=Usage(10, 5, 0, 0.5))
-    model = Metered(ScriptedModel([reply], name="fake"), ledger, "judge")
+    model = MeteredModel(ScriptedModel([reply], name="fake"), ledger, "judge")
     assert asyncio.run(model.complete(USER, [], PLAIN)) == reply
     assert model.name == "fake"
     assert ledger.roles["judge"].usage == reply.usage
@@ -176,7 +176,7 @@ def test_a_metered_model_books_what_its_replies_took():
 
 def test_a_metered_model_stops_before_the_call():
     asked = []
-    model = Metered(ScriptedModel(lambda *_: asked.append(1) or "x"), Ledger(Budget(calls=2)), "agent")
+    model = MeteredModel(ScriptedModel(lambda *_: asked.append(1) or "x"), Ledger(Budget(calls=2)), "agent")
     for _ in range(2):
         asyncio.run(model.complete(USER, [], PLAIN))
     with pytest.raises(BudgetExhausted):
@@ -192,7 +192,7 @@ def test_tokens_and_dollars_are_reserved_by_estimate():
         seen.append(ledger.reserved)
         return "x"
 
-    model = Metered(ScriptedModel(script), ledger, "agent", Price(prompt=1000, completion=2000))
+    model = MeteredModel(ScriptedModel(script), ledger, "agent", Price(prompt=1000, completion=2000))
     asyncio.run(model.complete([Message("user", "x" * 392)], [], Sampling(max_tokens=500)))
     asyncio.run(model.complete(USER, [], PLAIN))
     assert seen[0].tokens == 100 + 500
@@ -205,7 +205,7 @@ def test_a_reply_that_was_not_counted_is_booked_as_estimated_where_a_budget_depe
 
     def spent(budget: Budget) -> Ledger:
         ledger = Ledger(budget)
-        model = Metered(ScriptedModel(lambda *_: uncounted), ledger, "agent", Price(prompt=1000, completion=1000))
+        model = MeteredModel(ScriptedModel(lambda *_: uncounted), ledger, "agent", Price(prompt=1000, completion=1000))
         with pytest.raises(BudgetExhausted):
             for _ in range(100):
                 asyncio.run(model.complete(USER, [], Sampling(max_tokens=97)))
@@ -222,7 +222,7 @@ def test_retries_are_counted_and_charged_once(kit):
         handler = kit.sequence(kit.response(b"", 500), kit.response(b"", 429), b"junk", kit.chat_reply())
         async with kit.Loopback(handler) as server:
             settings = OpenAISettings(base_url=server.url, name="m", price=Price(prompt=1, completion=1))
-            model = Metered(ChatModel(settings, waits=time.waits), ledger, "agent")
+            model = MeteredModel(ChatModel(settings, timing=time.timing), ledger, "agent")
             await model.complete(USER, [], PLAIN)
             await model.close()
             assert len(server.requests) == 4
@@ -239,7 +239,9 @@ def test_attempts_that_all_fail_are_not_charged(kit):
     async def main():
         ledger, time = Ledger(), kit.FakeTime()
         async with kit.Loopback(kit.sequence(kit.response(b"", 500))) as server:
-            model = Metered(ChatModel(OpenAISettings(base_url=server.url, name="m"), waits=time.waits), ledger, "agent")
+            model = MeteredModel(
+                ChatModel(OpenAISettings(base_url=server.url, name="m"), timing=time.timing), ledger, "agent"
+            )
             with pytest.raises(ModelError):
                 await model.complete(USER, [], PLAIN)
             await model.close()

@@ -11,9 +11,9 @@ from ludus.models.openai import (
     AzureSettings,
     ChatModel,
     OpenAISettings,
+    build_request,
     parse_reply,
-    request_body,
-    safe_arguments,
+    sanitize_arguments,
     split_think,
 )
 from ludus.models.server import BadReply, Endpoint, Price
@@ -27,7 +27,7 @@ PLAIN = Sampling()
 
 
 def sent(messages=USER, tools=(), sampling=PLAIN, **options):
-    return json.loads(request_body(messages, tools, sampling, "m", **options))
+    return json.loads(build_request(messages, tools, sampling, "m", **options))
 
 
 def read(message=None, *, finish="stop", **reply) -> Completion:
@@ -114,7 +114,7 @@ def test_a_conversation():
     ],
 )
 def test_arguments_in_the_history_are_always_a_json_object(arguments, expected):
-    assert safe_arguments(arguments) == expected
+    assert sanitize_arguments(arguments) == expected
 
 
 def test_a_made_up_tool_name_cannot_break_the_next_request():

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from ludus.errors import ModelError
-from ludus.models.scripted import ScriptedModel, call, say, together
+from ludus.models.scripted import ScriptedModel, call, join_calls, say
 from ludus.types import Call, Completion, Finish, Message, Reasoning, Sampling, Usage
 
 USER = Message("user", "hi")
@@ -25,7 +25,7 @@ def test_a_list_is_played_by_the_conversation_and_not_by_the_clock():
 
 def test_the_end_of_the_script_is_an_error():
     model = ScriptedModel(["one"], name="tiny")
-    with pytest.raises(ModelError, match="tiny: reply 2 was asked for, the script has 1") as caught:
+    with pytest.raises(ModelError, match="tiny: reply 2 was requested, but the script has 1") as caught:
         ask(model, USER, say("one"))
     assert not caught.value.retryable
 
@@ -52,7 +52,7 @@ def test_a_function_may_be_async_and_may_raise():
 
 
 def test_calls_get_ids_that_are_unique_in_the_conversation():
-    both = together(call("a", x=1), call("b"), text="look", reasoning="hmm")
+    both = join_calls(call("a", x=1), call("b"), text="look", reasoning="hmm")
     model = ScriptedModel([both, both])
     first = ask(model).message
     second = ask(model, USER, first).message

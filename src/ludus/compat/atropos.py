@@ -1,21 +1,21 @@
-"""The routes of Atropos' managed-server proxy, for environments that were written against it.
+"""The routes of Atropos' managed-server proxy, for environments that were written for it.
 
-    POST /sessions/create                     a session; its uuid is the secret
-    GET  /sessions                            those that are open
+    POST /sessions/create                     open a session; its uuid is the secret
+    GET  /sessions                            list the open sessions
     POST /{uuid}/v1/chat/completions          a chat request, recorded in the session
-    POST /{uuid}/v1/chat/completions/render   the prompt that it would be, as text and ids
+    POST /{uuid}/v1/chat/completions/render   the prompt of a chat request, as text and ids
     GET  /{uuid}/nodes                        the sequences so far: ids, masks, logprobs
-    DELETE /{uuid}                            ends the session
+    DELETE /{uuid}                            end the session
     GET  /health, /servers, /v1/models        what is served
-    POST /setup                               other servers behind it
+    POST /setup                               use other servers
 
-This module alone knows the names and signs of that protocol: −100 for what is not trained on, 1.0 for "no logprob".
-It differs from the original where that loses data: sequences are exact (nothing is encoded again, branches are rows of
-their own, every sampled id is marked once), parameters that the original ignores are honoured (`top_p`, `seed`,
-`stream`, …), requests may overlap, replies tell their usage, and a session that nobody deletes ends when it is idle.
-The parser of tool calls is the model's, whatever `tool_parser` asks for; the reply says which.
+Only this module knows the field names and markers of that protocol: −100 for tokens that are not trained on, 1.0 for
+"no logprob". It differs from the original where that loses data: sequences are exact (nothing is encoded again, each
+branch is a row, every sampled id is marked once), parameters that the original ignores are used (`top_p`, `seed`,
+`stream` and others), requests may run at the same time, replies have a usage, and idle sessions end by themselves. The
+model's own parser of tool calls is used in place of `tool_parser`; the reply names it.
 
-Only who may open sessions is asked for the house's token; a session's uuid opens that session alone.
+Opening sessions needs the gateway's token. A session's uuid opens that session only.
 """
 
 import time
@@ -29,11 +29,11 @@ from msgspec import Struct
 
 from ludus.errors import LudusError
 from ludus.gateway import chat_api as chat
-from ludus.gateway.dialect import Asked, BadRequest, Dialect, Known, Trouble, decode
-from ludus.gateway.gateway_session import Session
+from ludus.gateway.dialect import BadRequest, Dialect, ErrorReply, ParsedRequest, ReadCache, decode
+from ludus.gateway.gateway_session import GatewaySession
 from ludus.gateway.http_server import JSON, Responder
-from ludus.gateway.named_sessions import House
-from ludus.gateway.service import Gateway, key_of, refuse
+from ludus.gateway.named_sessions import NamedSessions
+from ludus.gateway.service import Gateway, read_key, refuse
 from ludus.models import Model
 
 NOT_TRAINED = -100
@@ -43,7 +43,7 @@ DEFAULT_TEMPERATURE = 1.0
 
 
 class ServerView(Struct, frozen=True):
-    """A server behind the gateway, as `/servers` shows it."""
+    """A server of the model, as `/servers` lists it."""
 
     base_url: str
     model_name: str
@@ -51,7 +51,7 @@ class ServerView(Struct, frozen=True):
 
 
 class Setup(Struct, frozen=True):
-    """The body of `/setup`, which is also the original's configuration file."""
+    """The body of `/setup`. The original's configuration file has the same form."""
 
     model_name: str
     servers: tuple["SetupServer", ...]
@@ -67,7 +67,7 @@ class SetupServer(Struct, frozen=True):
 
 
 Connect = Callable[[Setup], Model]
-"""Makes the model that a setup describes. Raises `ConfigError` when it describes none."""
+"""Makes the model of a setup. Raises `ConfigError` if that is not possible."""
 
 
 class _Create(Struct, frozen=True):
@@ -77,10 +77,10 @@ class _Create(Struct, frozen=True):
 
 
 @dataclass
-class _Managed:
-    """What is remembered of a session for its listings."""
+class _OpenSession:
+    """An open session, and what `/sessions` lists about it."""
 
-    session: Session
+    session: GatewaySession
     created: float
     base_url: str | None
 
@@ -93,15 +93,15 @@ _encode = msgspec.json.Encoder().encode
 # ---- the dialect --------------------------------------------------------------------------------------------------
 
 
-def read(body: bytes, known: Known) -> Asked:
-    """A chat request, with this protocol's defaults and its status for a body of the wrong shape."""
+def read(body: bytes, cache: ReadCache) -> ParsedRequest:
+    """Parse a chat request, with this protocol's defaults and its status for an invalid body."""
     try:
-        asked = chat.read(body, known)
+        request = chat.read(body, cache)
     except BadRequest as error:
         raise BadRequest(str(error), 400 if "at least one" in str(error) else 422) from None
-    sampling = asked.sampling
+    sampling = request.sampling
     return replace(
-        asked,
+        request,
         sampling=msgspec.structs.replace(
             sampling,
             max_tokens=DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens,
@@ -110,43 +110,49 @@ def read(body: bytes, known: Known) -> Asked:
     )
 
 
-def error(trouble: Trouble) -> bytes:
-    kind = "server_error" if trouble.kind in ("model", "closed") else "invalid_request_error"
-    return _encode({"error": {"message": trouble.words, "type": kind, "code": trouble.status}})
+def write_error(error: ErrorReply) -> bytes:
+    kind = "server_error" if error.kind in ("model", "closed") else "invalid_request_error"
+    return _encode({"error": {"message": error.message, "type": kind, "code": error.status}})
 
 
-MANAGED = Dialect("chat", read, chat.write, chat.stream, error, chat.late_error, chat.CHAT.ping, failed=500)
+MANAGED = Dialect(
+    "chat", read, chat.write, chat.stream, write_error, chat.write_late_error, chat.CHAT.ping, model_error_status=500
+)
 
 
 # ---- the routes ---------------------------------------------------------------------------------------------------
 
 
-class Managed:
-    """A door of a gateway: see the module. `connect` is what `/setup` uses; without it there is no `/setup`."""
+class ManagedRoutes:
+    """A route of a gateway that serves the routes above. `/setup` uses `connect`; without it, `/setup` is refused."""
 
-    def __init__(self, house: House, servers: Sequence[ServerView] = (), connect: Connect | None = None) -> None:
-        self._house = house
+    def __init__(
+        self, sessions: NamedSessions, servers: Sequence[ServerView] = (), connect: Connect | None = None
+    ) -> None:
+        self._named = sessions
         self._servers = tuple(servers)
         self._connect = connect
-        self._open: dict[str, _Managed] = {}
+        self._open: dict[str, _OpenSession] = {}
 
-    def door(self, gateway: Gateway, responder: Responder, key: str, path: str) -> bool:
-        """Serve a request if it is one of these. See `gateway.Door`."""
+    def handle(self, gateway: Gateway, responder: Responder, key: str, path: str) -> bool:
+        """Serve a request if it is for one of these routes. See `service.Route`."""
         method, parts = responder.request.method, path.strip("/").split("/")
         try:
-            found = self._shared(gateway, responder, method, parts) or self._own(gateway, responder, method, parts)
+            found = self._serve_shared(gateway, responder, method, parts) or self._serve_session(
+                gateway, responder, method, parts
+            )
         except BadRequest as problem:
-            refuse(responder, MANAGED, Trouble(problem.status, str(problem), "request"))
+            refuse(responder, MANAGED, ErrorReply(problem.status, str(problem), "request"))
             return True
         except LudusError as problem:
-            refuse(responder, MANAGED, Trouble(400, str(problem), "request"))
+            refuse(responder, MANAGED, ErrorReply(400, str(problem), "request"))
             return True
         return found
 
-    def _shared(self, gateway: Gateway, responder: Responder, method: str, parts: Sequence[str]) -> bool:
-        """Routes of no session. They want the token."""
+    def _serve_shared(self, gateway: Gateway, responder: Responder, method: str, parts: Sequence[str]) -> bool:
+        """Serve the routes that belong to no session. They need the token."""
         routes: dict[tuple[str, str], Callable[[Gateway, bytes], dict[str, Any]]] = {
-            ("GET", "v1/models"): self._models,
+            ("GET", "v1/models"): self._list_models,
             ("GET", "servers"): self._list_servers,
             ("GET", "sessions"): self._list_sessions,
             ("POST", "sessions/create"): self._create,
@@ -155,39 +161,39 @@ class Managed:
         route = routes.get((method, "/".join(parts)))
         if route is None:
             return False
-        if self._house.allows(key_of(responder)):
+        if self._named.allows(read_key(responder)):
             responder.send(200, JSON, _encode(route(gateway, responder.request.body)))
         else:
-            refuse(responder, MANAGED, Trouble(401, "this needs the gateway's token as key", "key"))
+            refuse(responder, MANAGED, ErrorReply(401, "this needs the gateway's token as key", "key"))
         return True
 
-    def _own(self, gateway: Gateway, responder: Responder, method: str, parts: Sequence[str]) -> bool:
-        """Routes of a session."""
+    def _serve_session(self, gateway: Gateway, responder: Responder, method: str, parts: Sequence[str]) -> bool:
+        """Serve the routes of a session."""
         name, rest = parts[0], "/".join(parts[1:])
         if not _is_uuid(name):
             return False
-        held = self._open.get(name)
-        if held is None or gateway.find(name) is None:
+        opened = self._open.get(name)
+        if opened is None or gateway.find_session(name) is None:
             self._open.pop(name, None)
             raise BadRequest(f"there is no session {name}", 404)
         match method, rest:
             case "POST", "v1/chat/completions":
-                gateway.answer(responder, held.session, MANAGED)
+                gateway.start_answer(responder, opened.session, MANAGED)
             case "POST", "v1/chat/completions/render":
-                responder.send(200, JSON, _encode(_rendered(held.session, responder.request.body)))
+                responder.send(200, JSON, _encode(_render_prompt(opened.session, responder.request.body)))
             case "GET", "nodes":
-                responder.send(200, JSON, _encode({"nodes": _nodes(held.session)}))
+                responder.send(200, JSON, _encode({"nodes": _list_nodes(opened.session)}))
             case "DELETE", "":
                 del self._open[name]
-                self._house.release(gateway, held.session)
+                self._named.release(gateway, opened.session)
                 responder.send(200, JSON, _encode({"status": "deleted", "uuid": name}))
             case _:
                 return False
         return True
 
-    # ---- what they answer -----------------------------------------------------------------------------------------
+    # ---- replies --------------------------------------------------------------------------------------------------
 
-    def _models(self, gateway: Gateway, _: bytes) -> dict[str, Any]:
+    def _list_models(self, gateway: Gateway, _: bytes) -> dict[str, Any]:
         model = {"id": gateway.model.name, "object": "model", "created": 0, "owned_by": "atropos"}
         return {"object": "list", "data": [model]}
 
@@ -196,39 +202,39 @@ class Managed:
         return {"servers": [{"index": index, **view, "healthy": True} for index, view in enumerate(views)]}
 
     def _list_sessions(self, gateway: Gateway, _: bytes) -> dict[str, Any]:
-        self._open = {name: held for name, held in self._open.items() if gateway.find(name) is not None}
+        self._open = {name: opened for name, opened in self._open.items() if gateway.find_session(name) is not None}
         now, clock = time.time(), time.monotonic()
         return {
             "sessions": [
                 {
                     "uuid": name,
                     "model_name": gateway.model.name,
-                    "base_url": held.base_url,
-                    "created_at": held.created,
-                    "last_accessed": now - (clock - held.session.used),
-                    "num_nodes": 0 if held.session.tree is None else len(held.session.tree.build_sequences()),
+                    "base_url": opened.base_url,
+                    "created_at": opened.created,
+                    "last_accessed": now - (clock - opened.session.last_used),
+                    "num_nodes": 0 if opened.session.tree is None else len(opened.session.tree.build_sequences()),
                 }
-                for name, held in self._open.items()
+                for name, opened in self._open.items()
             ]
         }
 
     def _create(self, gateway: Gateway, body: bytes) -> dict[str, Any]:
-        asked = decode(_CREATE, body or b"{}")
-        base_url = self._base_url(asked.base_url)
+        request = decode(_CREATE, body or b"{}")
+        base_url = self._resolve_base_url(request.base_url)
         name = str(uuid.uuid4())
-        session = self._house.open(gateway, name, name)
-        self._open[name] = _Managed(session, time.time(), base_url)
-        codec = session.asker.codec
+        session = self._named.open_session(gateway, name, name)
+        self._open[name] = _OpenSession(session, time.time(), base_url)
+        codec = session.caller.codec
         return {
             "uuid": name,
             "model_name": gateway.model.name,
-            "tool_parser": asked.tool_parser if codec is None else codec.parser.name,
+            "tool_parser": request.tool_parser if codec is None else codec.parser.name,
             "base_url": base_url,
             "created_at": self._open[name].created,
         }
 
-    def _base_url(self, wanted: str | None) -> str | None:
-        """A server's address as we know it. Sessions are not bound to a server, but a wrong address is told."""
+    def _resolve_base_url(self, wanted: str | None) -> str | None:
+        """A known server's address. Sessions are not bound to a server, but an unknown address is refused."""
         known = {server.base_url.rstrip("/"): server.base_url for server in self._servers}
         if wanted is None or not known:
             return wanted
@@ -239,12 +245,12 @@ class Managed:
     def _setup(self, gateway: Gateway, body: bytes) -> dict[str, Any]:
         if self._connect is None:
             raise BadRequest("the servers of this gateway are fixed", 501)
-        asked = decode(_SETUP, body)
-        if not asked.servers:
+        request = decode(_SETUP, body)
+        if not request.servers:
             raise BadRequest("servers: at least one is needed", 422)
-        gateway.use(self._connect(asked))
-        self._servers = tuple(ServerView(s.base_url, asked.model_name, s.server_type) for s in asked.servers)
-        return {"status": "ok", "servers": len(self._servers), "model_name": asked.model_name}
+        gateway.use_model(self._connect(request))
+        self._servers = tuple(ServerView(s.base_url, request.model_name, s.server_type) for s in request.servers)
+        return {"status": "ok", "servers": len(self._servers), "model_name": request.model_name}
 
 
 def _is_uuid(text: str) -> bool:
@@ -254,24 +260,24 @@ def _is_uuid(text: str) -> bool:
         return False
 
 
-def _rendered(session: Session, body: bytes) -> dict[str, Any]:
-    asked = read(body, Known())
-    codec = session.asker.codec
+def _render_prompt(session: GatewaySession, body: bytes) -> dict[str, Any]:
+    request = read(body, ReadCache())
+    codec = session.caller.codec
     if codec is None:
-        raise BadRequest("only a model in token mode can tell what a prompt looks like")
-    text = codec.renderer.render_prompt(asked.messages, asked.tools)
+        raise BadRequest("only a model in token mode can render a prompt")
+    text = codec.renderer.render_prompt(request.messages, request.tools)
     ids = codec.tokenizer.encode(text)
     return {"prompt_text": text, "token_ids": ids, "num_tokens": len(ids)}
 
 
-def _nodes(session: Session) -> list[dict[str, Any]]:
-    """The rows of a session so far, in the protocol's signs."""
-    record = session.record()
+def _list_nodes(session: GatewaySession) -> list[dict[str, Any]]:
+    """The rows of a session so far, in the protocol's form."""
+    record = session.make_record()
     if not record.exact:
-        raise BadRequest("only a model in token mode has nodes: this one does not tell the ids that it samples")
-    codec = session.asker.codec
+        raise BadRequest("only a model in token mode has nodes: this one returns no token ids")
+    codec = session.caller.codec
     nodes: list[dict[str, Any]] = []
-    for row in record.sequences():
+    for row in record.build_sequences():
         ids, sampled, logprobs = row.tokens.ids, row.tokens.sampled, row.tokens.logprobs
         finish = record.exchanges[row.steps[-1]].completion.finish.value if row.steps else "stop"
         nodes.append(

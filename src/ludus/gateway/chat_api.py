@@ -7,15 +7,15 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ludus.gateway.dialect import (
     Answer,
-    Asked,
     BadRequest,
     Dialect,
-    Known,
-    Trouble,
+    ErrorReply,
+    ParsedRequest,
+    ReadCache,
     decode,
-    event,
-    given,
-    text_of,
+    drop_unset,
+    read_text,
+    write_event,
 )
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Role, Sampling, ToolSpec, Usage
 
@@ -86,46 +86,46 @@ _TOOLS = msgspec.json.Decoder(list[_Tool] | None)
 NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 
 
-def read(body: bytes, known: Known) -> Asked:
-    """Read a request.
+def read(body: bytes, cache: ReadCache) -> ParsedRequest:
+    """Parse a request.
 
     Raises:
-        BadRequest: it is none.
+        BadRequest: it is not a valid request.
     """
-    asked = decode(_REQUEST, body)
-    if not asked.messages:
+    wire = decode(_REQUEST, body)
+    if not wire.messages:
         raise BadRequest("messages: at least one message is needed")
-    tools = known.get(read_tools, bytes(asked.tools)) if asked.tools else ()
-    choice, tools = read_choice(asked.tool_choice, tools)
-    return Asked(
-        [read_message(message, f"messages[{index}]") for index, message in enumerate(asked.messages)],
+    tools = cache.get(read_tools, bytes(wire.tools)) if wire.tools else ()
+    choice, tools = read_choice(wire.tool_choice, tools)
+    return ParsedRequest(
+        [read_message(message, f"messages[{index}]") for index, message in enumerate(wire.messages)],
         tools,
-        _sampling(asked, choice),
-        n=read_n(asked.n),
-        stream=bool(asked.stream),
-        usage=asked.stream_options is not None and bool(asked.stream_options.include_usage),
+        _read_sampling(wire, choice),
+        n=read_n(wire.n),
+        stream=bool(wire.stream),
+        usage=wire.stream_options is not None and bool(wire.stream_options.include_usage),
     )
 
 
-def _sampling(asked: _Request, choice: Any) -> Sampling:
-    limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+def _read_sampling(wire: _Request, choice: Any) -> Sampling:
+    limit = wire.max_tokens if wire.max_completion_tokens is None else wire.max_completion_tokens
     return Sampling(
-        temperature=asked.temperature,
-        top_p=asked.top_p,
+        temperature=wire.temperature,
+        top_p=wire.top_p,
         max_tokens=read_limit(limit, "max_tokens"),
-        stop=read_stop(asked.stop),
-        seed=asked.seed,
+        stop=read_stop(wire.stop),
+        seed=wire.seed,
         tool_choice=choice,
-        extra=given(
-            frequency_penalty=asked.frequency_penalty,
-            presence_penalty=asked.presence_penalty,
-            repetition_penalty=asked.repetition_penalty,
-            top_k=asked.top_k,
-            min_p=asked.min_p,
-            logit_bias=asked.logit_bias,
-            response_format=asked.response_format,
-            reasoning_effort=asked.reasoning_effort,
-            chat_template_kwargs=asked.chat_template_kwargs,
+        extra=drop_unset(
+            frequency_penalty=wire.frequency_penalty,
+            presence_penalty=wire.presence_penalty,
+            repetition_penalty=wire.repetition_penalty,
+            top_k=wire.top_k,
+            min_p=wire.min_p,
+            logit_bias=wire.logit_bias,
+            response_format=wire.response_format,
+            reasoning_effort=wire.reasoning_effort,
+            chat_template_kwargs=wire.chat_template_kwargs,
         ),
     )
 
@@ -147,18 +147,18 @@ def read_stop(stop: str | list[str] | None) -> tuple[str, ...]:
 
 
 def read_tools(raw: bytes) -> tuple[ToolSpec, ...]:
-    """The tools as they are offered."""
+    """Parse the offered tools."""
     specs: list[ToolSpec] = []
     for index, tool in enumerate(decode(_TOOLS, raw, "tools") or ()):
         if tool.function is UNSET:
             raise BadRequest(f"tools[{index}]: only functions can be offered, not '{tool.type}'")
-        made = tool.function
-        specs.append(ToolSpec(made.name, made.description or "", made.parameters or NO_PARAMETERS))
+        function = tool.function
+        specs.append(ToolSpec(function.name, function.description or "", function.parameters or NO_PARAMETERS))
     return tuple(specs)
 
 
 def read_choice(choice: Any, tools: tuple[ToolSpec, ...]) -> tuple[Any, tuple[ToolSpec, ...]]:
-    """How tools are to be chosen, and the tools that are then offered: a tool that must be called is offered alone."""
+    """The tool choice, and the tools to offer. A tool that must be called is the only one offered."""
     if choice is None or choice in ("auto", "required", "none"):
         return choice, tools
     if isinstance(choice, dict):
@@ -187,12 +187,12 @@ def read_message(wire: _Message, where: str) -> Message:
         raise BadRequest(f"{where}.role: '{wire.role}' is none of {', '.join(_ROLES)}")
     content = wire.content
     if not isinstance(content, str):
-        content = text_of(content, f"{where}.content")
+        content = read_text(content, f"{where}.content")
     if role == "tool":
         return Message("tool", content, call_id=wire.tool_call_id or "")
     if role != "assistant":
         return Message(role, content)
-    calls = tuple(_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(wire.tool_calls or ()))
+    calls = tuple(_read_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(wire.tool_calls or ()))
     reasoning = None
     if wire.reasoning_content:
         reasoning = Reasoning(wire.reasoning_content, "reasoning_content")
@@ -201,9 +201,9 @@ def read_message(wire: _Message, where: str) -> Message:
     return Message(role, content, calls, reasoning=reasoning)
 
 
-def _call(wire: _Call, where: str) -> Call:
+def _read_call(wire: _Call, where: str) -> Call:
     if wire.function is None:
-        raise BadRequest(f"{where}.function: only calls of functions are known here")
+        raise BadRequest(f"{where}.function: only function calls are supported")
     arguments = wire.function.arguments
     if not isinstance(arguments, str):
         arguments = "" if arguments is None else msgspec.json.encode(arguments).decode()
@@ -264,14 +264,14 @@ _encode = msgspec.json.Encoder().encode
 
 def write(answer: Answer) -> bytes:
     choices = [
-        _OutChoice(index, _message(completion.message, answer.asked.thinking), _FINISH[completion.finish])
+        _OutChoice(index, _write_message(completion.message, answer.request.thinking), _FINISH[completion.finish])
         for index, completion in enumerate(answer.completions)
     ]
-    spent = usage(answer.completions)
+    spent = write_usage(answer.completions)
     return _encode(_OutReply(f"chatcmpl-{answer.id}", answer.created, answer.model, choices, spent))
 
 
-def _message(message: Message, thinking: bool) -> JsonObject:
+def _write_message(message: Message, thinking: bool) -> JsonObject:
     wire: JsonObject = {"role": "assistant", "content": message.content or (None if message.calls else "")}
     if thinking and message.reasoning is not None and message.reasoning.text:
         wire["reasoning_content"] = message.reasoning.text
@@ -280,8 +280,8 @@ def _message(message: Message, thinking: bool) -> JsonObject:
     return wire
 
 
-def usage(completions: Any) -> _OutUsage:
-    """What an answer took: the prompt of several replies is one."""
+def write_usage(completions: Any) -> _OutUsage:
+    """The usage of an answer. Several replies share one prompt, which counts once."""
     many: list[Completion] = list(completions)
     first = many[0].usage if many else Usage()
     drawn = sum(completion.usage.completion_tokens for completion in many)
@@ -296,26 +296,26 @@ def stream(answer: Answer) -> bytes:
     )
     events: list[bytes] = []
     for index, completion in enumerate(answer.completions):
-        for delta in _deltas(completion.message, answer.asked.thinking):
+        for delta in _write_deltas(completion.message, answer.request.thinking):
             events.append(b'%b{"index":%d,"delta":%b,"finish_reason":null}]}\n\n' % (start, index, _encode(delta)))
         finish = _FINISH[completion.finish].encode()
         events.append(b'%b{"index":%d,"delta":{},"finish_reason":"%b"}]}\n\n' % (start, index, finish))
-    if answer.asked.usage:
-        events.append(b'%b],"usage":%b}\n\n' % (start, _encode(usage(answer.completions))))
+    if answer.request.usage:
+        events.append(b'%b],"usage":%b}\n\n' % (start, _encode(write_usage(answer.completions))))
     events.append(b"data: [DONE]\n\n")
     return b"".join(events)
 
 
-def _deltas(message: Message, thinking: bool) -> list[JsonObject]:
-    """A message in the pieces that a stream has: who speaks, the thoughts, the words, and each call in two."""
+def _write_deltas(message: Message, thinking: bool) -> list[JsonObject]:
+    """The message as stream deltas: role, reasoning, content, and two deltas per call."""
     deltas: list[JsonObject] = [{"role": "assistant", "content": ""}]
     if thinking and message.reasoning is not None and message.reasoning.text:
         deltas.append({"reasoning_content": message.reasoning.text})
     if message.content:
         deltas.append({"content": message.content})
     for index, call in enumerate(message.calls):
-        named = {"index": index, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
-        deltas.append({"tool_calls": [named]})
+        start = {"index": index, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+        deltas.append({"tool_calls": [start]})
         deltas.append({"tool_calls": [{"index": index, "function": {"arguments": call.arguments}}]})
     return deltas
 
@@ -333,13 +333,13 @@ _KINDS = {
 }
 
 
-def error(trouble: Trouble) -> bytes:
-    kind, code = _KINDS[trouble.kind]
-    return _encode({"error": {"message": trouble.words, "type": kind, "param": None, "code": code}})
+def write_error(error: ErrorReply) -> bytes:
+    kind, code = _KINDS[error.kind]
+    return _encode({"error": {"message": error.message, "type": kind, "param": None, "code": code}})
 
 
-def late_error(trouble: Trouble) -> bytes:
-    return event(error(trouble)) + b"data: [DONE]\n\n"
+def write_late_error(error: ErrorReply) -> bytes:
+    return write_event(write_error(error)) + b"data: [DONE]\n\n"
 
 
-CHAT = Dialect("chat", read, write, stream, error, late_error, b": waiting for the model\n\n")
+CHAT = Dialect("chat", read, write, stream, write_error, write_late_error, b": waiting for the model\n\n")

@@ -1,7 +1,7 @@
-"""OpenAI's completions: a raw prompt, without a conversation.
+"""OpenAI's completions API: a raw prompt in place of a conversation.
 
-A model in token mode is sent the prompt's ids as they are. A chat model has no raw prompts: it is sent the prompt as
-the user's words.
+A model in token mode gets the prompt's ids unchanged. Chat models have no raw prompts: they get the prompt as a user
+message.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from ludus.gateway.chat_api import error, late_error, read_limit, read_n, read_stop, usage
-from ludus.gateway.dialect import Answer, Asked, BadRequest, Dialect, Known, decode, event, given
+from ludus.gateway.chat_api import read_limit, read_n, read_stop, write_error, write_late_error, write_usage
+from ludus.gateway.dialect import Answer, BadRequest, Dialect, ParsedRequest, ReadCache, decode, drop_unset, write_event
 from ludus.types import Completion, Finish, JsonObject, Message, Sampling
 
 DEFAULT_MAX_TOKENS = 16
-"""What the API has always meant by not saying."""
+"""The API's own default."""
 
 
 class _StreamOptions(Struct, gc=False):
@@ -43,49 +43,49 @@ class _Request(Struct, gc=False):
 _REQUEST = msgspec.json.Decoder(_Request)
 
 
-def read(body: bytes, _: Known) -> Asked:
-    """Read a request.
+def read(body: bytes, _: ReadCache) -> ParsedRequest:
+    """Parse a request.
 
     Raises:
-        BadRequest: it is none.
+        BadRequest: it is not a valid request.
     """
-    asked = decode(_REQUEST, body)
-    if asked.suffix:
+    wire = decode(_REQUEST, body)
+    if wire.suffix:
         raise BadRequest("suffix: filling in the middle is not supported")
-    prompt = _prompt(asked.prompt)
-    limit = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
-    return Asked(
+    prompt = _read_prompt(wire.prompt)
+    limit = DEFAULT_MAX_TOKENS if wire.max_tokens is None else wire.max_tokens
+    return ParsedRequest(
         [Message("user", prompt if isinstance(prompt, str) else "")],
         sampling=Sampling(
-            temperature=asked.temperature,
-            top_p=asked.top_p,
+            temperature=wire.temperature,
+            top_p=wire.top_p,
             max_tokens=read_limit(limit, "max_tokens"),
-            stop=read_stop(asked.stop),
-            seed=asked.seed,
-            extra=given(
-                frequency_penalty=asked.frequency_penalty,
-                presence_penalty=asked.presence_penalty,
-                top_k=asked.top_k,
-                min_p=asked.min_p,
+            stop=read_stop(wire.stop),
+            seed=wire.seed,
+            extra=drop_unset(
+                frequency_penalty=wire.frequency_penalty,
+                presence_penalty=wire.presence_penalty,
+                top_k=wire.top_k,
+                min_p=wire.min_p,
             ),
         ),
-        n=read_n(asked.n),
-        stream=bool(asked.stream),
-        usage=asked.stream_options is not None and bool(asked.stream_options.include_usage),
+        n=read_n(wire.n),
+        stream=bool(wire.stream),
+        usage=wire.stream_options is not None and bool(wire.stream_options.include_usage),
         prompt=prompt,
-        echo={"prompt": prompt} if asked.echo and isinstance(prompt, str) else {},
+        echo={"prompt": prompt} if wire.echo and isinstance(prompt, str) else {},
     )
 
 
-def _prompt(value: Any) -> str | Sequence[int]:
-    """One prompt: a text or ids, alone or as a list of one."""
+def _read_prompt(value: Any) -> str | Sequence[int]:
+    """One prompt: a text or token ids, alone or in a list of one."""
     many = cast(list[Any], value) if isinstance(value, list) else None
     if many and all(isinstance(item, int) and not isinstance(item, bool) for item in many):
         if min(many) < 0:
-            raise BadRequest(f"prompt: {min(many)} is no token id")
+            raise BadRequest(f"prompt: {min(many)} is not a token id")
         return many
     if many is not None and len(many) == 1 and isinstance(many[0], str | list):
-        return _prompt(many[0])
+        return _read_prompt(many[0])
     if not isinstance(value, str):
         raise BadRequest("prompt: expected one text, or one list of token ids")
     return value
@@ -97,13 +97,13 @@ _FINISH = {Finish.LENGTH: "length", Finish.FILTER: "content_filter"}
 _encode = msgspec.json.Encoder().encode
 
 
-def _text(answer: Answer, completion: Completion) -> str:
-    thought = completion.message.reasoning
-    raw = thought.raw if thought is not None and thought.source == "think" and isinstance(thought.raw, str) else ""
-    return f"{answer.asked.echo.get('prompt', '')}{raw}{completion.message.content}"
+def _write_text(answer: Answer, completion: Completion) -> str:
+    thinking = completion.message.reasoning
+    raw = thinking.raw if thinking and thinking.source == "think" and isinstance(thinking.raw, str) else ""
+    return f"{answer.request.echo.get('prompt', '')}{raw}{completion.message.content}"
 
 
-def _reply(answer: Answer, choices: list[JsonObject]) -> JsonObject:
+def _write_reply(answer: Answer, choices: list[JsonObject]) -> JsonObject:
     return {
         "id": f"cmpl-{answer.id}",
         "object": "text_completion",
@@ -113,11 +113,11 @@ def _reply(answer: Answer, choices: list[JsonObject]) -> JsonObject:
     }
 
 
-def _choices(answer: Answer) -> list[JsonObject]:
+def _write_choices(answer: Answer) -> list[JsonObject]:
     return [
         {
             "index": index,
-            "text": _text(answer, completion),
+            "text": _write_text(answer, completion),
             "finish_reason": _FINISH.get(completion.finish, "stop"),
             "logprobs": None,
         }
@@ -126,15 +126,15 @@ def _choices(answer: Answer) -> list[JsonObject]:
 
 
 def write(answer: Answer) -> bytes:
-    return _encode(_reply(answer, _choices(answer)) | {"usage": usage(answer.completions)})
+    return _encode(_write_reply(answer, _write_choices(answer)) | {"usage": write_usage(answer.completions)})
 
 
 def stream(answer: Answer) -> bytes:
-    events = [event(_encode(_reply(answer, [choice]))) for choice in _choices(answer)]
-    if answer.asked.usage:
-        events.append(event(_encode(_reply(answer, []) | {"usage": usage(answer.completions)})))
+    events = [write_event(_encode(_write_reply(answer, [choice]))) for choice in _write_choices(answer)]
+    if answer.request.usage:
+        events.append(write_event(_encode(_write_reply(answer, []) | {"usage": write_usage(answer.completions)})))
     events.append(b"data: [DONE]\n\n")
     return b"".join(events)
 
 
-COMPLETIONS = Dialect("completions", read, write, stream, error, late_error, b": waiting for the model\n\n")
+COMPLETIONS = Dialect("completions", read, write, stream, write_error, write_late_error, b": waiting for the model\n\n")

@@ -1,9 +1,9 @@
-"""What an API is to the gateway: how to read a request of it, and how to write replies, streams and errors.
+"""What the gateway needs of an API: read a request, and write replies, streams and errors.
 
-Four APIs are spoken (`chat`, `completions`, `responses`, `messages`), each in a module of its own with nothing but
-wire formats in it. They all read into `Asked`, which is in nobody's dialect, and write from `Answer`. What an API
-offers that Ludus has no word for (pictures, sound, tools that a provider runs itself) is refused with the field's name
-where leaving it out would change what the model is asked, and listed in `Asked.ignored` where it would not.
+There are four APIs (`chat_api`, `completions_api`, `responses_api`, `messages_api`). Their modules contain wire formats
+only. All of them read into a `ParsedRequest`, which belongs to no API, and write from an `Answer`. Features that Ludus
+does not have (images, audio, tools that the provider runs) are refused with the name of the field if leaving them out
+would change the prompt. Otherwise they are listed in `ParsedRequest.ignored`.
 """
 
 import re
@@ -20,62 +20,62 @@ T = TypeVar("T")
 
 
 class BadRequest(Exception):
-    """A request that cannot be served as it is. The words name the field."""
+    """A request that cannot be served. The message names the field."""
 
-    def __init__(self, words: str, status: int = 400) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
         self.status = status
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request, read."""
+class ParsedRequest:
+    """A request of any API."""
 
     messages: Sequence[Message]
     tools: Sequence[ToolSpec] = ()
     sampling: Sampling = Sampling(temperature=None)
-    """What the client asks for; a session's own settings overrule it."""
+    """The client's sampling. The session's sampling replaces it, if there is one."""
     n: int = 1
     stream: bool = False
     usage: bool = True
-    """Whether a stream ends with what it took."""
+    """Whether a stream ends with the usage."""
     thinking: bool = True
-    """Whether the client wants to see reasoning."""
+    """Whether the reply includes the reasoning."""
     prompt: str | Sequence[int] | None = None
-    """For raw completions: the prompt, instead of a conversation."""
+    """For raw completions: the prompt in place of a conversation."""
     echo: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of the request that the reply has to repeat."""
+    """Fields of the request that the reply repeats."""
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Tools that are no plain functions in this API, by name: how a call of them is written."""
+    """Tools that are not plain functions in this API: name → how a call is written."""
     previous: str = ""
-    """The reply that this conversation goes on from, by its id, where the API allows to name it."""
+    """The id of the answer that the conversation continues, if the request names one."""
     ignored: tuple[str, ...] = ()
-    """What was asked for and left out."""
+    """What was requested and left out."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is to be written: the replies to one request."""
+    """The replies to one request, to be written."""
 
     id: str
-    """A word that no other answer has; APIs put their prefix before it."""
+    """A unique id. APIs put their prefix before it."""
     model: str
     created: int
-    asked: Asked
+    request: ParsedRequest
     completions: Sequence[Completion]
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """Why there is no answer."""
+class ErrorReply:
+    """Why a request gets no reply."""
 
     status: int
-    words: str
+    message: str
     kind: Literal["request", "key", "budget", "context", "model", "missing", "closed"]
 
     @property
-    def again(self) -> bool:
-        """Whether the client does well to try again. Clients are told, because most of them would by themselves."""
+    def may_retry(self) -> bool:
+        """Whether the client should retry. Most clients retry by themselves unless they are told not to."""
         return self.kind == "closed"
 
 
@@ -84,19 +84,19 @@ class Dialect:
     """One API."""
 
     api: Api
-    read: "Callable[[bytes, Known], Asked]"
+    read: "Callable[[bytes, ReadCache], ParsedRequest]"
     write: Callable[[Answer], bytes]
     """The reply as one JSON body."""
     stream: Callable[[Answer], bytes]
     """The reply as server-sent events."""
-    error: Callable[[Trouble], bytes]
+    write_error: Callable[[ErrorReply], bytes]
     """An error as a JSON body."""
-    late_error: Callable[[Trouble], bytes]
+    write_late_error: Callable[[ErrorReply], bytes]
     """An error as an event, for a stream whose status is already sent."""
     ping: bytes
-    """What keeps a stream alive while the model is at work."""
-    failed: int = 502
-    """The status for a model that broke."""
+    """Keeps a stream open while the model works."""
+    model_error_status: int = 502
+    """The status if the model failed."""
 
 
 # ---- reading ------------------------------------------------------------------------------------------------------
@@ -106,51 +106,51 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes, where: str = "") -> T:
-    """The body, or the field `where` of it, as the type that the decoder knows.
+    """Decode the body, or the field `where` of it.
 
     Raises:
-        BadRequest: it is not; the words name the field.
+        BadRequest: it has another form. The message names the field.
     """
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise BadRequest(_placed(str(error), where)) from None
+        raise BadRequest(_locate_error(str(error), where)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}" if body else "the body is empty") from None
 
 
-def _placed(words: str, where: str) -> str:
-    """msgspec's words, with the field in front."""
-    found = _PLACE.search(words)
+def _locate_error(message: str, where: str) -> str:
+    """msgspec's message, with the field in front."""
+    found = _PLACE.search(message)
     place = where + (found.group(1) if found else "")
-    what = words[: found.start()] if found else words
+    what = message[: found.start()] if found else message
     if missing := _MISSING.fullmatch(what):
         return f"{place}{'.' if place else ''}{missing.group(1)}: this field is needed"
     return f"{place or 'the body'}: {what[0].lower()}{what[1:]}".replace("`", "")
 
 
-class Known:
-    """The last few things that were read, by their bytes: an agent sends the same tools with every request."""
+class ReadCache:
+    """Results of the last reads, by their bytes. An agent sends the same tools with every request."""
 
     def __init__(self, size: int = 64) -> None:
         self._size = size
-        self._known: dict[tuple[Any, bytes], Any] = {}
+        self._results: dict[tuple[Any, bytes], Any] = {}
 
     def get(self, read: Callable[[bytes], T], raw: bytes) -> T:
-        found = self._known.get((read, raw))
+        found = self._results.get((read, raw))
         if found is None:
             found = read(raw)
-            if len(self._known) >= self._size:
-                del self._known[next(iter(self._known))]
-            self._known[read, raw] = found
+            if len(self._results) >= self._size:
+                del self._results[next(iter(self._results))]
+            self._results[read, raw] = found
         return found
 
 
-def text_of(content: Any, where: str, kinds: Collection[str] = ("text",)) -> str:
-    """Content as text: a string, null, or a list of parts that are all text.
+def read_text(content: Any, where: str, kinds: Collection[str] = ("text",)) -> str:
+    """Read content as text: a string, null, or a list of text parts.
 
     Raises:
-        BadRequest: a part is something else.
+        BadRequest: a part is not text.
     """
     if isinstance(content, str):
         return content
@@ -158,10 +158,10 @@ def text_of(content: Any, where: str, kinds: Collection[str] = ("text",)) -> str
         return ""
     if not isinstance(content, list):
         raise BadRequest(f"{where}: expected a text or a list of parts, got {type(content).__name__}")
-    return "".join(_part(part, f"{where}[{i}]", kinds) for i, part in enumerate(cast(list[Any], content)))
+    return "".join(_read_part(part, f"{where}[{i}]", kinds) for i, part in enumerate(cast(list[Any], content)))
 
 
-def _part(part: Any, where: str, kinds: Collection[str]) -> str:
+def _read_part(part: Any, where: str, kinds: Collection[str]) -> str:
     fields = cast(dict[str, Any], part) if isinstance(part, dict) else {}
     kind = fields.get("type")
     if kind not in kinds and kind != "refusal":
@@ -172,14 +172,14 @@ def _part(part: Any, where: str, kinds: Collection[str]) -> str:
     return text
 
 
-def given(**values: Any) -> dict[str, Any]:
-    """Those that are set."""
+def drop_unset(**values: Any) -> dict[str, Any]:
+    """The values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 # ---- writing ------------------------------------------------------------------------------------------------------
 
 
-def event(data: bytes, name: str = "") -> bytes:
+def write_event(data: bytes, name: str = "") -> bytes:
     """One server-sent event."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data) if name else b"data: %b\n\n" % data

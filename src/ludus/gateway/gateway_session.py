@@ -1,8 +1,8 @@
-"""A session: one rollout's agent at the gateway, and the record of what it asked and got.
+"""A session: the agent of one rollout at the gateway, and the record of its requests and replies.
 
-The record is linear in what was said: an exchange holds the messages that came since the reply it goes on from, not
-the conversation again. In token mode the replies carry their exact ids (`Completion.tokens` and `splice`), numbered as
-the replies are, so `Record.sequences` and `ludus.rl.rows.rows` can put them together.
+The record grows linearly with the conversation: an exchange contains the messages since the reply that it continues,
+not the whole conversation. In token mode the replies have their exact ids (`Completion.tokens` and `splice`), numbered
+like the replies. `SessionRecord.build_sequences` and `ludus.rl.rows` build rows from them.
 """
 
 import asyncio
@@ -10,12 +10,12 @@ import time
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
-from ludus.gateway.conversation import Conversations, Said
-from ludus.gateway.dialect import Api, Asked
+from ludus.gateway.conversation import Conversations, MessageNode
+from ludus.gateway.dialect import Api, ParsedRequest
 from ludus.models.ledger import Budget, Ledger
-from ludus.tokens.sequences import TokenStep, TokenSequence, build_sequences
+from ludus.tokens.sequences import TokenSequence, TokenStep, build_sequences
 from ludus.tokens.session_tree import Tree
 from ludus.types import (
     Completion,
@@ -29,49 +29,49 @@ from ludus.types import (
 )
 
 if TYPE_CHECKING:
-    from ludus.gateway.model_calls import Asker
+    from ludus.gateway.model_calls import ModelCaller
 
 Stop = Literal["", "budget", "context"]
 
 
 class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One reply, and what was asked for it."""
+    """One reply, and what was sent since the last one."""
 
     api: Api
     follows: int | None = None
-    """The last reply in the conversation, by its number; None if there is none of ours in it."""
+    """The number of the last reply in the conversation; None if it contains no reply."""
     messages: tuple[Message, ...] = ()
-    """What came since that reply, or the whole conversation."""
+    """The messages since that reply, or the whole conversation."""
     tools: tuple[ToolSpec, ...] = ()
     sampling: Sampling = Sampling()
-    """How it was drawn."""
-    asked: Sampling | None = None
-    """How the agent wanted it drawn, where that differs."""
+    """The sampling that was used."""
+    requested_sampling: Sampling | None = field(default=None, name="request")
+    """The sampling that the agent requested, if it differs."""
     ignored: tuple[str, ...] = ()
-    """What the agent asked for and did not get."""
+    """What the agent requested and did not get."""
     completion: Completion
     seconds: float = 0.0
     """From the request to the reply."""
     delivered: bool = True
-    """False: the agent had gone before the reply came."""
+    """False: the agent had closed the connection before the reply."""
 
 
-class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What happened in a session."""
+class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The record of a session."""
 
     name: str
     model: str
     exchanges: tuple[Exchange, ...] = ()
     """In the order of the replies."""
     stop: Stop = ""
-    """The limit that the agent ran into: the session's budget, or the model's context. It may have gone on after."""
+    """The limit that the agent reached: the session's budget, or the model's context. It may have continued."""
     failure: Failure | None = None
-    """The last thing that broke on our side, if something did: such a rollout is no training data."""
+    """The last failure on the side of Ludus or the model. Such a rollout is not used as training data."""
     failed: int = 0
-    """Requests that got no reply."""
+    """Requests without a reply."""
     requests: int = 0
     exact: bool = False
-    """Whether the replies carry the ids that were sampled."""
+    """Whether the replies have the sampled token ids."""
     started: float = 0.0
     """Seconds since 1970."""
     seconds: float = 0.0
@@ -86,19 +86,19 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def opening(self) -> tuple[Message, ...]:
-        """What the first request began with."""
+        """The messages of the first request."""
         return self.exchanges[0].messages if self.exchanges else ()
 
-    def turns(self) -> tuple[Turn, ...]:
-        """The replies as turns, each with what the agent told the model next: results of its calls, and the rest."""
-        told: dict[int, tuple[Message, ...]] = {}
+    def make_turns(self) -> tuple[Turn, ...]:
+        """The replies as turns, each with the messages that the agent sent next: results of its calls, and others."""
+        sent: dict[int, tuple[Message, ...]] = {}
         for exchange in self.exchanges:
             if exchange.follows is not None:
-                told[exchange.follows] = exchange.messages
-        return tuple(_turn(exchange, told.get(number, ())) for number, exchange in enumerate(self.exchanges))
+                sent[exchange.follows] = exchange.messages
+        return tuple(_make_turn(exchange, sent.get(number, ())) for number, exchange in enumerate(self.exchanges))
 
-    def sequences(self) -> list[TokenSequence]:
-        """The rows that the replies come to, in token mode.
+    def build_sequences(self) -> list[TokenSequence]:
+        """The token sequences of the replies, in token mode.
 
         Raises:
             ValueError: the record is not exact.
@@ -106,33 +106,33 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
         steps: list[TokenStep] = []
         for number, completion in enumerate(self.completions):
             if completion.tokens is None:
-                raise ValueError(f"session '{self.name}': reply {number} was not drawn in token mode")
+                raise ValueError(f"session '{self.name}': reply {number} was not sampled in token mode")
             steps.append(TokenStep(completion.tokens, completion.splice))
         return build_sequences(steps)
 
 
-def _turn(exchange: Exchange, told: tuple[Message, ...]) -> Turn:
+def _make_turn(exchange: Exchange, sent: tuple[Message, ...]) -> Turn:
     completion = exchange.completion
     calls = {call.id: call for call in completion.message.calls}
-    answers = {message.call_id: message.content for message in told if message.role == "tool"}
+    answers = {message.call_id: message.content for message in sent if message.role == "tool"}
     return Turn(
         completion,
         tuple(ToolResult(call, answers[name]) for name, call in calls.items() if name in answers),
         seconds=exchange.seconds,
-        notices=tuple(message for message in told if message.role != "tool" or message.call_id not in calls),
+        notices=tuple(message for message in sent if message.role != "tool" or message.call_id not in calls),
     )
 
 
-class Noted(NamedTuple):
-    """A reply in the record."""
+class RecordedReply(NamedTuple):
+    """A reply that is in the record."""
 
     number: int
-    said: Said
+    node: MessageNode
     completion: Completion
 
 
-class Session:
-    """A live session. Made by `Gateway.open`, ended by `Gateway.close`."""
+class GatewaySession:
+    """An open session. `Gateway.open` makes it, `Gateway.close` ends it."""
 
     def __init__(
         self,
@@ -142,24 +142,24 @@ class Session:
         *,
         sampling: Sampling | None,
         budget: Budget | None,
-        asker: "Asker",
+        caller: "ModelCaller",
     ) -> None:
         self.secret = secret
         self.name = name
         self.sampling = sampling
-        """How every reply is drawn, whatever the agent asks for; None: as the agent asks."""
+        """The sampling of every reply, in place of the agent's; None: the agent's sampling is used."""
         self.ledger = None if budget is None else Ledger(budget)
-        self.asker = asker
-        """How its model is asked."""
-        self.tree: Tree | None = asker.begin()
+        self.caller = caller
+        """Calls the model for this session."""
+        self.tree: Tree | None = caller.make_tree()
         """The exact ids, when the model is in token mode."""
         self.conversations = Conversations()
-        self.answers: dict[str, Said] = {}
-        """Where the conversation stands behind an answer, by its id."""
-        self.used = time.monotonic()
-        """When it was last used."""
+        self.answers: dict[str, MessageNode] = {}
+        """The node of the first reply of each answer, by the answer's id."""
+        self.last_used = time.monotonic()
+        """Time of the last request or reply."""
         self.tasks: set[asyncio.Task[None]] = set()
-        """Requests that are being answered."""
+        """Running requests."""
         self._root = root
         self._started = time.time()
         self._clock = time.monotonic()
@@ -170,91 +170,91 @@ class Session:
         self.requests = 0
 
     def __repr__(self) -> str:
-        return f"Session({self.name!r})"
+        return f"GatewaySession({self.name!r})"
 
-    # ---- where it is ----------------------------------------------------------------------------------------------
+    # ---- addresses ------------------------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """What OpenAI's clients want as base URL."""
-        return f"{self.base(self._root)}/v1"
+        """The base URL for OpenAI's clients."""
+        return f"{self.make_base_url(self._root)}/v1"
 
     @property
     def anthropic_url(self) -> str:
-        """What Anthropic's clients want as base URL."""
-        return self.base(self._root)
+        """The base URL for Anthropic's clients."""
+        return self.make_base_url(self._root)
 
     @property
     def api_key(self) -> str:
-        """Enough for a client that is pointed at the gateway without the secret in the address."""
+        """The key for a client whose base URL does not contain the secret."""
         return self.secret
 
-    def base(self, root: str) -> str:
-        """The base of the session's addresses as seen from elsewhere, such as `http://127.0.0.1:9000` in a slot."""
+    def make_base_url(self, root: str) -> str:
+        """The session's base URL for another root, such as `http://127.0.0.1:9000` in a slot."""
         return f"{root.rstrip('/')}/s/{self.secret}"
 
-    # ---- what happened --------------------------------------------------------------------------------------------
+    # ---- events ---------------------------------------------------------------------------------------------------
 
-    def begun(self) -> None:
+    def note_request(self) -> None:
         self.requests += 1
-        self.used = time.monotonic()
+        self.last_used = time.monotonic()
 
-    def replied(
+    def record_reply(
         self,
         api: Api,
-        at: Said,
-        asked: Asked,
+        at: MessageNode,
+        request: ParsedRequest,
         sampling: Sampling,
         completion: Completion,
         seconds: float,
-    ) -> "Noted":
-        """Note a reply."""
+    ) -> "RecordedReply":
+        """Add a reply to the record."""
         number = len(self._exchanges)
-        follows, messages = at.since_reply()
+        follows, messages = at.split_at_reply()
         self._exchanges.append(
             Exchange(
                 api=api,
                 follows=follows,
                 messages=messages,
-                tools=tuple(asked.tools),
+                tools=tuple(request.tools),
                 sampling=sampling,
-                asked=None if sampling == asked.sampling else asked.sampling,
-                ignored=asked.ignored,
+                requested_sampling=None if sampling == request.sampling else request.sampling,
+                ignored=request.ignored,
                 completion=completion,
                 seconds=seconds,
             )
         )
-        self.used = time.monotonic()
-        return Noted(number, self.conversations.add_reply(at, completion.message, number), completion)
+        self.last_used = time.monotonic()
+        return RecordedReply(number, self.conversations.add_reply(at, completion.message, number), completion)
 
-    def lost(self, number: int) -> None:
-        """The agent had gone when the reply came."""
+    def mark_undelivered(self, number: int) -> None:
+        """Mark a reply that the agent did not receive."""
         self._exchanges[number] = msgspec.structs.replace(self._exchanges[number], delivered=False)
 
-    def stopped(self, why: Stop) -> None:
+    def note_stop(self, why: Stop) -> None:
         self._failed += 1
         self._stop = why
 
-    def refused(self) -> None:
+    def note_refusal(self) -> None:
         self._failed += 1
 
-    def failed(self, failure: Failure) -> None:
+    def note_failure(self, failure: Failure) -> None:
         self._failed += 1
         self._failure = failure
 
     @property
     def replies(self) -> int:
-        """How many there are so far."""
+        """The number of replies so far."""
         return len(self._exchanges)
 
-    def record(self) -> Record:
-        """What happened so far."""
+    def make_record(self) -> SessionRecord:
+        """The record so far."""
         steps = () if self.tree is None else self.tree.steps
         drawn = [exchange.completion.tokens for exchange in self._exchanges]
         in_step = len(steps) == len(drawn) and all(step.tokens is own for step, own in zip(steps, drawn, strict=True))
-        return Record(
+        return SessionRecord(
             name=self.name,
-            model=self.asker.name,
+            model=self.caller.name,
             exchanges=tuple(self._exchanges),
             stop=self._stop,
             failure=self._failure,

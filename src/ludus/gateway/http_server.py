@@ -1,13 +1,13 @@
-"""HTTP/1.1 as the gateway serves it: whole requests in, whole or streamed replies out.
+"""The gateway's HTTP/1.1 server: it reads whole requests and sends whole or streamed replies.
 
     bytes ──> httptools (C) ──> Request ──> serve(responder) ──> send | begin, feed, end
 
-One `Connection` is one socket. Requests on it are answered one after the other, in the order they came, also when the
-client sends several at once. What is not HTTP, too long in its head or body, or asks for what is not served is refused
-with a status and the connection closed. A client that goes away loses its reply and nothing else: whatever is sent to
-it later is dropped, and the `Responder` says so.
+One `Connection` is one socket. Its requests are answered one after the other, in their order, also when the client
+sends several at once. Data that is not HTTP, a head or body that is too long, and unknown protocols are refused with a
+status, and the connection is closed. If a client closes its connection, its reply is dropped and the `Responder`
+reports it. Nothing else is affected.
 
-There is no TLS and no time limit for a slow client: it is meant for agents on the same machine.
+There is no TLS and no time limit for slow clients: the server is meant for agents on the same machine.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ HEAD_BYTES = 64 * 1024
 """The longest request line and headers together."""
 
 LINGER_SECONDS = 2.0
-"""How long a refused client may go on sending before the connection is cut."""
+"""How long a refused client may continue to send before the connection is closed."""
 
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8\r\nCache-Control: no-cache"
@@ -44,29 +44,29 @@ _REASONS = {
 
 
 class Request:
-    """What a client sent."""
+    """A request of a client."""
 
     __slots__ = ("body", "headers", "keep", "method", "modern", "path")
 
     def __init__(self, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         self.method = method
         self.path = path
-        """Without the query."""
+        """The path without the query."""
         self.headers = headers
         self.body = body
         self.keep = True
-        """Whether the client means to go on with the connection."""
+        """Whether the client keeps the connection open."""
         self.modern = True
-        """Whether it is HTTP/1.1, and so understands chunks."""
+        """Whether it is HTTP/1.1, which has chunks."""
 
-    def header(self, name: bytes) -> str:
-        """The first header of that (lower case) name; empty if there is none."""
+    def get_header(self, name: bytes) -> str:
+        """The first header with that name (in lower case); empty if there is none."""
         return next((value.decode("latin-1") for key, value in self.headers if key.lower() == name), "")
 
 
-def head(status: int, kind: bytes, size: int | None, extra: bytes = b"", *, keep: bool = True) -> bytes:
-    """The bytes before a body. `size` is None for a body in chunks or until the connection closes; `extra` are whole
-    header lines, each with its line end."""
+def build_head(status: int, kind: bytes, size: int | None, extra: bytes = b"", *, keep: bool = True) -> bytes:
+    """The bytes before a body. `size` is None for a body in chunks or until the connection closes. `extra`: whole
+    header lines with their line ends."""
     if status == 200 and size is not None and keep and not extra:
         return b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n" % (kind, size)
     length = b"" if size is None else b"Content-Length: %d\r\n" % size
@@ -76,7 +76,7 @@ def head(status: int, kind: bytes, size: int | None, extra: bytes = b"", *, keep
 
 
 class Responder:
-    """One request and the reply to it. Everything may be called after the client has gone; it then does nothing."""
+    """One request and its reply. If the client has closed the connection, all methods do nothing."""
 
     __slots__ = ("_begun", "_connection", "request")
 
@@ -86,38 +86,40 @@ class Responder:
         self._begun = False
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether the status has been sent."""
         return self._begun
 
     @property
-    def answered(self) -> bool:
+    def is_answered(self) -> bool:
         return self._connection is None
 
     def send(self, status: int, kind: bytes, body: bytes, extra: bytes = b"") -> bool:
-        """Reply as a whole. Returns whether the client was still there."""
-        shown = b"" if self.request.method == "HEAD" else body
-        return self._finish(head(status, kind, len(body), extra, keep=self.request.keep) + shown, self.request.keep)
+        """Send a whole reply. Returns whether the client was still connected."""
+        sent = b"" if self.request.method == "HEAD" else body
+        return self._finish(
+            build_head(status, kind, len(body), extra, keep=self.request.keep) + sent, self.request.keep
+        )
 
     def begin(self, kind: bytes) -> None:
-        """Send the status of a reply that will come in pieces."""
+        """Send the status of a streamed reply."""
         chunks = self.request.modern
         extra = b"Transfer-Encoding: chunked\r\n" if chunks else b""
         self._begun = True
-        self._write(head(200, kind, None, extra, keep=self.request.keep and chunks))
+        self._write(build_head(200, kind, None, extra, keep=self.request.keep and chunks))
 
     def feed(self, data: bytes) -> None:
-        """Send a piece."""
+        """Send a part of a streamed reply."""
         self._write(b"%x\r\n%b\r\n" % (len(data), data) if self.request.modern else data)
 
     def end(self, data: bytes) -> bool:
-        """Send the last piece. Returns whether the client was still there."""
+        """Send the last part. Returns whether the client was still connected."""
         if not self.request.modern:
             return self._finish(data, False)
         return self._finish(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data), self.request.keep)
 
     def abort(self) -> None:
-        """Give up on the reply: the connection is closed."""
+        """Close the connection without a reply."""
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
@@ -131,17 +133,17 @@ class Responder:
         if connection is None or not connection.alive:
             return False
         connection.write(data)
-        connection.answered(keep)
+        connection.finish_reply(keep)
         return True
 
 
 Serve = Callable[[Responder], None]
 Refusal = Callable[[int, str], bytes]
-"""A status and words in, the body of a reply out."""
+"""Takes a status and a message, returns the body of the reply."""
 
 
 class Connection(asyncio.Protocol):
-    """One socket. The `on_…` methods are called by the parser."""
+    """One socket. The parser calls the `on_…` methods."""
 
     __slots__ = (
         "_blocked",
@@ -176,7 +178,7 @@ class Connection(asyncio.Protocol):
         self._blocked = False
         """The client does not read what it is sent."""
         self._refused = False
-        """Something came that ends the connection; what else comes is not looked at."""
+        """The client was refused. Further data is ignored."""
         self._in_head = True
         self._head_size = 0
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -199,16 +201,16 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
-    def answered(self, keep: bool) -> None:
-        """The request was answered: on to the next one."""
+    def finish_reply(self, keep: bool) -> None:
+        """Called when the request is answered. Starts the next one."""
         self._busy = False
         if not keep:
             self.close()
         elif self._waiting:
-            self._next()
+            self._serve_next()
 
     def close(self) -> None:
-        """Close when what was written is sent."""
+        """Close after all written data is sent."""
         if self._transport is not None:
             self._transport.close()
 
@@ -237,7 +239,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(501, "this server does not speak any other protocol than HTTP/1.1")
+            self._refuse(501, "this server speaks HTTP/1.1 only")
         except httptools.HttpParserError as error:
             self._refuse(400, f"this is not an HTTP request: {error}")
         else:
@@ -250,7 +252,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._blocked = False
         if not self._busy and self._waiting:
-            self._next()
+            self._serve_next()
 
     # ---- called by the parser -------------------------------------------------------------------------------------
 
@@ -292,7 +294,7 @@ class Connection(asyncio.Protocol):
         if len(self._waiting) == 1 and self._transport is not None:
             self._transport.pause_reading()
 
-    def _next(self) -> None:
+    def _serve_next(self) -> None:
         if self._blocked:
             return
         request = self._waiting.popleft()
@@ -304,16 +306,16 @@ class Connection(asyncio.Protocol):
         self._busy = True
         self._serve(Responder(self, request))
 
-    def _refuse(self, status: int, words: str) -> None:
+    def _refuse(self, status: int, message: str) -> None:
         if self._refused:
             return
         self._refused = True
         transport = self._transport
-        if transport is None or self._busy:  # a refusal in the middle of another reply would be taken for part of it
+        if transport is None or self._busy:  # a refusal inside another reply would be read as part of it
             self.abort()
             return
-        body = self._refusal(status, words)
-        transport.write(head(status, JSON, len(body), keep=False) + body)
-        # To close now, with more of the request on its way, would reset the connection before the reply is read.
+        body = self._refusal(status, message)
+        transport.write(build_head(status, JSON, len(body), keep=False) + body)
+        # Closing now, while the client still sends, would reset the connection before it reads the reply.
         transport.write_eof()
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)

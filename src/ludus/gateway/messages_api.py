@@ -1,9 +1,9 @@
-"""Anthropic's messages.
+"""Anthropic's messages API.
 
-Blocks become messages: what a tool answered is a message of its own, the words beside it one of the user. Blocks of
-system text are one text. Two things that clients send are left out, and said to be: tools that the provider would run
-itself, and the header that Claude Code hides in the system text, which changes with every request and would make every
-request a conversation of its own.
+Blocks become messages: a tool result is a message of its own, and the text beside it is a user message. Blocks of
+system text are joined. Two things are left out and listed in `ParsedRequest.ignored`: tools that the provider would run
+itself, and the billing header that Claude Code puts into the system text. The header changes with every request, so
+every request would start a new conversation.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,18 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ludus.gateway.chat_api import NO_PARAMETERS, read_limit
-from ludus.gateway.dialect import Answer, Asked, BadRequest, Dialect, Known, Trouble, decode, event, given
-from ludus.models.openai import safe_arguments
+from ludus.gateway.dialect import (
+    Answer,
+    BadRequest,
+    Dialect,
+    ErrorReply,
+    ParsedRequest,
+    ReadCache,
+    decode,
+    drop_unset,
+    write_event,
+)
+from ludus.models.openai import sanitize_arguments
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec
 
 # ---- requests -----------------------------------------------------------------------------------------------------
@@ -60,49 +70,49 @@ _TOOLS = msgspec.json.Decoder(list[_Tool] | None)
 _HIDDEN = "x-anthropic-billing-header:"
 
 
-def read(body: bytes, known: Known) -> Asked:
-    """Read a request.
+def read(body: bytes, cache: ReadCache) -> ParsedRequest:
+    """Parse a request.
 
     Raises:
-        BadRequest: it is none.
+        BadRequest: it is not a valid request.
     """
-    asked = decode(_REQUEST, body)
-    if not asked.messages:
+    wire = decode(_REQUEST, body)
+    if not wire.messages:
         raise BadRequest("messages: at least one message is needed")
-    system, ignored = _system(asked.system)
-    tools, left_out = known.get(_tools, bytes(asked.tools)) if asked.tools else ((), ())
-    choice, tools = _choice(asked.tool_choice, tools)
+    system, ignored = _read_system(wire.system)
+    tools, left_out = cache.get(_read_tools, bytes(wire.tools)) if wire.tools else ((), ())
+    choice, tools = _read_choice(wire.tool_choice, tools)
     messages = [Message("system", system)] if system else []
-    for index, message in enumerate(asked.messages):
+    for index, message in enumerate(wire.messages):
         messages += _read_message(message, f"messages[{index}]")
-    return Asked(
+    return ParsedRequest(
         messages,
         tools,
         Sampling(
-            temperature=asked.temperature,
-            top_p=asked.top_p,
-            max_tokens=read_limit(asked.max_tokens, "max_tokens"),
-            stop=tuple(asked.stop_sequences or ()),
+            temperature=wire.temperature,
+            top_p=wire.top_p,
+            max_tokens=read_limit(wire.max_tokens, "max_tokens"),
+            stop=tuple(wire.stop_sequences or ()),
             tool_choice=choice,
-            extra=given(top_k=asked.top_k),
+            extra=drop_unset(top_k=wire.top_k),
         ),
-        stream=bool(asked.stream),
-        thinking=asked.thinking is not None and asked.thinking.type in ("enabled", "adaptive"),
+        stream=bool(wire.stream),
+        thinking=wire.thinking is not None and wire.thinking.type in ("enabled", "adaptive"),
         ignored=(*ignored, *left_out),
     )
 
 
-def _system(system: str | list[JsonObject] | None) -> tuple[str, tuple[str, ...]]:
+def _read_system(system: str | list[JsonObject] | None) -> tuple[str, tuple[str, ...]]:
     if not isinstance(system, list):
         return system or "", ()
-    texts = [_text(block, f"system[{index}]") for index, block in enumerate(system)]
+    texts = [_read_text(block, f"system[{index}]") for index, block in enumerate(system)]
     kept = [text for text in texts if not text.startswith(_HIDDEN)]
     ignored = ("system: a billing header",) if len(kept) < len(texts) else ()
     return "\n\n".join(kept), ignored
 
 
-def _tools(raw: bytes) -> tuple[tuple[ToolSpec, ...], tuple[str, ...]]:
-    """The tools that the client runs, and the names of those that the provider would run."""
+def _read_tools(raw: bytes) -> tuple[tuple[ToolSpec, ...], tuple[str, ...]]:
+    """The tools that the client runs, and the types of those that the provider would run."""
     tools = decode(_TOOLS, raw, "tools") or ()
     own = (tool for tool in tools if tool.type in (None, "custom") or tool.input_schema is not None)
     specs = tuple(ToolSpec(tool.name, tool.description or "", tool.input_schema or NO_PARAMETERS) for tool in own)
@@ -110,7 +120,7 @@ def _tools(raw: bytes) -> tuple[tuple[ToolSpec, ...], tuple[str, ...]]:
     return specs, tuple(f"tools: {tool.type}" for tool in tools if tool.name not in names)
 
 
-def _choice(choice: _Choice | None, tools: tuple[ToolSpec, ...]) -> tuple[Any, tuple[ToolSpec, ...]]:
+def _read_choice(choice: _Choice | None, tools: tuple[ToolSpec, ...]) -> tuple[Any, tuple[ToolSpec, ...]]:
     if choice is None:
         return None, tools
     match choice.type:
@@ -130,20 +140,22 @@ def _choice(choice: _Choice | None, tools: tuple[ToolSpec, ...]) -> tuple[Any, t
 def _read_message(wire: _Message, where: str) -> list[Message]:
     match wire.role:
         case "assistant":
-            return [_assistant(_blocks(wire.content), where)]
+            return [_read_assistant(_make_blocks(wire.content), where)]
         case "user":
-            return _user(_blocks(wire.content), where)
+            return _read_user(_make_blocks(wire.content), where)
         case "system":
-            return [Message("system", "\n\n".join(_text(b, f"{where}.content") for b in _blocks(wire.content)))]
+            return [
+                Message("system", "\n\n".join(_read_text(b, f"{where}.content") for b in _make_blocks(wire.content)))
+            ]
         case other:
             raise BadRequest(f"{where}.role: '{other}' is none of user, assistant, system")
 
 
-def _blocks(content: str | list[JsonObject]) -> list[JsonObject]:
+def _make_blocks(content: str | list[JsonObject]) -> list[JsonObject]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _text(block: JsonObject, where: str) -> str:
+def _read_text(block: JsonObject, where: str) -> str:
     if block.get("type", "text") != "text":
         raise BadRequest(f"{where}: only text can be sent to this model, not '{block.get('type')}'")
     text = block.get("text")
@@ -152,7 +164,7 @@ def _text(block: JsonObject, where: str) -> str:
     return text
 
 
-def _user(blocks: Sequence[JsonObject], where: str) -> list[Message]:
+def _read_user(blocks: Sequence[JsonObject], where: str) -> list[Message]:
     messages: list[Message] = []
     texts: list[str] = []
 
@@ -164,14 +176,14 @@ def _user(blocks: Sequence[JsonObject], where: str) -> list[Message]:
     for index, block in enumerate(blocks):
         place = f"{where}.content[{index}]"
         if block.get("type") != "tool_result":
-            texts.append(_text(block, place))
+            texts.append(_read_text(block, place))
             continue
         flush()
         content: Any = block.get("content") or ""
-        parts = _blocks(cast("str | list[JsonObject]", content)) if isinstance(content, str | list) else None
+        parts = _make_blocks(cast("str | list[JsonObject]", content)) if isinstance(content, str | list) else None
         if parts is None:
             raise BadRequest(f"{place}.content: expected a text or a list of blocks")
-        text = "\n".join(_text(part, f"{place}.content[{i}]") for i, part in enumerate(parts))
+        text = "\n".join(_read_text(part, f"{place}.content[{i}]") for i, part in enumerate(parts))
         messages.append(Message("tool", text, call_id=str(block.get("tool_use_id", ""))))
     flush()
     return messages or [Message("user")]
@@ -180,23 +192,23 @@ def _user(blocks: Sequence[JsonObject], where: str) -> list[Message]:
 _THINKING = ("thinking", "redacted_thinking")
 
 
-def _assistant(blocks: Sequence[JsonObject], where: str) -> Message:
+def _read_assistant(blocks: Sequence[JsonObject], where: str) -> Message:
     texts: list[str] = []
     calls: list[Call] = []
     thoughts: list[JsonObject] = []
     for index, block in enumerate(blocks):
         match block.get("type"):
             case "tool_use":
-                calls.append(_call(block))
+                calls.append(_read_call(block))
             case "thinking" | "redacted_thinking":
                 thoughts.append(block)
             case _:
-                texts.append(_text(block, f"{where}.content[{index}]"))
-    return Message("assistant", "".join(texts), tuple(calls), reasoning=_reasoning(thoughts))
+                texts.append(_read_text(block, f"{where}.content[{index}]"))
+    return Message("assistant", "".join(texts), tuple(calls), reasoning=_read_reasoning(thoughts))
 
 
-def _call(block: JsonObject) -> Call:
-    """A call as the model wrote it: what was no JSON object went out wrapped in one, and comes back so."""
+def _read_call(block: JsonObject) -> Call:
+    """A call as the model wrote it. Arguments that are not a JSON object were sent wrapped in one and are unwrapped."""
     value: Any = block.get("input", {})
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)
@@ -206,7 +218,7 @@ def _call(block: JsonObject) -> Call:
     return Call(str(block.get("id", "")), str(block.get("name", "")), msgspec.json.encode(value).decode())
 
 
-def _reasoning(thoughts: Sequence[JsonObject]) -> Reasoning | None:
+def _read_reasoning(thoughts: Sequence[JsonObject]) -> Reasoning | None:
     if not thoughts:
         return None
     text = "\n".join(str(block["thinking"]) for block in thoughts if block.get("thinking"))
@@ -223,24 +235,24 @@ _FINISH = {
     Finish.OTHER: "end_turn",
 }
 SIGNATURE = "unsigned"
-"""Of thinking that no provider signed: clients want one, and nobody checks it here."""
+"""The signature of thinking that no provider signed. Clients require one; the gateway does not check it."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-def counted(tokens: int) -> bytes:
+def write_count(tokens: int) -> bytes:
     return _encode({"input_tokens": tokens})
 
 
 def write(answer: Answer) -> bytes:
     completion = answer.completions[0]
-    content = _content(completion.message, answer.asked.thinking)
+    content = _write_content(completion.message, answer.request.thinking)
     return _encode(
-        _head(answer, completion) | {"content": content, "stop_reason": _FINISH[completion.finish]},
+        _write_head(answer, completion) | {"content": content, "stop_reason": _FINISH[completion.finish]},
     )
 
 
-def _head(answer: Answer, completion: Completion) -> JsonObject:
+def _write_head(answer: Answer, completion: Completion) -> JsonObject:
     return {
         "id": f"msg_{answer.id}",
         "type": "message",
@@ -249,12 +261,12 @@ def _head(answer: Answer, completion: Completion) -> JsonObject:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": _usage(completion),
+        "usage": _write_usage(completion),
     }
 
 
-def _usage(completion: Completion) -> JsonObject:
-    """The API counts cached tokens apart; ours are parts of the prompt."""
+def _write_usage(completion: Completion) -> JsonObject:
+    """The API counts cached tokens separately. Here they are part of the prompt."""
     spent = completion.usage
     return {
         "input_tokens": spent.prompt_tokens - spent.cached_tokens,
@@ -264,17 +276,17 @@ def _usage(completion: Completion) -> JsonObject:
     }
 
 
-def _content(message: Message, thinking: bool) -> list[JsonObject]:
-    blocks = _thoughts(message.reasoning) if thinking else []
+def _write_content(message: Message, thinking: bool) -> list[JsonObject]:
+    blocks = _write_thoughts(message.reasoning) if thinking else []
     if message.content or not message.calls:
         blocks.append({"type": "text", "text": message.content})
     for call in message.calls:
-        value = Raw(safe_arguments(call.arguments).encode())
+        value = Raw(sanitize_arguments(call.arguments).encode())
         blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": value})
     return blocks
 
 
-def _thoughts(reasoning: Reasoning | None) -> list[JsonObject]:
+def _write_thoughts(reasoning: Reasoning | None) -> list[JsonObject]:
     if reasoning is None:
         return []
     if reasoning.source == "thinking" and reasoning.raw:
@@ -284,22 +296,22 @@ def _thoughts(reasoning: Reasoning | None) -> list[JsonObject]:
 
 def stream(answer: Answer) -> bytes:
     completion = answer.completions[0]
-    head = _head(answer, completion)
+    head = _write_head(answer, completion)
     head["usage"] = head["usage"] | {"output_tokens": 1}
-    events = [_event("message_start", message=head)]
-    for index, block in enumerate(_content(completion.message, answer.asked.thinking)):
-        empty, deltas = _deltas(block)
-        events.append(_event("content_block_start", index=index, content_block=empty))
-        events += [_event("content_block_delta", index=index, delta=delta) for delta in deltas]
-        events.append(_event("content_block_stop", index=index))
+    events = [_write_event("message_start", message=head)]
+    for index, block in enumerate(_write_content(completion.message, answer.request.thinking)):
+        empty, deltas = _split_block(block)
+        events.append(_write_event("content_block_start", index=index, content_block=empty))
+        events += [_write_event("content_block_delta", index=index, delta=delta) for delta in deltas]
+        events.append(_write_event("content_block_stop", index=index))
     finish = {"stop_reason": _FINISH[completion.finish], "stop_sequence": None}
-    events.append(_event("message_delta", delta=finish, usage=_usage(completion)))
-    events.append(_event("message_stop"))
+    events.append(_write_event("message_delta", delta=finish, usage=_write_usage(completion)))
+    events.append(_write_event("message_stop"))
     return b"".join(events)
 
 
-def _deltas(block: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
-    """A block as it begins, and the pieces that fill it."""
+def _split_block(block: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
+    """The empty block, and the deltas that fill it."""
     match block["type"]:
         case "text":
             return {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
@@ -316,8 +328,8 @@ def _deltas(block: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
             return block, []
 
 
-def _event(name: str, **fields: Any) -> bytes:
-    return event(_encode({"type": name, **fields}), name)
+def _write_event(name: str, **fields: Any) -> bytes:
+    return write_event(_encode({"type": name, **fields}), name)
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------
@@ -333,12 +345,14 @@ _KINDS = {
 }
 
 
-def error(trouble: Trouble) -> bytes:
-    return _encode({"type": "error", "error": {"type": _KINDS[trouble.kind], "message": trouble.words}})
+def write_error(error: ErrorReply) -> bytes:
+    return _encode({"type": "error", "error": {"type": _KINDS[error.kind], "message": error.message}})
 
 
-def late_error(trouble: Trouble) -> bytes:
-    return event(error(trouble), "error")
+def write_late_error(error: ErrorReply) -> bytes:
+    return write_event(write_error(error), "error")
 
 
-MESSAGES = Dialect("messages", read, write, stream, error, late_error, b'event: ping\ndata: {"type": "ping"}\n\n')
+MESSAGES = Dialect(
+    "messages", read, write, stream, write_error, write_late_error, b'event: ping\ndata: {"type": "ping"}\n\n'
+)

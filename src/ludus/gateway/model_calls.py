@@ -1,21 +1,21 @@
-"""How a session asks the model behind the gateway, whatever model that is.
+"""Calls of the model behind the gateway.
 
-A model in token mode is asked with the session's own tree, so that all of its conversations, branches and sub-agents
-are one record of exact ids. Any other model is asked as the loop asks it. Calls are booked with the session's budget
-first, if it has one, and then wherever the model itself is metered.
+A model in token mode samples within the session's tree, so that all conversations, branches and sub-agents of the
+session are one record of exact ids. Any other model is called as the agent loop calls it. A call is booked in the
+session's ledger first, if it has a budget, and then in the ledgers of a metered model.
 """
 
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from ludus.gateway.dialect import Asked, BadRequest
-from ludus.gateway.gateway_session import Session
+from ludus.gateway.dialect import BadRequest, ParsedRequest
+from ludus.gateway.gateway_session import GatewaySession
 from ludus.models import Model
-from ludus.models.ledger import Metered, estimated
-from ludus.models.server import Price, usage
+from ludus.models.ledger import MeteredModel, estimate_usage
+from ludus.models.server import Price, make_usage
 from ludus.models.server_pool import ServerPool
-from ludus.models.token_estimate import prompt_tokens
+from ludus.models.token_estimate import estimate_prompt
 from ludus.tokens.session_tree import Tree
 from ludus.types import Completion, Message, Sampling
 
@@ -23,24 +23,25 @@ if TYPE_CHECKING:
     from ludus.tokens.capture import Capture, CapturedChatModel
     from ludus.tokens.codec import Codec
     from ludus.tokens.token_model import TokenModel
-    from ludus.tokens.token_session import TokenSession as Tokens
+    from ludus.tokens.token_session import TokenSession
 
 
-class Asker:
-    """Asks one model on behalf of sessions."""
+class ModelCaller:
+    """Calls one model for sessions."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._meters: list[Metered] = []
+        self._meters: list[MeteredModel] = []
         inner = model
-        while isinstance(inner, Metered):
+        while isinstance(inner, MeteredModel):
             self._meters.append(inner)
             inner = inner.model
-        self.exact = _token_model(inner)
-        """The model, if it is in token mode."""
-        self._captured = _captured_model(inner)
-        """The model, if its server tells the ids."""
-        self._price = inner.price if isinstance(inner, ServerPool) else self.exact.price if self.exact else Price()
+        self.token_model = _find_token_model(inner)
+        """The model if it is in token mode."""
+        self._captured = _find_captured_model(inner)
+        """The model if its server returns token ids."""
+        priced = inner if isinstance(inner, ServerPool) else self.token_model
+        self._price = Price() if priced is None else priced.price
 
     @property
     def name(self) -> str:
@@ -48,88 +49,97 @@ class Asker:
 
     @property
     def codec(self) -> "Codec | None":
-        """Tokenizer, template and parser, if we have them."""
-        return None if self.exact is None else self.exact.codec
+        """Tokenizer, template and parser of a model in token mode."""
+        return None if self.token_model is None else self.token_model.codec
 
-    def begin(self) -> Tree | None:
+    def make_tree(self) -> Tree | None:
         """The tree of a new session; None in chat mode."""
         if self._captured is not None:
             from ludus.tokens.capture import Capture
 
             return Capture()
-        if self.exact is None:
+        if self.token_model is None:
             return None
-        from ludus.tokens.token_session import TokenSession as Tokens
+        from ludus.tokens.token_session import TokenSession
 
-        return Tokens(self.exact.codec)
+        return TokenSession(self.token_model.codec)
 
-    def place(self, asked: Asked) -> Sequence[Message]:
-        """The conversation that is asked about. A raw prompt of ids is one of the words that they say.
+    def resolve_messages(self, request: ParsedRequest) -> Sequence[Message]:
+        """The messages of a request. A raw prompt of token ids becomes a user message with their text.
 
         Raises:
-            BadRequest: ids were sent to a model that takes none.
+            BadRequest: token ids were sent to a model that does not take them.
         """
-        if asked.prompt is None or isinstance(asked.prompt, str):
-            return asked.messages
-        if self.exact is None:
+        if request.prompt is None or isinstance(request.prompt, str):
+            return request.messages
+        if self.token_model is None:
             raise BadRequest("prompt: token ids can only be sent to a model in token mode")
-        size = self.exact.codec.tokenizer.size
-        if asked.prompt and max(asked.prompt) >= size:
-            raise BadRequest(f"prompt: {max(asked.prompt)} is no token id of this model, which has {size}")
-        return [Message("user", self.exact.codec.tokenizer.decode(asked.prompt))]
+        size = self.token_model.codec.tokenizer.size
+        if request.prompt and max(request.prompt) >= size:
+            raise BadRequest(f"prompt: {max(request.prompt)} is not a token id of this model, which has {size}")
+        return [Message("user", self.token_model.codec.tokenizer.decode(request.prompt))]
 
-    def count(self, asked: Asked) -> int:
-        """How many tokens a prompt has; without a tokenizer, about how many."""
-        if self.exact is None:
-            return prompt_tokens(asked.messages, asked.tools)
-        codec = self.exact.codec
-        return len(codec.tokenizer.encode(codec.renderer.render_prompt(asked.messages, asked.tools)))
+    def count_tokens(self, request: ParsedRequest) -> int:
+        """The number of tokens of a prompt. Without a tokenizer it is an estimate."""
+        if self.token_model is None:
+            return estimate_prompt(request.messages, request.tools)
+        codec = self.token_model.codec
+        return len(codec.tokenizer.encode(codec.renderer.render_prompt(request.messages, request.tools)))
 
-    async def ask(self, session: Session, asked: Asked, messages: Sequence[Message], sampling: Sampling) -> Completion:
-        """Draw one reply. In token mode nothing is waited for between the tree taking it in and the return, so that
-        replies come back in the order of the tree's steps.
+    async def draw(
+        self, session: GatewaySession, request: ParsedRequest, messages: Sequence[Message], sampling: Sampling
+    ) -> Completion:
+        """Sample one reply. In token mode there is no await between adding the reply to the tree and the return, so
+        replies return in the order of the tree's steps.
 
         Raises:
-            BudgetExhausted: the session's budget or the run's is spent.
-            ModelError: the model broke.
-            ConfigError: it cannot be asked this.
+            BudgetExhausted: the budget of the session or of the run is spent.
+            ModelError: the model failed.
+            ConfigError: the model cannot serve this request.
         """
         ledger = session.ledger
         if ledger is None:
-            return await self._booked(session, asked, messages, sampling)
-        expected = estimated(ledger.budget, messages, asked.tools, sampling, self._price)
+            return await self._draw_metered(session, request, messages, sampling)
+        expected = estimate_usage(ledger.budget, messages, request.tools, sampling, self._price)
         async with ledger.reserve("agent", expected) as charge:
-            completion = await self._booked(session, asked, messages, sampling)
+            completion = await self._draw_metered(session, request, messages, sampling)
             charge.settle(completion.usage)
             return completion
 
-    async def _booked(
-        self, session: Session, asked: Asked, messages: Sequence[Message], sampling: Sampling, depth: int = 0
+    async def _draw_metered(
+        self,
+        session: GatewaySession,
+        request: ParsedRequest,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        depth: int = 0,
     ) -> Completion:
-        """Draw a reply within the meters of the model. A model that is asked as a whole books for itself."""
+        """Sample a reply and book it in the model's ledgers. In chat mode the metered model books for itself."""
         if session.tree is None or depth == len(self._meters):
-            return await self._draw(session, asked, messages, sampling)
-        async with self._meters[depth].reserve(messages, asked.tools, sampling) as charge:
-            completion = await self._booked(session, asked, messages, sampling, depth + 1)
+            return await self._draw_reply(session, request, messages, sampling)
+        async with self._meters[depth].reserve(messages, request.tools, sampling) as charge:
+            completion = await self._draw_metered(session, request, messages, sampling, depth + 1)
             charge.settle(completion.usage)
             return completion
 
-    async def _draw(
-        self, session: Session, asked: Asked, messages: Sequence[Message], sampling: Sampling
+    async def _draw_reply(
+        self, session: GatewaySession, request: ParsedRequest, messages: Sequence[Message], sampling: Sampling
     ) -> Completion:
         if self._captured is not None:
-            return await self._captured.sample(cast("Capture", session.tree), messages, asked.tools, sampling)
-        if self.exact is None:
-            return await self._model.complete(messages, asked.tools, sampling)
-        tree = cast("Tokens", session.tree)
-        if asked.prompt is not None:
-            return await _continue(self.exact, tree, asked.prompt, sampling)
-        (completion,) = await self.exact.sample(tree, messages, asked.tools, sampling)
+            return await self._captured.sample(cast("Capture", session.tree), messages, request.tools, sampling)
+        if self.token_model is None:
+            return await self._model.complete(messages, request.tools, sampling)
+        tree = cast("TokenSession", session.tree)
+        if request.prompt is not None:
+            return await _continue_prompt(self.token_model, tree, request.prompt, sampling)
+        (completion,) = await self.token_model.sample(tree, messages, request.tools, sampling)
         return completion
 
 
-async def _continue(model: "TokenModel", tree: "Tokens", prompt: str | Sequence[int], sampling: Sampling) -> Completion:
-    """What a model in token mode says after a raw prompt. In the tree it stands behind ids alone."""
+async def _continue_prompt(
+    model: "TokenModel", tree: "TokenSession", prompt: str | Sequence[int], sampling: Sampling
+) -> Completion:
+    """Sample the continuation of a raw prompt. In the tree it follows a node that has ids but no messages."""
     from ludus.tokens.token_session import check_columns, check_echo, check_text
 
     await model.start()
@@ -139,23 +149,23 @@ async def _continue(model: "TokenModel", tree: "Tokens", prompt: str | Sequence[
     check_echo(ids, generated)
     check_columns(generated)
     text = codec.decode_reply(generated.ids)
-    check_text(text, generated, codec.tokenizer.ends.values())
+    check_text(text, generated, codec.tokenizer.stop_tokens.values())
     given = tree.add_given(tree.root, (), ids, "", ())
     message = codec.parse_reply(text, (), stop=sampling.stop)
     _, step = tree.add_reply(given, message, generated, ended=codec.ends_turn(generated.ids))
-    spent = usage(model.price, len(ids), len(generated.ids), generated.cached_tokens)
+    spent = make_usage(model.price, len(ids), len(generated.ids), generated.cached_tokens)
     return Completion(message, generated.finish, spent, model.name, step.tokens, step.splice)
 
 
-def _token_model(model: Model) -> "TokenModel | None":
-    """The model, if it is a `TokenModel`. Where its module was never imported, nothing can be one; importing it here
-    would demand an extra that chat mode does not need."""
+def _find_token_model(model: Model) -> "TokenModel | None":
+    """The model if it is a `TokenModel`. If that module was never imported, no model is one. Importing it here would
+    require an extra that chat mode does not need."""
     module = sys.modules.get("ludus.tokens.token_model")
     return cast("TokenModel", model) if module is not None and isinstance(model, module.TokenModel) else None
 
 
-def _captured_model(model: Model) -> "CapturedChatModel | None":
-    """The model, if it is a `CapturedChatModel`, in the same way."""
+def _find_captured_model(model: Model) -> "CapturedChatModel | None":
+    """The model if it is a `CapturedChatModel`, found in the same way."""
     module = sys.modules.get("ludus.tokens.capture")
     found = module is not None and isinstance(model, module.CapturedChatModel)
     return cast("CapturedChatModel", model) if found else None

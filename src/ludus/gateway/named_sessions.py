@@ -1,11 +1,11 @@
-"""An open house: sessions that nobody has to open, for agents that are started by hand.
+"""Sessions that open by themselves, for agents that are started by hand (`ludus gateway`).
 
-A key names its session: the first request with a new key opens one, so `http://HOST/s/anna/v1`, or the API key `anna`,
-is enough to be recorded as `anna`; without a key the session is `default`. Where a token is set, a key is the token, or
-the token, a dot and the name (`TOKEN.anna`), and nothing else is let in. A session that was not used for a while is
-closed, and in the end all of them are; whoever runs the house is given each record, once.
+A key names its session. The first request with a new key opens it: `http://HOST/s/anna/v1`, or the API key `anna`, is
+recorded as session `anna`. Without a key the session is `default`. If a token is set, a key is the token, or the token,
+a dot and the name (`TOKEN.anna`); all other keys are refused. Idle sessions are closed, and at the end all are. Each
+record is passed on once.
 
-How many sessions are open at once is limited: a client that makes up keys must not fill the memory.
+The number of open sessions is limited, so that a client with ever new keys cannot fill the memory.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ludus.gateway.chat_api import CHAT
-from ludus.gateway.dialect import Trouble
-from ludus.gateway.gateway_session import Record, Session
+from ludus.gateway.dialect import ErrorReply
+from ludus.gateway.gateway_session import GatewaySession, SessionRecord
 from ludus.gateway.http_server import Responder
 from ludus.gateway.service import DIALECTS, Gateway, refuse
 from ludus.gateway.settings import GatewaySettings
@@ -28,12 +28,14 @@ SESSIONS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9._~-]{1,200}")
 
 
-class House:
-    """A door of a gateway that lets in whoever has the token, or everybody if there is none."""
+class NamedSessions:
+    """A route of a gateway. It opens sessions for clients with the token, or for all clients if there is no token.
+
+    `record` is called with the record of each session when it ends."""
 
     def __init__(
         self,
-        record: Callable[[Record], None],
+        record: Callable[[SessionRecord], None],
         settings: GatewaySettings = GatewaySettings(),
         *,
         token: str = "",
@@ -47,34 +49,34 @@ class House:
         self._idle = settings.idle_seconds
         self._most = sessions
         self._wake = asyncio.Event()
-        self._released: list[Session] = []
+        self._released: list[GatewaySession] = []
 
-    def door(self, gateway: Gateway, responder: Responder, key: str, path: str) -> bool:
-        """Open a session for a new key. See `gateway.Door`."""
-        name = self.name_of(key)
+    def handle(self, gateway: Gateway, responder: Responder, key: str, path: str) -> bool:
+        """Open a session for a new key. See `service.Route`."""
+        name = self.parse_key(key)
         if name is None:
             return False
         if gateway.count >= self._most:
-            full = Trouble(503, f"{self._most} sessions are open, which is the limit", "closed")
+            full = ErrorReply(503, f"{self._most} sessions are open, which is the limit", "closed")
             refuse(responder, DIALECTS.get(path.removeprefix("/v1"), CHAT), full)
             return True
         secret = key or DEFAULT
-        session = gateway.find(secret) or self.open(gateway, name, secret)
-        gateway.route(responder, session, path)
+        session = gateway.find_session(secret) or self.open_session(gateway, name, secret)
+        gateway.serve_session(responder, session, path)
         return True
 
-    def open(self, gateway: Gateway, name: str, secret: str) -> Session:
-        """A session as this house has them."""
+    def open_session(self, gateway: Gateway, name: str, secret: str) -> GatewaySession:
+        """Open a session with the sampling and the budget of the settings."""
         if not gateway.count:
-            self._wake.set()  # until now nobody waited for anything to become idle
+            self._wake.set()  # `run` was waiting without a time limit
         return gateway.open(sampling=self._sampling, budget=self._budget, name=name, secret=secret)
 
     def allows(self, key: str) -> bool:
-        """Whether a key is the token, or none is needed."""
+        """Whether a key is the token, or no token is needed."""
         return not self._token or hmac.compare_digest(key.encode(), self._token.encode())
 
-    def name_of(self, key: str) -> str | None:
-        """The session that a key names; None if it opens nothing here."""
+    def parse_key(self, key: str) -> str | None:
+        """The name of the session that a key opens; None if the key is refused."""
         name = key
         if self._token:
             size = len(self._token)
@@ -88,32 +90,32 @@ class House:
         """Close sessions that are idle or released, until cancelled."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(self._due(gateway)):
+                async with asyncio.timeout_at(self._find_next_due(gateway)):
                     await self._wake.wait()
             self._wake.clear()
             while self._released:
-                await self.end(gateway, self._released.pop())
+                await self.end_session(gateway, self._released.pop())
             now = asyncio.get_running_loop().time()
             for session in gateway.sessions:
-                if not session.tasks and session.used + self._idle <= now:
-                    await self.end(gateway, session)
+                if not session.tasks and session.last_used + self._idle <= now:
+                    await self.end_session(gateway, session)
 
-    def _due(self, gateway: Gateway) -> float | None:
-        """When the next session may be idle; None while there is none."""
+    def _find_next_due(self, gateway: Gateway) -> float | None:
+        """When the next session may become idle; None if there is no session."""
         now = asyncio.get_running_loop().time()
-        used = (now if session.tasks else session.used for session in gateway.sessions)
+        used = (now if session.tasks else session.last_used for session in gateway.sessions)
         return min((at + self._idle for at in used), default=None)
 
-    async def end(self, gateway: Gateway, session: Session, *, grace: float = 60.0) -> None:
-        """Close a session, and hand on its record."""
+    async def end_session(self, gateway: Gateway, session: GatewaySession, *, grace: float = 60.0) -> None:
+        """Close a session and pass on its record."""
         self._record(await gateway.close(session, grace=grace))
 
-    def release(self, gateway: Gateway, session: Session) -> None:
-        """Have a session ended soon, by `run`."""
+    def release(self, gateway: Gateway, session: GatewaySession) -> None:
+        """Let `run` end a session soon."""
         self._released.append(session)
         self._wake.set()
 
     async def close(self, gateway: Gateway, *, grace: float = 60.0) -> None:
         """Close all sessions."""
         for session in gateway.sessions:
-            await self.end(gateway, session, grace=grace)
+            await self.end_session(gateway, session, grace=grace)

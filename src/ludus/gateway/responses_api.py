@@ -1,12 +1,12 @@
-"""OpenAI's responses, as Codex and the agents SDK speak them.
+"""OpenAI's responses API, as Codex and the agents SDK use it.
 
-A conversation is a list of items: what one reply of the model was (thoughts, words, calls) comes back as several items
-and is put together again. Instructions and the developer's messages at the start are one system text; the developer's
-later messages are told as the user's, because most chat templates know no system text further down.
+A conversation is a list of items. One reply of the model (reasoning, text, calls) comes back as several items, which
+are joined into one message. Instructions and the developer messages at the start are one system text. Later developer
+messages become user messages, because most chat templates allow no system text there.
 
-Tools that are no plain functions are offered as functions and their calls written back in their own form: `custom`
-tools take one text, `local_shell` a command, tools of a `namespace` have its name before theirs. Tools that the
-provider would run itself are left out, and said to be.
+Tools that are not plain functions are offered as functions, and their calls are written in their own form: `custom`
+tools take one text, `local_shell` takes a command, and tools of a `namespace` get its name as prefix. Tools that the
+provider would run itself are left out and listed in `ParsedRequest.ignored`.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ludus.gateway.chat_api import NO_PARAMETERS, read_choice, read_limit
-from ludus.gateway.chat_api import error as error  # the same in both APIs
+from ludus.gateway.chat_api import write_error as write_error  # the same in both APIs
 from ludus.gateway.dialect import (
     Answer,
-    Asked,
     BadRequest,
     Dialect,
-    Known,
-    Trouble,
+    ErrorReply,
+    ParsedRequest,
+    ReadCache,
     decode,
-    event,
-    given,
-    text_of,
+    drop_unset,
+    read_text,
+    write_event,
 )
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec
 
@@ -56,53 +56,53 @@ _REQUEST = msgspec.json.Decoder(_Request)
 _TOOLS = msgspec.json.Decoder(list[JsonObject] | None)
 
 
-def read(body: bytes, known: Known) -> Asked:
-    """Read a request.
+def read(body: bytes, cache: ReadCache) -> ParsedRequest:
+    """Parse a request.
 
     Raises:
-        BadRequest: it is none.
+        BadRequest: it is not a valid request.
     """
-    asked = decode(_REQUEST, body)
-    offered = known.get(_tools, bytes(asked.tools)) if asked.tools else _Offered()
-    choice, specs = read_choice(_plain_choice(asked.tool_choice), offered.specs)
-    messages = _conversation(asked.input, asked.instructions or "")
+    wire = decode(_REQUEST, body)
+    offered = cache.get(_read_tools, bytes(wire.tools)) if wire.tools else _OfferedTools()
+    choice, specs = read_choice(_simplify_choice(wire.tool_choice), offered.specs)
+    messages = _read_conversation(wire.input, wire.instructions or "")
     if not messages:
         raise BadRequest("input: at least one message is needed")
-    return Asked(
+    return ParsedRequest(
         messages,
         specs,
         Sampling(
-            temperature=asked.temperature,
-            top_p=asked.top_p,
-            max_tokens=read_limit(asked.max_output_tokens, "max_output_tokens"),
+            temperature=wire.temperature,
+            top_p=wire.top_p,
+            max_tokens=read_limit(wire.max_output_tokens, "max_output_tokens"),
             tool_choice=choice,
-            extra=given(reasoning_effort=asked.reasoning.effort if asked.reasoning else None),
+            extra=drop_unset(reasoning_effort=wire.reasoning.effort if wire.reasoning else None),
         ),
-        stream=bool(asked.stream),
+        stream=bool(wire.stream),
         kinds=offered.kinds,
-        previous=(asked.previous_response_id or "").removeprefix("resp_"),
-        echo=given(
-            instructions=asked.instructions,
-            previous_response_id=asked.previous_response_id,
-            max_output_tokens=asked.max_output_tokens,
-            temperature=asked.temperature,
-            top_p=asked.top_p,
-            tools=asked.tools or None,
-            tool_choice=asked.tool_choice,
+        previous=(wire.previous_response_id or "").removeprefix("resp_"),
+        echo=drop_unset(
+            instructions=wire.instructions,
+            previous_response_id=wire.previous_response_id,
+            max_output_tokens=wire.max_output_tokens,
+            temperature=wire.temperature,
+            top_p=wire.top_p,
+            tools=wire.tools or None,
+            tool_choice=wire.tool_choice,
         ),
         ignored=offered.ignored,
     )
 
 
-def _plain_choice(choice: Any) -> Any:
-    """A choice among several allowed tools is a free choice here."""
+def _simplify_choice(choice: Any) -> Any:
+    """`allowed_tools` becomes its mode: the list of allowed tools is not enforced."""
     fields = cast(JsonObject, choice) if isinstance(choice, dict) else {}
     return fields.get("mode", "auto") if fields.get("type") == "allowed_tools" else cast(Any, choice)
 
 
-class _Offered(NamedTuple):
+class _OfferedTools(NamedTuple):
     specs: tuple[ToolSpec, ...] = ()
-    kinds: dict[str, str] = {}  # noqa: RUF012  # never changed
+    kinds: dict[str, str] = {}  # noqa: RUF012  # never modified
     ignored: tuple[str, ...] = ()
 
 
@@ -121,7 +121,7 @@ _SHELL = ToolSpec(
 )
 
 
-def _tools(raw: bytes) -> _Offered:
+def _read_tools(raw: bytes) -> _OfferedTools:
     specs: list[ToolSpec] = []
     kinds: dict[str, str] = {}
     ignored: list[str] = []
@@ -130,9 +130,9 @@ def _tools(raw: bytes) -> _Offered:
         kind: Any = tool.get("type")
         match kind:
             case "function":
-                specs.append(_function(tool, where))
+                specs.append(_read_function(tool, where))
             case "custom":
-                specs.append(_custom(tool, where))
+                specs.append(_read_custom(tool, where))
                 kinds[specs[-1].name] = "custom"
             case "local_shell":
                 specs.append(_SHELL)
@@ -140,19 +140,21 @@ def _tools(raw: bytes) -> _Offered:
             case "namespace":
                 space = str(tool.get("name", ""))
                 for inner in cast(list[JsonObject], tool.get("tools") or []):
-                    plain = _function(inner, f"{where}.tools")
-                    specs.append(msgspec.structs.replace(plain, name=_joined(space, plain.name)))
+                    plain = _read_function(inner, f"{where}.tools")
+                    specs.append(msgspec.structs.replace(plain, name=_join_name(space, plain.name)))
                     kinds[specs[-1].name] = f"namespace:{space}"
             case _:
                 ignored.append(f"tools: {kind}")
-    return _Offered(tuple(specs), kinds, tuple(ignored))
+    return _OfferedTools(tuple(specs), kinds, tuple(ignored))
 
 
-def _function(tool: JsonObject, where: str) -> ToolSpec:
-    return ToolSpec(_name(tool, where), str(tool.get("description") or ""), tool.get("parameters") or NO_PARAMETERS)
+def _read_function(tool: JsonObject, where: str) -> ToolSpec:
+    return ToolSpec(
+        _read_name(tool, where), str(tool.get("description") or ""), tool.get("parameters") or NO_PARAMETERS
+    )
 
 
-def _custom(tool: JsonObject, where: str) -> ToolSpec:
+def _read_custom(tool: JsonObject, where: str) -> ToolSpec:
     description = str(tool.get("description") or "")
     form: JsonObject = tool.get("format") or {}
     if form.get("definition"):
@@ -162,130 +164,130 @@ def _custom(tool: JsonObject, where: str) -> ToolSpec:
         "properties": {"input": {"type": "string", "description": "The whole input, as plain text."}},
         "required": ["input"],
     }
-    return ToolSpec(_name(tool, where), description, parameters)
+    return ToolSpec(_read_name(tool, where), description, parameters)
 
 
-def _name(tool: JsonObject, where: str) -> str:
+def _read_name(tool: JsonObject, where: str) -> str:
     name = tool.get("name")
     if not isinstance(name, str) or not name:
         raise BadRequest(f"{where}.name: expected the tool's name")
     return name
 
 
-def _joined(space: str, name: str) -> str:
+def _join_name(space: str, name: str) -> str:
     return f"{space}{name}" if space.endswith("__") else f"{space}__{name}"
 
 
 @dataclass
 class _Reply:
-    """A reply of the model, as far as its items have been seen."""
+    """A reply of the model, built from the items read so far."""
 
     thoughts: list[str] = field(default_factory=list[str])
-    words: str | None = None
+    text: str | None = None
     calls: list[Call] = field(default_factory=list[Call])
 
-    def message(self) -> Message:
-        thought = "\n".join(self.thoughts)
-        reasoning = Reasoning(thought, "reasoning_content") if thought else None
-        return Message("assistant", self.words or "", tuple(self.calls), reasoning=reasoning)
+    def make_message(self) -> Message:
+        thinking = "\n".join(self.thoughts)
+        reasoning = Reasoning(thinking, "reasoning_content") if thinking else None
+        return Message("assistant", self.text or "", tuple(self.calls), reasoning=reasoning)
 
 
 class _Reader:
-    """Puts items together into messages."""
+    """Joins items into messages."""
 
     def __init__(self) -> None:
         self.system: list[str] = []
         self.messages: list[Message] = []
         self._reply: _Reply | None = None
 
-    def take(self, item: JsonObject, where: str) -> None:
+    def take_item(self, item: JsonObject, where: str) -> None:
         match item.get("type", "message"):
             case "message":
-                self._message(item, where)
+                self._take_message(item, where)
             case "reasoning":
-                if self._reply is not None and (self._reply.words is not None or self._reply.calls):
+                if self._reply is not None and (self._reply.text is not None or self._reply.calls):
                     self.flush()
-                self._current().thoughts += _thoughts(item)
+                self._get_reply().thoughts += _read_thoughts(item)
             case "function_call":
                 space = item.get("namespace")
                 name = str(item.get("name", ""))
-                named = _joined(str(space), name) if space else name
-                self._current().calls.append(Call(_call_id(item), named, str(item.get("arguments") or "")))
+                full_name = _join_name(str(space), name) if space else name
+                self._get_reply().calls.append(Call(_read_call_id(item), full_name, str(item.get("arguments") or "")))
             case "custom_tool_call":
                 arguments = msgspec.json.encode({"input": str(item.get("input") or "")}).decode()
-                self._current().calls.append(Call(_call_id(item), str(item.get("name", "")), arguments))
+                self._get_reply().calls.append(Call(_read_call_id(item), str(item.get("name", "")), arguments))
             case "local_shell_call":
-                self._current().calls.append(Call(_call_id(item), _SHELL.name, _shell_arguments(item)))
+                self._get_reply().calls.append(Call(_read_call_id(item), _SHELL.name, _read_shell_call(item)))
             case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output":
-                self._say(Message("tool", _output(item.get("output"), where), call_id=_call_id(item)))
+                self._add(Message("tool", _read_output(item.get("output"), where), call_id=_read_call_id(item)))
             case "item_reference":
-                raise BadRequest(f"{where}: references to items are not kept here; send the items themselves")
+                raise BadRequest(f"{where}: item references are not supported; send the items themselves")
             case other:
                 raise BadRequest(f"{where}.type: '{other}' cannot be sent to this model")
 
     def flush(self) -> None:
         if self._reply is not None:
-            self.messages.append(self._reply.message())
+            self.messages.append(self._reply.make_message())
             self._reply = None
 
-    def _current(self) -> _Reply:
+    def _get_reply(self) -> _Reply:
         if self._reply is None:
             self._reply = _Reply()
         return self._reply
 
-    def _say(self, message: Message) -> None:
+    def _add(self, message: Message) -> None:
         self.flush()
         self.messages.append(message)
 
-    def _message(self, item: JsonObject, where: str) -> None:
-        text = text_of(item.get("content"), f"{where}.content", ("input_text", "output_text", "text"))
+    def _take_message(self, item: JsonObject, where: str) -> None:
+        text = read_text(item.get("content"), f"{where}.content", ("input_text", "output_text", "text"))
         match item.get("role"):
             case "assistant":
-                if self._reply is not None and (self._reply.words is not None or self._reply.calls):
+                if self._reply is not None and (self._reply.text is not None or self._reply.calls):
                     self.flush()
-                self._current().words = text
+                self._get_reply().text = text
             case "system" | "developer" if not self.messages and self._reply is None:
                 self.system.append(text)
             case "user" | "system" | "developer":
-                self._say(Message("user", text))
+                self._add(Message("user", text))
             case other:
                 raise BadRequest(f"{where}.role: '{other}' is none of user, assistant, system, developer")
 
 
-def _conversation(items: str | list[JsonObject], instructions: str) -> list[Message]:
+def _read_conversation(items: str | list[JsonObject], instructions: str) -> list[Message]:
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     reader = _Reader()
     if instructions:
         reader.system.append(instructions)
     for index, item in enumerate(items):
-        reader.take(item, f"input[{index}]")
+        reader.take_item(item, f"input[{index}]")
     reader.flush()
     system = [Message("system", "\n\n".join(reader.system))] if reader.system else []
     return [*system, *reader.messages]
 
 
-def _call_id(item: JsonObject) -> str:
+def _read_call_id(item: JsonObject) -> str:
     return str(item.get("call_id") or item.get("id") or "")
 
 
-def _thoughts(item: JsonObject) -> list[str]:
-    """The readable part of a reasoning item."""
+def _read_thoughts(item: JsonObject) -> list[str]:
+    """The readable texts of a reasoning item."""
     parts: list[JsonObject] = [*(item.get("summary") or ()), *(item.get("content") or ())]
     return [str(part["text"]) for part in parts if part.get("text")]
 
 
-def _output(output: Any, where: str) -> str:
+def _read_output(output: Any, where: str) -> str:
     if isinstance(output, str):
         return output
     if isinstance(output, list):
-        return text_of(cast(Any, output), f"{where}.output", ("input_text", "output_text", "text"))
+        return read_text(cast(Any, output), f"{where}.output", ("input_text", "output_text", "text"))
     return "" if output is None else msgspec.json.encode(output).decode()
 
 
-def _shell_arguments(item: JsonObject) -> str:
+def _read_shell_call(item: JsonObject) -> str:
     action: JsonObject = item.get("action") or {}
-    fields = given(
+    fields = drop_unset(
         command=action.get("command"), workdir=action.get("working_directory"), timeout_ms=action.get("timeout_ms")
     )
     return msgspec.json.encode(fields).decode()
@@ -298,14 +300,14 @@ _CUT = {Finish.LENGTH: "max_output_tokens", Finish.FILTER: "content_filter"}
 
 
 def write(answer: Answer) -> bytes:
-    return _encode(_response(answer, _items(answer), done=True))
+    return _encode(_write_response(answer, _write_items(answer), done=True))
 
 
-def _response(answer: Answer, items: Sequence[JsonObject], *, done: bool) -> JsonObject:
+def _write_response(answer: Answer, items: Sequence[JsonObject], *, done: bool) -> JsonObject:
     completion = answer.completions[0]
     cut = _CUT.get(completion.finish) if done else None
     status = "in_progress" if not done else "incomplete" if cut else "completed"
-    echo = answer.asked.echo
+    echo = answer.request.echo
     return {
         "id": f"resp_{answer.id}",
         "object": "response",
@@ -328,13 +330,13 @@ def _response(answer: Answer, items: Sequence[JsonObject], *, done: bool) -> Jso
         "tools": echo.get("tools", []),
         "top_p": echo.get("top_p"),
         "truncation": "disabled",
-        "usage": _usage(completion) if done else None,
+        "usage": _write_usage(completion) if done else None,
         "user": None,
         "metadata": {},
     }
 
 
-def _usage(completion: Completion) -> JsonObject:
+def _write_usage(completion: Completion) -> JsonObject:
     spent = completion.usage
     return {
         "input_tokens": spent.prompt_tokens,
@@ -345,8 +347,8 @@ def _usage(completion: Completion) -> JsonObject:
     }
 
 
-def _items(answer: Answer) -> list[JsonObject]:
-    """A reply as items: thoughts, words, calls."""
+def _write_items(answer: Answer) -> list[JsonObject]:
+    """A reply as items: reasoning, text, calls."""
     message = answer.completions[0].message
     items: list[JsonObject] = []
     if message.reasoning is not None and message.reasoning.text:
@@ -357,16 +359,22 @@ def _items(answer: Answer) -> list[JsonObject]:
         head: JsonObject = {"type": "message", "id": f"msg_{answer.id}", "status": "completed", "role": "assistant"}
         items.append(head | {"content": [text]})
     for number, call in enumerate(message.calls):
-        items.append(_call_item(call, answer.asked.kinds.get(call.name, ""), f"{answer.id}_{number}"))
+        items.append(_write_call(call, answer.request.kinds.get(call.name, ""), f"{answer.id}_{number}"))
     return items
 
 
-def _call_item(call: Call, kind: str, name: str) -> JsonObject:
+def _write_call(call: Call, kind: str, name: str) -> JsonObject:
     common: JsonObject = {"call_id": call.id, "status": "completed"}
     if kind == "custom":
-        return {"type": "custom_tool_call", "id": f"ctc_{name}", **common, "name": call.name, "input": _input(call)}
+        return {
+            "type": "custom_tool_call",
+            "id": f"ctc_{name}",
+            **common,
+            "name": call.name,
+            "input": _read_input(call),
+        }
     if kind == "local_shell":
-        fields = _fields(call)
+        fields = _read_fields(call)
         action: JsonObject = {
             "type": "exec",
             "command": fields.get("command", []),
@@ -378,11 +386,11 @@ def _call_item(call: Call, kind: str, name: str) -> JsonObject:
     item = {"type": "function_call", "id": f"fc_{name}", **common, "name": call.name, "arguments": call.arguments}
     if kind.startswith("namespace:"):
         space = kind.removeprefix("namespace:")
-        item |= {"namespace": space, "name": call.name.removeprefix(_joined(space, ""))}
+        item |= {"namespace": space, "name": call.name.removeprefix(_join_name(space, ""))}
     return item
 
 
-def _fields(call: Call) -> JsonObject:
+def _read_fields(call: Call) -> JsonObject:
     try:
         value = msgspec.json.decode(call.arguments)
     except ValueError:
@@ -390,9 +398,9 @@ def _fields(call: Call) -> JsonObject:
     return cast(JsonObject, value) if isinstance(value, dict) else {}
 
 
-def _input(call: Call) -> str:
-    """The text for a custom tool; what the model wrote, if it did not write it as it was told to."""
-    value = _fields(call).get("input")
+def _read_input(call: Call) -> str:
+    """The input text of a custom tool. If the arguments have another form, they are the input."""
+    value = _read_fields(call).get("input")
     return value if isinstance(value, str) else call.arguments
 
 
@@ -400,32 +408,32 @@ def stream(answer: Answer) -> bytes:
     events: list[bytes] = []
 
     def add(kind: str, **fields: Any) -> None:
-        events.append(event(_encode({"type": kind, "sequence_number": len(events), **fields}), kind))
+        events.append(write_event(_encode({"type": kind, "sequence_number": len(events), **fields}), kind))
 
-    begun = _response(answer, (), done=False)
-    add("response.created", response=begun)
-    add("response.in_progress", response=begun)
-    items = _items(answer)
+    start = _write_response(answer, (), done=False)
+    add("response.created", response=start)
+    add("response.in_progress", response=start)
+    items = _write_items(answer)
     for index, item in enumerate(items):
         where = {"output_index": index, "item_id": item["id"]}
-        add("response.output_item.added", output_index=index, item=_empty(item))
-        for kind, fields in _pieces(item):
+        add("response.output_item.added", output_index=index, item=_make_empty(item))
+        for kind, fields in _split_item(item):
             add(kind, **where, **fields)
         add("response.output_item.done", output_index=index, item=item)
-    response = _response(answer, items, done=True)
+    response = _write_response(answer, items, done=True)
     add(f"response.{response['status']}", response=response)
     return b"".join(events)
 
 
-def _empty(item: JsonObject) -> JsonObject:
-    """An item as it begins."""
-    hollow: JsonObject = {"content": [], "arguments": "", "input": "", "summary": []}
-    begun = {key: hollow.get(key, value) for key, value in item.items()}
-    return begun | {"status": "in_progress"} if "status" in item else begun
+def _make_empty(item: JsonObject) -> JsonObject:
+    """The item before its deltas."""
+    blank: JsonObject = {"content": [], "arguments": "", "input": "", "summary": []}
+    start = {key: blank.get(key, value) for key, value in item.items()}
+    return start | {"status": "in_progress"} if "status" in item else start
 
 
-def _pieces(item: JsonObject) -> list[tuple[str, JsonObject]]:
-    """What fills an item."""
+def _split_item(item: JsonObject) -> list[tuple[str, JsonObject]]:
+    """The deltas that fill an item."""
     match item["type"]:
         case "message":
             text, place = item["content"][0], {"content_index": 0}
@@ -463,12 +471,12 @@ def _pieces(item: JsonObject) -> list[tuple[str, JsonObject]]:
 _CODES = {"budget": "insufficient_quota", "context": "context_length_exceeded", "request": "invalid_prompt"}
 
 
-def late_error(trouble: Trouble) -> bytes:
-    code = _CODES.get(trouble.kind, "server_error")
+def write_late_error(error: ErrorReply) -> bytes:
+    code = _CODES.get(error.kind, "server_error")
     response: JsonObject = {"id": "resp_failed", "object": "response", "status": "failed", "output": [], "usage": None}
-    failed = response | {"error": {"code": code, "message": trouble.words}}
+    failed = response | {"error": {"code": code, "message": error.message}}
     kind = "response.failed"
-    return event(_encode({"type": kind, "sequence_number": 0, "response": failed}), kind)
+    return write_event(_encode({"type": kind, "sequence_number": 0, "response": failed}), kind)
 
 
-RESPONSES = Dialect("responses", read, write, stream, error, late_error, b": waiting for the model\n\n")
+RESPONSES = Dialect("responses", read, write, stream, write_error, write_late_error, b": waiting for the model\n\n")

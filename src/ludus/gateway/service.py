@@ -1,11 +1,11 @@
-"""The gateway itself: sockets, sessions, routes, and the life of a request.
+"""The gateway: sockets, sessions, routes, and the life of a request.
 
-    request ──> session (by its secret) ──> dialect.read ──> place in the conversation ──> wait while paused
-            ──> model ──> note the reply ──> dialect.write | dialect.stream ──> client
+    request ──> session (by its secret) ──> dialect.read ──> node in the conversation ──> wait while paused
+            ──> model ──> record the reply ──> dialect.write | dialect.stream ──> client
 
-Guarantees. A reply that the model gave is in the record, whether or not the agent was still there to take it. Requests
-of one session may be under way at once; each is recorded behind its own prompt. What an agent sends can only end its
-own request. A session's replies are drawn as the session says; what the agent wanted is noted beside it.
+Guarantees. Every reply of the model is in the record, also if the agent has disconnected. Requests of one session may
+run at the same time; each reply is recorded after its own prompt. Bad input of an agent can only fail its own request.
+Replies are sampled with the session's sampling; what the agent requested is recorded beside it.
 """
 
 import asyncio
@@ -24,24 +24,24 @@ from ludus.gateway import chat_api as chat
 from ludus.gateway import completions_api as completions
 from ludus.gateway import messages_api as messages
 from ludus.gateway import responses_api as responses
-from ludus.gateway.conversation import Said
-from ludus.gateway.dialect import Answer, Asked, BadRequest, Dialect, Known, Trouble
-from ludus.gateway.gateway_session import Noted, Record, Session
+from ludus.gateway.conversation import MessageNode
+from ludus.gateway.dialect import Answer, BadRequest, Dialect, ErrorReply, ParsedRequest, ReadCache
+from ludus.gateway.gateway_session import GatewaySession, RecordedReply, SessionRecord
 from ludus.gateway.http_server import EVENTS, JSON, Connection, Responder
-from ludus.gateway.model_calls import Asker
+from ludus.gateway.model_calls import ModelCaller
 from ludus.models import Model
 from ludus.models.ledger import Budget
 from ludus.types import Failure, Sampling
 
 BODY_BYTES = 32 * 1024 * 1024
-"""The longest request that is taken."""
+"""The longest request that is accepted."""
 PING_SECONDS = 10.0
-"""How long a stream may be silent before the client is told that it is still alive."""
+"""How long a stream may be silent before a ping is sent."""
 GRACE_SECONDS = 60.0
-"""How long requests under way may take to end when their session is closed."""
+"""How long running requests may take to end when their session is closed."""
 
-HANG_UP_SECONDS = 1.0
-"""How long clients may take to read the last of their replies when the gateway is closed."""
+CLOSE_SECONDS = 1.0
+"""How long clients may take to read their last replies when the gateway is closed."""
 
 DIALECTS = {
     "/chat/completions": chat.CHAT,
@@ -50,16 +50,16 @@ DIALECTS = {
     "/messages": messages.MESSAGES,
 }
 NO_RETRY = b"x-should-retry: false\r\n"
-"""OpenAI's and Anthropic's clients repeat a request after most errors unless they are told that it cannot help."""
+"""OpenAI's and Anthropic's clients retry after most errors unless this header says no."""
 
 
-Door = Callable[["Gateway", Responder, str, str], bool]
-"""Looks at a request of no session: the gateway, the request, its key (or an empty text) and the path behind it.
-Returns whether it was served."""
+Route = Callable[["Gateway", Responder, str, str], bool]
+"""Handles requests that belong to no session. Takes the gateway, the request, its key (may be empty) and the path after
+the key. Returns whether it has served the request."""
 
 
 class Gateway:
-    """Serves a model to agents, and records what they ask and get.
+    """Serves a model to agents and records their requests and replies.
 
     >>> async with Gateway(model) as gateway:
     ...     session = gateway.open(sampling=Sampling(temperature=1.0), name="task 7")
@@ -75,31 +75,31 @@ class Gateway:
         port: int = 0,
         body_bytes: int = BODY_BYTES,
         ping_seconds: float = PING_SECONDS,
-        doors: "Sequence[Door]" = (),
+        routes: "Sequence[Route]" = (),
     ) -> None:
-        """`host`: None to listen nowhere, for those who bring connections (`accept`) or sockets (`serve`) of their own.
-        `doors` are asked about requests that belong to no session."""
+        """`host`: None: do not listen; the caller brings connections (`accept`) or sockets (`serve`).
+        `routes` are tried in order for requests that belong to no session."""
         self.model = model
-        self._doors = doors
-        self._asker = Asker(model)
+        self._routes = routes
+        self._caller = ModelCaller(model)
         self._address = (host, port)
         self._body_bytes = body_bytes
         self._ping_seconds = ping_seconds
         self._root = ""
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
-        self._sessions: dict[str, Session] = {}
-        self._closing: set[Session] = set()
-        self._known = Known()
+        self._sessions: dict[str, GatewaySession] = {}
+        self._closing: set[GatewaySession] = set()
+        self._cache = ReadCache()
         self._ids = map(f"{secrets.randbits(24):06x}{{:06x}}".format, itertools.count())
         self._running = asyncio.Event()
         self._running.set()
-        self._asking = 0
-        """Requests that are with the model."""
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._model_calls = 0
+        """Number of running model calls."""
+        self._idle = asyncio.Event()
+        self._idle.set()
 
-    # ---- life -----------------------------------------------------------------------------------------------------
+    # ---- start and end --------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -123,28 +123,28 @@ class Gateway:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._hang_up(tuple(self._connections))
+        await self._close_connections(tuple(self._connections))
         for server in self._servers:
             await server.wait_closed()
         self._servers.clear()
 
-    async def _hang_up(self, connections: Sequence[Connection]) -> None:
-        """Close connections, after what was written to them has been sent, if that is soon."""
+    async def _close_connections(self, connections: Sequence[Connection]) -> None:
+        """Close connections. Wait shortly until their last data is sent."""
         for connection in connections:
             connection.close()
         if connections:
-            await asyncio.wait([connection.gone for connection in connections], timeout=HANG_UP_SECONDS)
+            await asyncio.wait([connection.gone for connection in connections], timeout=CLOSE_SECONDS)
         for connection in connections:
             connection.abort()
         await asyncio.gather(*(connection.gone for connection in connections))
 
     @property
     def url(self) -> str:
-        """Where it listens, without any path; empty if it does not."""
+        """The address it listens on, without a path; empty if it does not listen."""
         return self._root
 
     async def serve(self, listening: socket.socket) -> None:
-        """Accept on a further socket, which listens already and is the gateway's from now on."""
+        """Accept connections on another listening socket. The gateway owns it from now on."""
         loop = asyncio.get_running_loop()
         listening.setblocking(False)
         if listening.family == socket.AF_UNIX:
@@ -153,8 +153,8 @@ class Gateway:
             self._servers.append(await loop.create_server(self.accept, sock=listening))
 
     def accept(self) -> Connection:
-        """The protocol of one more connection, which somebody else has accepted."""
-        return Connection(self._connections, self._serve, _refusal, self._body_bytes)
+        """The protocol for a connection that the caller has accepted."""
+        return Connection(self._connections, self._serve, _write_refusal, self._body_bytes)
 
     # ---- sessions -------------------------------------------------------------------------------------------------
 
@@ -165,197 +165,199 @@ class Gateway:
         budget: Budget | None = None,
         name: str = "",
         secret: str = "",
-    ) -> Session:
-        """A session for one rollout. Without a `secret` of the caller's own, nobody can guess it."""
-        secret = secret or secrets.token_hex(24)  # never begins with a dash, which a command would take for an option
+    ) -> GatewaySession:
+        """Open a session for one rollout. Without `secret`, a random one is made."""
+        secret = secret or secrets.token_hex(24)  # hex: a leading dash would look like an option
         if secret in self._sessions:
             raise ValueError("there is a session with this secret already")
-        session = Session(
+        session = GatewaySession(
             secret,
             name or f"session-{len(self._sessions) + 1}",
             self._root,
             sampling=sampling,
             budget=budget,
-            asker=self._asker,
+            caller=self._caller,
         )
         self._sessions[secret] = session
         return session
 
-    async def close(self, session: Session, *, grace: float = GRACE_SECONDS) -> Record:
-        """End a session: further requests are refused, those under way are waited for, at most for `grace` seconds."""
+    async def close(self, session: GatewaySession, *, grace: float = GRACE_SECONDS) -> SessionRecord:
+        """End a session. New requests are refused; running ones may take `grace` seconds to end."""
         self._sessions.pop(session.secret, None)
         if session.tasks:
             self._closing.add(session)
             try:
-                await _ended(session.tasks, grace)
+                await _wait_or_cancel(session.tasks, grace)
             finally:
                 self._closing.discard(session)
-        return session.record()
+        return session.make_record()
 
-    def use(self, model: Model) -> None:
-        """Ask another model in sessions that are opened from now on. Closing both is the caller's business."""
+    def use_model(self, model: Model) -> None:
+        """Use another model in sessions that open from now on. The caller closes both models."""
         self.model = model
-        self._asker = Asker(model)
+        self._caller = ModelCaller(model)
 
-    def find(self, secret: str) -> Session | None:
+    def find_session(self, secret: str) -> GatewaySession | None:
         """The open session with this secret."""
         return self._sessions.get(secret)
 
     @property
-    def sessions(self) -> tuple[Session, ...]:
-        """Those that are open."""
+    def sessions(self) -> tuple[GatewaySession, ...]:
+        """The open sessions."""
         return tuple(self._sessions.values())
 
     @property
     def count(self) -> int:
-        """How many sessions are open."""
+        """The number of open sessions."""
         return len(self._sessions)
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return len(self._connections)
 
     # ---- pausing --------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Hold back requests from the model; agents wait. Those that are with the model already go on."""
+        """Stop sending requests to the model; agents wait. Running model calls continue."""
         self._running.clear()
 
     def resume(self) -> None:
         self._running.set()
 
     async def drain(self) -> None:
-        """`pause`, and wait until no request is with the model: the moment to change its weights."""
+        """`pause`, and wait until no model call is running. Then the model's weights can be changed."""
         self.pause()
-        await self._quiet.wait()
+        await self._idle.wait()
 
     # ---- a request ------------------------------------------------------------------------------------------------
 
     def _serve(self, responder: Responder) -> None:
-        secret, path = _split(responder.request.path)
-        key = secret or key_of(responder)
+        secret, path = _split_path(responder.request.path)
+        key = secret or read_key(responder)
         session = self._sessions.get(key)
         if session is None:
-            self._knock(responder, key, path)
+            self._serve_unknown(responder, key, path)
         else:
-            self.route(responder, session, path)
+            self.serve_session(responder, session, path)
 
-    def route(self, responder: Responder, session: Session, path: str) -> None:
-        """Serve a request of a session. `path` is what stands behind the session's base."""
+    def serve_session(self, responder: Responder, session: GatewaySession, path: str) -> None:
+        """Serve a request of a session. `path` is the part after the session's base URL."""
         request = responder.request
-        place = path.removeprefix("/v1")
-        dialect = DIALECTS.get(place)
+        api_path = path.removeprefix("/v1")
+        dialect = DIALECTS.get(api_path)
         if dialect is not None and request.method == "POST":
-            self.answer(responder, session, dialect)
+            self.start_answer(responder, session, dialect)
         elif dialect is not None:
-            refuse(responder, dialect, Trouble(405, f"{path}: use POST", "request"))
-        elif place == "/messages/count_tokens" and request.method == "POST":
-            self._count(responder, session)
-        elif place.startswith("/models") and request.method == "GET":
-            responder.send(200, JSON, models(self.model.name, place))
+            refuse(responder, dialect, ErrorReply(405, f"{path}: use POST", "request"))
+        elif api_path == "/messages/count_tokens" and request.method == "POST":
+            self._count_tokens(responder, session)
+        elif api_path.startswith("/models") and request.method == "GET":
+            responder.send(200, JSON, write_models(self.model.name, api_path))
         else:
-            refuse(responder, chat.CHAT, Trouble(404, f"{path}: there is nothing here", "missing"))
+            refuse(responder, chat.CHAT, ErrorReply(404, f"{path}: there is nothing here", "missing"))
 
-    def _knock(self, responder: Responder, key: str, path: str) -> None:
-        """A request of no session: it is let in by one of the doors, or refused."""
+    def _serve_unknown(self, responder: Responder, key: str, path: str) -> None:
+        """Serve a request that belongs to no session: one of the routes handles it, or it is refused."""
         if path == "/health" and responder.request.method == "GET":
             responder.send(200, JSON, msgspec.json.encode({"status": "ok", "model": self.model.name}))
             return
-        for door in self._doors:
-            if door(self, responder, key, path):
+        for route in self._routes:
+            if route(self, responder, key, path):
                 return
-        speaks = DIALECTS.get(path.removeprefix("/v1"), chat.CHAT)
-        refuse(responder, speaks, Trouble(401, "this key belongs to no open session", "key"))
+        dialect = DIALECTS.get(path.removeprefix("/v1"), chat.CHAT)
+        refuse(responder, dialect, ErrorReply(401, "this key belongs to no open session", "key"))
 
-    def _count(self, responder: Responder, session: Session) -> None:
+    def _count_tokens(self, responder: Responder, session: GatewaySession) -> None:
         try:
-            tokens = session.asker.count(messages.read(responder.request.body, self._known))
+            tokens = session.caller.count_tokens(messages.read(responder.request.body, self._cache))
         except (LudusError, BadRequest) as error:
-            refuse(responder, messages.MESSAGES, _trouble(error))
+            refuse(responder, messages.MESSAGES, _make_error(error))
         else:
-            responder.send(200, JSON, messages.counted(tokens))
+            responder.send(200, JSON, messages.write_count(tokens))
 
-    def answer(self, responder: Responder, session: Session, dialect: Dialect) -> None:
-        """Start to answer a request for a reply."""
+    def start_answer(self, responder: Responder, session: GatewaySession, dialect: Dialect) -> None:
+        """Start a task that answers a request."""
         task = asyncio.get_running_loop().create_task(self._answer(responder, session, dialect))
         session.tasks.add(task)
-        task.add_done_callback(partial(_settle, responder, session, dialect))
+        task.add_done_callback(partial(_end_request, responder, session, dialect))
 
-    async def _answer(self, responder: Responder, session: Session, dialect: Dialect) -> None:
-        """One request, from its body to its reply."""
-        session.begun()
+    async def _answer(self, responder: Responder, session: GatewaySession, dialect: Dialect) -> None:
+        """Answer one request: parse the body, get the reply, send it."""
+        session.note_request()
         try:
-            asked = dialect.read(responder.request.body, self._known)
-            stream = _Stream(responder, dialect, self._ping_seconds) if asked.stream else None
+            request = dialect.read(responder.request.body, self._cache)
+            stream = _Pings(responder, dialect, self._ping_seconds) if request.stream else None
             try:
-                answer, noted = await self._reply(session, dialect, asked)
+                answer, replies = await self._draw_replies(session, dialect, request)
             finally:
                 if stream is not None:
                     stream.stop()
             delivered = _deliver(responder, dialect, answer)
             if not delivered:
-                for each in noted:
-                    session.lost(each.number)
+                for each in replies:
+                    session.mark_undelivered(each.number)
         except (LudusError, BadRequest) as error:
-            trouble = _trouble(error)
-            if isinstance(error, BadRequest) and responder.request.header(b"content-encoding"):
-                trouble = Trouble(
-                    400, "the body is compressed (Content-Encoding), which is not understood here", "request"
-                )
-            _note(session, trouble, error)
-            refuse(responder, dialect, trouble)
-        except Exception as error:  # a model may be foreign code, and what breaks for one agent must not end the others
-            words = f"{type(error).__name__}: {error}"
-            session.failed(Failure("model", words))
-            refuse(responder, dialect, Trouble(502, words, "model"))
+            reply = _make_error(error)
+            if isinstance(error, BadRequest) and responder.request.get_header(b"content-encoding"):
+                reply = ErrorReply(400, "the body is compressed (Content-Encoding), which is not supported", "request")
+            _note_error(session, reply, error)
+            refuse(responder, dialect, reply)
+        except Exception as error:  # a model may be user code; its errors must not affect other agents
+            message = f"{type(error).__name__}: {error}"
+            session.note_failure(Failure("model", message))
+            refuse(responder, dialect, ErrorReply(502, message, "model"))
 
-    async def _reply(self, session: Session, dialect: Dialect, asked: Asked) -> tuple[Answer, list[Noted]]:
-        start = session.answers.get(asked.previous)
-        if asked.previous and start is None:
-            raise BadRequest(f"previous_response_id: there is no response {asked.previous} in this session")
-        at = session.conversations.follow(session.asker.place(asked), start)
-        draws = [self._draw(session, dialect, asked, at, number) for number in range(asked.n)]
-        noted = [await draws[0]] if asked.n == 1 else await _all(draws)
-        drawn = [each.completion for each in noted]
-        answer = Answer(next(self._ids), session.asker.name, int(time.time()), asked, drawn)
-        session.answers[answer.id] = noted[0].said
-        return answer, noted
+    async def _draw_replies(
+        self, session: GatewaySession, dialect: Dialect, request: ParsedRequest
+    ) -> tuple[Answer, list[RecordedReply]]:
+        start = session.answers.get(request.previous)
+        if request.previous and start is None:
+            raise BadRequest(f"previous_response_id: there is no response {request.previous} in this session")
+        at = session.conversations.follow(session.caller.resolve_messages(request), start)
+        draws = [self._draw_reply(session, dialect, request, at, number) for number in range(request.n)]
+        replies = [await draws[0]] if request.n == 1 else await _gather_all(draws)
+        drawn = [each.completion for each in replies]
+        answer = Answer(next(self._ids), session.caller.name, int(time.time()), request, drawn)
+        session.answers[answer.id] = replies[0].node
+        return answer, replies
 
-    async def _draw(self, session: Session, dialect: Dialect, asked: Asked, at: Said, number: int) -> Noted:
-        """One reply, drawn and noted."""
+    async def _draw_reply(
+        self, session: GatewaySession, dialect: Dialect, request: ParsedRequest, at: MessageNode, number: int
+    ) -> RecordedReply:
+        """Sample one reply and record it."""
         started = time.monotonic()
-        sampling = enforced(session.sampling, asked.sampling, session.requests, number)
-        while not self._running.is_set():  # it may have been paused again before this request's turn came
+        sampling = enforce_sampling(session.sampling, request.sampling, session.requests, number)
+        while not self._running.is_set():  # it may be paused again before this request continues
             await self._running.wait()
-        self._asking += 1
-        self._quiet.clear()
+        self._model_calls += 1
+        self._idle.clear()
         try:
-            completion = await session.asker.ask(session, asked, at.messages(), sampling)
+            completion = await session.caller.draw(session, request, at.list_messages(), sampling)
         finally:
-            self._asking -= 1
-            if not self._asking:
-                self._quiet.set()
-        return session.replied(dialect.api, at, asked, sampling, completion, time.monotonic() - started)
+            self._model_calls -= 1
+            if not self._model_calls:
+                self._idle.set()
+        return session.record_reply(dialect.api, at, request, sampling, completion, time.monotonic() - started)
 
 
-def _settle(responder: Responder, session: Session, dialect: Dialect, task: asyncio.Task[None]) -> None:
-    """A request's task is over. One that was cancelled, maybe before it began, has not answered yet."""
+def _end_request(responder: Responder, session: GatewaySession, dialect: Dialect, task: asyncio.Task[None]) -> None:
+    """Called when the task of a request ends. A cancelled task has not answered; it may not even have started."""
     session.tasks.discard(task)
-    if not responder.answered:
-        refuse(responder, dialect, Trouble(503, "the session was closed before there was a reply", "closed"))
+    if not responder.is_answered:
+        refuse(responder, dialect, ErrorReply(503, "the session was closed before the reply", "closed"))
 
 
-async def _ended(tasks: set[asyncio.Task[None]], grace: float) -> None:
-    """Wait for tasks, at most for `grace` seconds; then cancel them."""
+async def _wait_or_cancel(tasks: set[asyncio.Task[None]], grace: float) -> None:
+    """Wait for tasks for at most `grace` seconds, then cancel them."""
     _, late = await asyncio.wait(tuple(tasks), timeout=grace)
     for task in late:
         task.cancel()
     await asyncio.gather(*late, return_exceptions=True)
 
 
-async def _all(draws: Sequence[Coroutine[Any, Any, Noted]]) -> list[Noted]:
-    """All of them, side by side. One that fails does not end the others: what is drawn is recorded."""
+async def _gather_all(draws: Sequence[Coroutine[Any, Any, RecordedReply]]) -> list[RecordedReply]:
+    """Run all at the same time. If one fails, the others still end, so that their replies are recorded."""
     done = await asyncio.gather(*draws, return_exceptions=True)
     for each in done:
         if isinstance(each, BaseException):
@@ -363,8 +365,8 @@ async def _all(draws: Sequence[Coroutine[Any, Any, Noted]]) -> list[Noted]:
     return [each for each in done if not isinstance(each, BaseException)]
 
 
-class _Stream:
-    """Keeps the client of a stream patient: from the first ping on, the status is sent."""
+class _Pings:
+    """Sends pings to the client of a stream. The first ping sends the status too."""
 
     def __init__(self, responder: Responder, dialect: Dialect, seconds: float) -> None:
         self._responder = responder
@@ -377,7 +379,7 @@ class _Stream:
         self._timer.cancel()
 
     def _ping(self) -> None:
-        if not self._responder.begun:
+        if not self._responder.has_begun:
             self._responder.begin(EVENTS)
         self._responder.feed(self._dialect.ping)
         self._timer = self._loop.call_later(self._seconds, self._ping)
@@ -386,97 +388,97 @@ class _Stream:
 # ---- decisions ----------------------------------------------------------------------------------------------------
 
 
-def enforced(rule: Sampling | None, asked: Sampling, request: int, choice: int = 0) -> Sampling:
-    """How a reply is drawn. With a rule, the agent keeps a say only in what is part of its question: where to stop,
-    whether to call a tool, and a length within the rule's. Every request and choice has a seed of its own."""
+def enforce_sampling(rule: Sampling | None, requested: Sampling, request: int, choice: int = 0) -> Sampling:
+    """The sampling of a reply. With a rule, the agent decides only about what belongs to its request: stop texts, the
+    tool choice, and a length within the rule's limit. Every request and choice has its own seed."""
     if rule is None:
-        if asked.seed is None or not choice:
-            return asked
-        return msgspec.structs.replace(asked, seed=asked.seed + choice)
-    if rule.seed is None and not asked.stop and asked.max_tokens is None and asked.tool_choice is None:
+        if requested.seed is None or not choice:
+            return requested
+        return msgspec.structs.replace(requested, seed=requested.seed + choice)
+    if rule.seed is None and not requested.stop and requested.max_tokens is None and requested.tool_choice is None:
         return rule
-    limits = [limit for limit in (rule.max_tokens, asked.max_tokens) if limit is not None]
+    limits = [limit for limit in (rule.max_tokens, requested.max_tokens) if limit is not None]
     return msgspec.structs.replace(
         rule,
         max_tokens=min(limits, default=None),
-        stop=tuple(dict.fromkeys((*rule.stop, *asked.stop))),
+        stop=tuple(dict.fromkeys((*rule.stop, *requested.stop))),
         seed=None if rule.seed is None else (rule.seed + request * 1_000_003 + choice) % 2**31,
-        tool_choice=rule.tool_choice or asked.tool_choice,
+        tool_choice=rule.tool_choice or requested.tool_choice,
     )
 
 
-def _trouble(error: LudusError | BadRequest) -> Trouble:
-    """What the agent is told."""
-    words = str(error)
+def _make_error(error: LudusError | BadRequest) -> ErrorReply:
+    """The error that the agent gets."""
+    message = str(error)
     match error:
         case BadRequest():
-            return Trouble(error.status, words, "request")
+            return ErrorReply(error.status, message, "request")
         case BudgetExhausted():
-            return Trouble(429, words, "budget")
+            return ErrorReply(429, message, "budget")
         case ModelError() if error.too_long:
-            return Trouble(400, f"prompt is too long: {words}", "context")
+            return ErrorReply(400, f"prompt is too long: {message}", "context")
         case ConfigError():
-            return Trouble(400, words, "request")
+            return ErrorReply(400, message, "request")
         case _:
-            return Trouble(502, words, "model")
+            return ErrorReply(502, message, "model")
 
 
-def _note(session: Session, trouble: Trouble, error: LudusError | BadRequest) -> None:
-    """What the record says about it. An agent's bad request is its own business."""
-    match trouble.kind:
+def _note_error(session: GatewaySession, reply: ErrorReply, error: LudusError | BadRequest) -> None:
+    """Record an error. A bad request counts as failed, but is no failure of the rollout."""
+    match reply.kind:
         case "budget":
-            session.stopped("budget")
+            session.note_stop("budget")
         case "context":
-            session.stopped("context")
+            session.note_stop("context")
         case "model":
             retryable = error.retryable if isinstance(error, ModelError) else True
-            session.failed(Failure("model", trouble.words, retryable))
+            session.note_failure(Failure("model", reply.message, retryable))
         case _ if isinstance(error, ConfigError):
-            session.failed(Failure("model", trouble.words, retryable=False))
+            session.note_failure(Failure("model", reply.message, retryable=False))
         case _:
-            session.refused()
+            session.note_refusal()
 
 
-def _split(path: str) -> tuple[str, str]:
-    """The secret in a path, and the rest of it: `/s/SECRET/v1/models` is `/v1/models`."""
+def _split_path(path: str) -> tuple[str, str]:
+    """The secret in a path, and the rest: `/s/SECRET/v1/models` gives `SECRET` and `/v1/models`."""
     if not path.startswith("/s/"):
         return "", path
     secret, slash, rest = path[3:].partition("/")
     return secret, slash + rest
 
 
-def key_of(responder: Responder) -> str:
-    """The key that a request was sent with."""
-    bearer = responder.request.header(b"authorization")
+def read_key(responder: Responder) -> str:
+    """The API key of a request; empty if there is none."""
+    bearer = responder.request.get_header(b"authorization")
     if bearer[:7].lower() == "bearer ":
         return bearer[7:].strip()
-    return responder.request.header(b"x-api-key").strip()
+    return responder.request.get_header(b"x-api-key").strip()
 
 
 def _deliver(responder: Responder, dialect: Dialect, answer: Answer) -> bool:
-    """Send a reply. Returns whether the client was still there."""
-    if not answer.asked.stream:
+    """Send a reply. Returns whether the client was still connected."""
+    if not answer.request.stream:
         return responder.send(200, JSON, dialect.write(answer))
-    if responder.begun:
+    if responder.has_begun:
         return responder.end(dialect.stream(answer))
     return responder.send(200, EVENTS, dialect.stream(answer))
 
 
-def refuse(responder: Responder, dialect: Dialect, trouble: Trouble) -> None:
-    """Tell the client why there is no reply."""
-    if responder.begun:
-        responder.end(dialect.late_error(trouble))
+def refuse(responder: Responder, dialect: Dialect, reply: ErrorReply) -> None:
+    """Send an error to the client."""
+    if responder.has_begun:
+        responder.end(dialect.write_late_error(reply))
         return
-    status = dialect.failed if trouble.kind == "model" else trouble.status
-    responder.send(status, JSON, dialect.error(trouble), b"" if trouble.again else NO_RETRY)
+    status = dialect.model_error_status if reply.kind == "model" else reply.status
+    responder.send(status, JSON, dialect.write_error(reply), b"" if reply.may_retry else NO_RETRY)
 
 
-def _refusal(status: int, words: str) -> bytes:
-    return chat.error(Trouble(status, words, "request"))
+def _write_refusal(status: int, message: str) -> bytes:
+    return chat.write_error(ErrorReply(status, message, "request"))
 
 
-def models(name: str, path: str) -> bytes:
-    """The list of models, which is one; or the one, if the path names it."""
+def write_models(name: str, path: str) -> bytes:
+    """The list with the one model; or the model itself, if the path names one."""
     model = {"id": name, "object": "model", "created": 0, "owned_by": "ludus", "type": "model", "display_name": name}
     one = path.rstrip("/").rpartition("/models")[2]
     return msgspec.json.encode(model if one else {"object": "list", "data": [model], "has_more": False})

@@ -1,8 +1,8 @@
-"""Who decides: the `Model` protocol.
+"""The `Model` protocol.
 
-The agent, a judge and the optimizer of a skill are all Models. One method is enough: a conversation, the tools the
-model may call and how to sample go in, a `Completion` comes out. A model raises `ModelError` when its server is at
-fault (after its own retries) and `BudgetExhausted` when a budget is spent; it never invents a reply.
+The agent, a judge and the optimizer of a skill are all models. One method is enough: it takes a conversation, the tools
+that the model may call and the sampling, and returns a `Completion`. A model raises `ModelError` when its server fails
+(after its own retries) and `BudgetExhausted` when a budget is spent. It never makes up a reply.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ludus.types import Completion, Message, Sampling, ToolSpec
 class Model(Protocol):
     @property
     def name(self) -> str:
-        """What the record calls this model; part of the policy's fingerprint."""
+        """The model's name in records. It is part of the policy's fingerprint."""
         ...
 
     async def complete(
@@ -22,12 +22,12 @@ class Model(Protocol):
     ) -> Completion: ...
 
     async def close(self) -> None:
-        """Give back connections and processes. Safe to call twice."""
+        """Close connections and end processes. Safe to call twice."""
         ...
 
 
 @runtime_checkable
-class Starts(Protocol):
-    """A model that has something to do before its first reply: to load weights, or to ask its server what it is."""
+class StartableModel(Protocol):
+    """A model that prepares before its first reply: it loads weights, or asks its server for facts."""
 
     async def start(self) -> None: ...

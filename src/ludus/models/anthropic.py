@@ -1,12 +1,12 @@
 """The Anthropic Messages API.
 
-`request_body` and `parse_reply` are the dialect, as pure functions. The system text travels apart from the messages,
-calls are `tool_use` blocks of the assistant, their results `tool_result` blocks of the user, and everything that one
-side says in a row is one message. Thinking is kept as the blocks that came, signatures included, and returned
-unchanged, as the server demands; reasoning from another dialect has no signature and is left out of the history.
+`build_request` and `parse_reply` are the dialect, as pure functions. The system text is a field of its own. Calls are
+`tool_use` blocks of the assistant, their results are `tool_result` blocks of the user, and consecutive messages of one
+side are joined. Thinking blocks are recorded with their signatures and sent back unchanged, as the server requires.
+Reasoning of another dialect has no signature and is left out of the history.
 
-The last block of every request is marked for the server's prompt cache, because an agent sends the same beginning
-again and again (`cache=False` turns it off). The API has no seed: `Sampling.seed` is not sent.
+The last block of every request is marked for the server's prompt cache, because an agent sends the same beginning with
+every request (`cache=False` turns this off). The API has no seed: `Sampling.seed` is not sent.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,13 +14,13 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec import Struct
 
-from ludus.models.openai import encode_body, safe_arguments, safe_name
-from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, open_endpoints, usage
-from ludus.models.server_pool import ServerPool, Waits
+from ludus.models.openai import encode_body, sanitize_arguments, sanitize_name
+from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, make_endpoints, make_usage
+from ludus.models.server_pool import ServerPool, Timing
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage
 
 DEFAULT_MAX_TOKENS = 8192
-"""The API demands a limit; this is used when the sampling sets none."""
+"""The API requires a limit. This one is used if the sampling sets none."""
 
 
 class AnthropicSettings(ServerSettings, frozen=True, tag_field="type", tag="anthropic"):
@@ -40,13 +40,13 @@ class AnthropicModel(ServerPool):
     """A model behind the Messages API, at one or several servers. Without endpoints, the servers of the settings are
     reached without a key."""
 
-    def __init__(self, settings: AnthropicSettings, *endpoints: Endpoint, waits: Waits = Waits()) -> None:
-        servers = [anthropic_server(settings, endpoint) for endpoint in endpoints or open_endpoints(settings)]
-        super().__init__(servers, settings.retry, waits)
+    def __init__(self, settings: AnthropicSettings, *endpoints: Endpoint, timing: Timing = Timing()) -> None:
+        servers = [make_anthropic_server(settings, endpoint) for endpoint in endpoints or make_endpoints(settings)]
+        super().__init__(servers, settings.retry, timing)
 
 
-def anthropic_server(settings: AnthropicSettings, endpoint: Endpoint) -> ModelServer:
-    """A server that speaks the dialect."""
+def make_anthropic_server(settings: AnthropicSettings, endpoint: Endpoint) -> ModelServer:
+    """One server of the model."""
     headers = {"Content-Type": "application/json", "anthropic-version": settings.version}
     if endpoint.api_key:
         headers["x-api-key"] = endpoint.api_key
@@ -55,17 +55,17 @@ def anthropic_server(settings: AnthropicSettings, endpoint: Endpoint) -> ModelSe
         endpoint,
         url=f"{endpoint.base_url.rstrip('/')}/v1/messages",
         headers=headers,
-        encode=lambda messages, tools, sampling: request_body(
+        encode=lambda messages, tools, sampling: build_request(
             messages, tools, sampling, settings.name, cache=settings.cache, omit=settings.omit
         ),
         parse=lambda data: parse_reply(data, settings.price),
     )
 
 
-# ---- what is sent -------------------------------------------------------------------------------------------------
+# ---- requests -----------------------------------------------------------------------------------------------------
 
 
-def request_body(
+def build_request(
     messages: Sequence[Message],
     tools: Sequence[ToolSpec],
     sampling: Sampling,
@@ -74,9 +74,9 @@ def request_body(
     cache: bool = True,
     omit: Sequence[str] = (),
 ) -> bytes:
-    """The JSON of a Messages request. `sampling.extra` has the last word."""
+    """The JSON body of a Messages request. Fields of `sampling.extra` replace all others."""
     max_tokens = DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
-    turns = _turns(messages, {tool.name for tool in tools})
+    turns = _write_turns(messages, {tool.name for tool in tools})
     if cache and turns and turns[-1]["content"][-1]["type"] not in _THINKING:
         turns[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
     body: JsonObject = {"model": model, "max_tokens": max_tokens, "messages": turns}
@@ -98,14 +98,14 @@ def request_body(
     return encode_body(body, sampling, omit)
 
 
-def _turns(messages: Sequence[Message], offered: Collection[str]) -> list[JsonObject]:
-    """The conversation as alternating messages of blocks; what is empty is left out, as the API demands."""
+def _write_turns(messages: Sequence[Message], offered: Collection[str]) -> list[JsonObject]:
+    """The conversation as alternating messages of blocks. Empty messages are left out, as the API requires."""
     turns: list[JsonObject] = []
     for message in messages:
         if message.role == "system":
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = _blocks(message, offered)
+        blocks = _write_blocks(message, offered)
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"].extend(blocks)
         elif blocks:
@@ -113,10 +113,10 @@ def _turns(messages: Sequence[Message], offered: Collection[str]) -> list[JsonOb
     return turns
 
 
-def _blocks(message: Message, offered: Collection[str]) -> list[JsonObject]:
+def _write_blocks(message: Message, offered: Collection[str]) -> list[JsonObject]:
     if message.role == "tool":
         return [{"type": "tool_result", "tool_use_id": message.call_id, "content": message.content}]
-    thinking = _thinking(message.reasoning)
+    thinking = _restore_thinking(message.reasoning)
     if any(block.get("type") not in _THINKING for block in thinking):
         return thinking
     text = [{"type": "text", "text": message.content}] if message.content else []
@@ -124,8 +124,8 @@ def _blocks(message: Message, offered: Collection[str]) -> list[JsonObject]:
         {
             "type": "tool_use",
             "id": call.id,
-            "name": safe_name(call.name, offered),
-            "input": msgspec.Raw(safe_arguments(call.arguments)),
+            "name": sanitize_name(call.name, offered),
+            "input": msgspec.Raw(sanitize_arguments(call.arguments)),
         }
         for call in message.calls
     ]
@@ -135,13 +135,13 @@ def _blocks(message: Message, offered: Collection[str]) -> list[JsonObject]:
 _THINKING = ("thinking", "redacted_thinking")
 
 
-def _thinking(reasoning: Reasoning | None) -> list[JsonObject]:
+def _restore_thinking(reasoning: Reasoning | None) -> list[JsonObject]:
     if reasoning is None or reasoning.source != "thinking" or not reasoning.raw:
         return []
     return [dict(block) for block in reasoning.raw]
 
 
-# ---- what comes back ----------------------------------------------------------------------------------------------
+# ---- replies ------------------------------------------------------------------------------------------------------
 
 
 class _Block(Struct, gc=False):
@@ -183,7 +183,7 @@ def parse_reply(data: bytes, price: Price = Price()) -> Completion:
     """Read a Messages reply.
 
     Raises:
-        ValueError: it is none; a `BadReply` if it is JSON of another kind.
+        ValueError: it is not a reply; `BadReply` if it is JSON of another kind.
     """
     reply = _REPLY.decode(data)
     if reply.content is None:
@@ -191,25 +191,25 @@ def parse_reply(data: bytes, price: Price = Price()) -> Completion:
     blocks = [_BLOCK.decode(raw) for raw in reply.content]
     calls = tuple(Call(b.id, b.name, bytes(b.input).decode()) for b in blocks if b.type == "tool_use")
     text = "".join(block.text for block in blocks if block.type == "text")
-    message = Message("assistant", text, calls, reasoning=_reasoning(blocks, reply.content))
+    message = Message("assistant", text, calls, reasoning=_read_reasoning(blocks, reply.content))
     finish = _FINISH.get(reply.stop_reason or "", Finish.CALLS if calls else Finish.OTHER)
-    return Completion(message, finish, _usage(reply.usage, price), reply.model)
+    return Completion(message, finish, _read_usage(reply.usage, price), reply.model)
 
 
-def _reasoning(blocks: Sequence[_Block], raw: Sequence[msgspec.Raw]) -> Reasoning | None:
-    """The thinking, with the blocks it came in. If it came between other blocks all of them are kept, because their
-    order is signed too."""
+def _read_reasoning(blocks: Sequence[_Block], raw: Sequence[msgspec.Raw]) -> Reasoning | None:
+    """The thinking and its blocks. If there are other blocks before or between them, all blocks are kept: their order
+    is signed too."""
     places = [index for index, block in enumerate(blocks) if block.type in _THINKING]
     if not places:
         return None
-    first = places == list(range(len(places)))
-    kept = [msgspec.json.decode(item) for item in (raw[: len(places)] if first else raw)]
+    leads = places == list(range(len(places)))
+    kept = [msgspec.json.decode(item) for item in (raw[: len(places)] if leads else raw)]
     return Reasoning("\n".join(b.thinking for b in blocks if b.thinking), "thinking", kept)
 
 
-def _usage(wire: _Usage | None, price: Price) -> Usage:
-    """The API counts cached tokens apart; ours are parts of the prompt."""
+def _read_usage(wire: _Usage | None, price: Price) -> Usage:
+    """The API counts cached tokens separately. Here they are part of the prompt."""
     if wire is None:
         return Usage()
     written, cached = wire.cache_creation_input_tokens or 0, wire.cache_read_input_tokens or 0
-    return usage(price, (wire.input_tokens or 0) + written + cached, wire.output_tokens or 0, cached, written)
+    return make_usage(price, (wire.input_tokens or 0) + written + cached, wire.output_tokens or 0, cached, written)

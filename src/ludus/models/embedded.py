@@ -1,19 +1,19 @@
 """A small model in this process: no key, no account, no server to start. For trying Ludus, not for results.
 
-`EmbeddedServer` runs llama.cpp's HTTP server inside this process, on a free loopback port and behind a random key;
-`EmbeddedModel` is a chat client of it (`ChatModel`). The model that comes with Ludus is too small to have learnt to
-call tools, and its chat template drops them without a word, so they are handled here, as text:
+`EmbeddedServer` runs llama.cpp's HTTP server inside this process, on a free loopback port with a random key.
+`EmbeddedModel` is a chat client of it (`ChatModel`). The default model is too small to have learnt tool calls, and its
+chat template silently drops tools. So tools are handled here, as text:
 
-    tools           ──> a line each in the system text, and a grammar: one well-formed call, or an answer in words
-    earlier calls   ──> the text that the model would have had to write
-    their results   ──> the words of a user
-    a reply in JSON ──> `Completion.message.calls`, like any other model's
+    tools           ──> one line each in the system text, and a grammar: one well-formed call, or a text answer
+    earlier calls   ──> the text that the model would have written
+    their results   ──> user messages
+    a reply in JSON ──> `Completion.message.calls`, as with any other model
 
-The grammar guarantees that a call is valid JSON, names a tool that exists and has its required arguments. It does not
-make the model call: for that it has to see example calls in the conversation (`Env.opening`), else it explains.
+The grammar guarantees that a call is valid JSON, names an existing tool and has its required arguments. It does not
+make the model call a tool: for that the conversation needs example calls (`Env.opening`).
 
-A seed gives the same reply to the same sequence of requests. How far the prompt was cached and what else is computed
-at the same moment changes rounding, which can tip a token; `extra: {cache_prompt: false}` and one slot rule that out.
+A seed gives the same reply to the same sequence of requests. Prompt caching and other requests that are computed at the
+same time change rounding, and that can change a token. `extra: {cache_prompt: false}` and one slot prevent it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from msgspec import Struct
 from ludus.errors import ConfigError, LudusError, ModelError
 from ludus.models.openai import ChatModel, OpenAISettings
 from ludus.models.server import Endpoint, Retry
-from ludus.models.weights import SMOLLM2, Tell, find
+from ludus.models.weights import SMOLLM2, Tell, find_weights
 from ludus.settings import Settings
 from ludus.types import Call, Completion, Count, Finish, JsonObject, Message, Sampling, ToolSpec
 
@@ -89,12 +89,12 @@ class _Running:
     """Its `base_url` has no path."""
 
     def stop(self) -> None:
-        """Dropping the last reference ends the server's threads and frees its memory."""
+        """Drop the last reference. This ends the server's threads and frees its memory."""
         self.engine = None
 
 
 class EmbeddedServer:
-    """llama.cpp's server in this process. It is loaded at the first `start`, and once."""
+    """llama.cpp's server in this process. The first `start` loads it."""
 
     def __init__(self, settings: EmbeddedSettings, runtime: EmbeddedRuntime, tell: Tell = lambda _: None) -> None:
         self._settings = settings
@@ -104,41 +104,41 @@ class EmbeddedServer:
         self._closed = False
 
     async def start(self) -> Endpoint:
-        """Load the model, which may mean to fetch its weights first; after that, only tell where it is.
+        """Load the model, fetching its weights if needed, and return its endpoint. Only the first call loads.
 
         Raises:
-            ConfigError: the engine is not installed, or there are no weights, or it cannot load them.
+            ConfigError: the engine is not installed, there are no weights, or it cannot load them.
         """
         if self._closed:
             raise ModelError("the embedded model was closed", retryable=False)
         if self._loading is None:
             self._loading = asyncio.get_running_loop().run_in_executor(None, self._load)
-        # Shielded, because all who ask share one loading: the one that gives up must not take it from the others.
+        # Shielded: all callers share one loading, so a caller that is cancelled must not cancel it for the others.
         return (await asyncio.shield(self._loading)).endpoint
 
     async def close(self) -> None:
-        """Stop. Requests that are under way must have ended: the engine would wait for them."""
+        """Stop the server. All requests must have ended before: the engine waits for them."""
         self._closed = True
         if self._loading is None:
             return
-        with suppress(LudusError):  # a failure to load was told to who asked
+        with suppress(LudusError):  # the caller of `start` has seen the failure
             running = await asyncio.shield(self._loading)
             await asyncio.to_thread(running.stop)
 
     def _load(self) -> _Running:
-        engine = _engine()
-        weights = find(self._settings.weights_path, self._runtime.cache, tell=self._tell)
+        engine = _import_engine()
+        weights = find_weights(self._settings.weights_path, self._runtime.cache, tell=self._tell)
         key = secrets.token_hex(16)
         try:
-            server = engine.Server(_parameters(engine, self._settings, self._runtime, weights, key))
+            server = engine.Server(_make_parameters(engine, self._settings, self._runtime, weights, key))
         except RuntimeError as error:
             raise ConfigError(f"model.weights: llama.cpp cannot load {weights}: {error}") from error
         return _Running(server, Endpoint(server.listening_address, api_key=key))
 
 
-def _engine() -> Any:
+def _import_engine() -> Any:
     try:
-        with _short_spins():
+        with _limit_spinning():
             return importlib.import_module("xllamacpp")
     except ModuleNotFoundError as error:
         raise ConfigError("the embedded model needs an engine: pip install 'ludus[local]'") from error
@@ -150,12 +150,12 @@ def _engine() -> Any:
 
 
 @contextmanager
-def _short_spins() -> Generator[None]:
-    """Let OpenMP's threads spin only briefly before they sleep, unless the user has a wish.
+def _limit_spinning() -> Generator[None]:
+    """Let OpenMP's threads spin only briefly before they sleep, unless the user has configured OpenMP.
 
-    By default they spin for milliseconds, and on cores that are shared with anything else (the agents' own commands, to
-    begin with) most of the time goes into spinning: 60 s instead of 4 s for one reply, measured on two cores with two
-    busy neighbours, at no gain on idle ones. OpenMP reads this variable once, when it is loaded.
+    By default they spin for milliseconds. On cores that other programs use too, such as the agents' commands, most of
+    the time goes into spinning: one reply took 60 s instead of 4 s, measured on two cores with two busy programs. On
+    idle cores spinning gains nothing. OpenMP reads this variable once, when it is loaded.
     """
     name = "GOMP_SPINCOUNT"
     if name in os.environ or "OMP_WAIT_POLICY" in os.environ:
@@ -168,16 +168,16 @@ def _short_spins() -> Generator[None]:
         del os.environ[name]
 
 
-def _parameters(engine: Any, settings: EmbeddedSettings, runtime: EmbeddedRuntime, weights: Path, key: str) -> Any:
+def _make_parameters(engine: Any, settings: EmbeddedSettings, runtime: EmbeddedRuntime, weights: Path, key: str) -> Any:
     parameters = engine.CommonParams()
     parameters.model.path = str(weights)
-    parameters.model_alias = {settings.name}  # else replies carry the path
+    parameters.model_alias = {settings.name}  # otherwise replies contain the path
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = 0
     parameters.api_keys = [key]
     parameters.n_parallel = runtime.slots
     parameters.n_ctx = runtime.slots * runtime.context
-    parameters.cache_ram_mib = 0  # slots keep their prompts; a second cache would take up to 8 GB
+    parameters.cache_ram_mib = 0  # slots cache their prompts; a second cache would take up to 8 GB
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = settings.threads
     parameters.ui = False
     parameters.warmup = False
@@ -202,14 +202,14 @@ class EmbeddedModel:
         return self._settings.name
 
     async def start(self) -> None:
-        """Load the model ahead of the first `complete`, whose caller may be in a hurry."""
-        await self._client()
+        """Load the model before the first `complete`, so that the time does not count as part of that call."""
+        await self._connect()
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
-        chat = await self._client()
-        extra: JsonObject = {"grammar": grammar(tools, sampling.tool_choice)} if tools else {}
+        chat = await self._connect()
+        extra: JsonObject = {"grammar": build_grammar(tools, sampling.tool_choice)} if tools else {}
         reply = await chat.complete(
-            as_text(messages, tools),
+            flatten_messages(messages, tools),
             (),
             msgspec.structs.replace(
                 sampling,
@@ -217,16 +217,16 @@ class EmbeddedModel:
                 extra={**extra, **sampling.extra},
             ),
         )
-        return with_call(reply, f"call_{sum(len(m.calls) for m in messages) + 1}") if tools else reply
+        return parse_call(reply, f"call_{sum(len(m.calls) for m in messages) + 1}") if tools else reply
 
     async def close(self) -> None:
         try:
             if self._chat is not None:
-                await self._chat.close()  # first: hanging up is what makes the engine drop what it computes
+                await self._chat.close()  # first: closing connections makes the engine stop its work
         finally:
             await self._server.close()
 
-    async def _client(self) -> ChatModel:
+    async def _connect(self) -> ChatModel:
         endpoint = await self._server.start()
         if self._chat is None:
             settings = OpenAISettings(name=self.name, concurrency=self._runtime.slots, retry=Retry(retries=1))
@@ -237,40 +237,42 @@ class EmbeddedModel:
 # ---- tools as text ------------------------------------------------------------------------------------------------
 
 
-def as_text(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Message]:
-    """The conversation in the three roles that the model knows: system, user, assistant."""
+def flatten_messages(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Message]:
+    """The conversation in the three roles that the model knows (system, user, assistant), with tools as text."""
     system = [m.content for m in messages if m.role == "system"]
     if tools:
-        system.append(_listing(tools))
-    spoken = [_spoken(m) for m in messages if m.role != "system"]
-    return [Message("system", "\n\n".join(system)), *spoken] if system else spoken
+        system.append(_list_tools(tools))
+    others = [_flatten_message(m) for m in messages if m.role != "system"]
+    return [Message("system", "\n\n".join(system)), *others] if system else others
 
 
-def _listing(tools: Sequence[ToolSpec]) -> str:
-    """A line per tool. Whole schemas take four times the tokens and lead this model astray more often."""
-    lines = [f"{tool.name}({', '.join(_parameter_names(tool))}): {_first_sentence(tool.description)}" for tool in tools]
+def _list_tools(tools: Sequence[ToolSpec]) -> str:
+    """One line per tool. Whole schemas take four times the tokens and confuse this model more often."""
+    lines = [
+        f"{tool.name}({', '.join(_list_parameters(tool))}): {_take_first_sentence(tool.description)}" for tool in tools
+    ]
     call = '{"name": "...", "arguments": {...}}'
     return "\n".join(["You have these tools:", *lines, f"To call a tool, write: {call}"])
 
 
-def _parameter_names(tool: ToolSpec) -> list[str]:
+def _list_parameters(tool: ToolSpec) -> list[str]:
     required, optional = _split_parameters(tool.parameters)
     return [*required, *(f"{name}?" for name in optional)]
 
 
-def _first_sentence(text: str) -> str:
+def _take_first_sentence(text: str) -> str:
     return text.split(". ")[0].split("\n")[0].rstrip(".") + "."
 
 
-def _spoken(message: Message) -> Message:
+def _flatten_message(message: Message) -> Message:
     if message.role == "tool":
         return Message("user", message.content)
     lines = [message.content] if message.content else []
-    return Message(message.role, "\n".join([*lines, *(_call_text(call) for call in message.calls)]))
+    return Message(message.role, "\n".join([*lines, *(_write_call(call) for call in message.calls)]))
 
 
-def _call_text(call: Call) -> str:
-    """A call as the grammar would have it, whoever wrote it."""
+def _write_call(call: Call) -> str:
+    """A call in the form of the grammar."""
     try:
         arguments = json.loads(call.arguments or "{}")
     except ValueError:
@@ -286,8 +288,8 @@ class _WrittenCall(Struct):
 _WRITTEN_CALL = msgspec.json.Decoder(_WrittenCall)
 
 
-def with_call(reply: Completion, id: str) -> Completion:
-    """The reply with its call as a call. One that was cut in the middle stays text: it is an unfinished reply."""
+def parse_call(reply: Completion, id: str) -> Completion:
+    """The reply with the call in its text parsed. A call that was cut stays text: the reply is unfinished."""
     try:
         call = _WRITTEN_CALL.decode(reply.message.content)
     except ValueError:
@@ -310,27 +312,27 @@ boolean ::= "true" | "false"
 """
 
 
-def grammar(tools: Sequence[ToolSpec], choice: str | None = None) -> str:
-    """What the model may write, in llama.cpp's notation: one call of one tool, or words, or only one of both."""
-    calls = " | ".join(_call_rule(tool) for tool in tools)
+def build_grammar(tools: Sequence[ToolSpec], choice: str | None = None) -> str:
+    """What the model may write, in llama.cpp's notation: one call, a text, or either, as the choice says."""
+    calls = " | ".join(_build_call_rule(tool) for tool in tools)
     root = {"required": calls, "none": "answer"}.get(choice or "", f"{calls} | answer")
     return f"root ::= {root}{_COMMON}"
 
 
-def _call_rule(tool: ToolSpec) -> str:
+def _build_call_rule(tool: ToolSpec) -> str:
     head = f'{{"name": {json.dumps(tool.name)}, "arguments": '
-    return f'{_literal(head)} {_object_rule(tool.parameters)} "}}"'
+    return f'{_quote(head)} {_build_object_rule(tool.parameters)} "}}"'
 
 
-def _object_rule(schema: JsonObject) -> str:
-    """Required members in the order of the schema, then any of the optional ones, in that order too."""
+def _build_object_rule(schema: JsonObject) -> str:
+    """Required members in the order of the schema, then any optional members in that order."""
     required, optional = _split_parameters(schema)
-    pairs = [_pair_rule(name, schema) for name in required]
-    rest = [_pair_rule(name, schema) for name in optional]
+    pairs = [_build_pair_rule(name, schema) for name in required]
+    rest = [_build_pair_rule(name, schema) for name in optional]
     if pairs:
-        inside = ' ", " '.join(pairs) + _each_optional(rest)
+        inside = ' ", " '.join(pairs) + _build_optional_rules(rest)
     else:
-        starts = [f"{pair}{_each_optional(rest[i + 1 :])}" for i, pair in enumerate(rest)]
+        starts = [f"{pair}{_build_optional_rules(rest[i + 1 :])}" for i, pair in enumerate(rest)]
         inside = f"({' | '.join(starts)})?" if starts else ""
     return f'"{{" {inside} "}}"'
 
@@ -341,30 +343,30 @@ def _split_parameters(schema: JsonObject) -> tuple[list[str], list[str]]:
     return [n for n in names if n in required], [n for n in names if n not in required]
 
 
-def _each_optional(pairs: Sequence[str]) -> str:
+def _build_optional_rules(pairs: Sequence[str]) -> str:
     return "".join(f' (", " {pair})?' for pair in pairs)
 
 
-def _pair_rule(name: str, schema: JsonObject) -> str:
-    return f"{_literal(json.dumps(name) + ': ')} {_value_rule(schema['properties'][name])}"
+def _build_pair_rule(name: str, schema: JsonObject) -> str:
+    return f"{_quote(json.dumps(name) + ': ')} {_build_value_rule(schema['properties'][name])}"
 
 
-def _value_rule(schema: JsonObject) -> str:
-    """Types and choices are kept to; finer points (patterns, bounds, references) are left to the loop's check."""
+def _build_value_rule(schema: JsonObject) -> str:
+    """Types and enums are enforced. Patterns, bounds and references are not; the agent loop checks them."""
     match schema:
         case {"enum": [*choices]}:
-            return f"({' | '.join(_literal(json.dumps(choice)) for choice in choices)})"
+            return f"({' | '.join(_quote(json.dumps(choice)) for choice in choices)})"
         case {"type": "string" | "integer" | "number" | "boolean" as kind}:
             return kind
         case {"type": "array", "items": _}:
-            item = _value_rule(schema["items"])
+            item = _build_value_rule(schema["items"])
             return f'"[" ({item} (", " {item})*)? "]"'
         case {"type": "object", "properties": _}:
-            return _object_rule(schema)
+            return _build_object_rule(schema)
         case _:
             return "value"
 
 
-def _literal(text: str) -> str:
-    """The text in the grammar's own quotes, which follow JSON's rules."""
+def _quote(text: str) -> str:
+    """The text as a literal of the grammar, which follows JSON's rules."""
     return json.dumps(text)

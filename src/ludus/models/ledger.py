@@ -1,13 +1,13 @@
-"""What models may spend and what they spent: one `Ledger` for a run, every model `Metered` into it under its role.
+"""Budgets and usage: one `Ledger` for a run. A `MeteredModel` books the calls of a model under a role.
 
-Before a call its size is estimated and reserved; after it, what it really took is booked and the reservation returned,
-also when the call fails or is cancelled. A call that does not fit what is left raises `BudgetExhausted`; one that would
-fit but for the reservations of others waits until they are settled, so that a run is not stopped by estimates.
+Before a call, its estimated usage is reserved. After it, the real usage is booked and the reservation is released, also
+when the call fails or is cancelled. A call that does not fit into what is left raises `BudgetExhausted`. A call that
+would fit without the reservations of other calls waits until they end, so that estimates do not stop a run.
 
-Guarantees. The number of calls never passes its budget. Tokens and dollars pass theirs at most by what estimates fell
-short of (four characters are taken for a token). A reply whose server counted nothing is booked as estimated, where a
-budget depends on it. Retries inside a call are counted, but a call is one call and is charged once, for the reply that
-came: what servers charge for replies that got lost is not known to us.
+Guarantees. The number of calls never exceeds its budget. Tokens and dollars exceed theirs at most by the error of the
+estimates (four characters count as one token). If a server reports no usage, the estimate is booked, as far as a budget
+needs it. Retries inside a call are counted, but a call is charged once, for the reply that arrived: what servers charge
+for lost replies is unknown.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from ludus.errors import BudgetExhausted
 from ludus.models import Model
 from ludus.models.server import Price
 from ludus.models.server_pool import ServerPool
-from ludus.models.token_estimate import prompt_tokens, reply_tokens
+from ludus.models.token_estimate import estimate_prompt, estimate_reply
 from ludus.settings import Settings
 from ludus.types import Completion, Count, Message, Positive, Sampling, ToolSpec, Usage
 
@@ -40,11 +40,11 @@ class Budget(Settings, frozen=True):
 
 
 class Totals(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the calls of a role added up to."""
+    """The sum of the calls of a role."""
 
     calls: int = 0
     failed: int = 0
-    """Calls that ended without a reply, cancelled ones included; they cost nothing here."""
+    """Calls without a reply, including cancelled ones. They cost nothing here."""
     retries: int = 0
     seconds: float = 0.0
     usage: Usage = Usage()
@@ -60,13 +60,13 @@ class Totals(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Amount(NamedTuple):
-    """What budgets are counted in."""
+    """An amount in the units of budgets."""
 
     calls: int = 0
     tokens: int = 0
     dollars: float = 0.0
 
-    def plus(self, other: "Amount", sign: int = 1) -> "Amount":
+    def add(self, other: "Amount", sign: int = 1) -> "Amount":
         return Amount(
             self.calls + sign * other.calls,
             self.tokens + sign * other.tokens,
@@ -74,8 +74,8 @@ class Amount(NamedTuple):
         )
 
 
-def passed(budget: Budget, amount: Amount) -> Literal["calls", "tokens", "dollars"] | None:
-    """The first budget that the amount would pass."""
+def find_exceeded(budget: Budget, amount: Amount) -> Literal["calls", "tokens", "dollars"] | None:
+    """The first limit of the budget that the amount exceeds."""
     if budget.calls is not None and amount.calls > budget.calls:
         return "calls"
     if budget.tokens is not None and amount.tokens > budget.tokens:
@@ -86,17 +86,17 @@ def passed(budget: Budget, amount: Amount) -> Literal["calls", "tokens", "dollar
 
 
 class Charge:
-    """One call's entry while it is under way."""
+    """The entry of a running call."""
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
         self.retries = 0
 
     def settle(self, usage: Usage) -> None:
-        """The call gave a reply, which took this."""
+        """Set the usage of the call. Without it, the call counts as failed."""
         self.usage = usage
 
-    def retried(self, _: object = None) -> None:
+    def count_retry(self, _: object = None) -> None:
         self.retries += 1
 
 
@@ -109,7 +109,7 @@ class _Waiter:
 
 
 class Ledger:
-    """Books calls against a budget. `spent` carries on from an earlier part of the run."""
+    """Books calls against a budget. `spent`: the totals of an earlier part of the run."""
 
     def __init__(self, budget: Budget = Budget(), spent: Mapping[str, Totals] | None = None) -> None:
         self.budget = budget
@@ -120,7 +120,7 @@ class Ledger:
 
     @property
     def roles(self) -> dict[str, Totals]:
-        """What each role spent so far."""
+        """The totals of each role so far."""
         return dict(self._roles)
 
     @property
@@ -133,14 +133,14 @@ class Ledger:
 
     @property
     def reserved(self) -> Amount:
-        """What calls under way were estimated to take."""
+        """The estimates of all running calls."""
         return self._reserved
 
     def reserve(self, role: str, estimate: Usage) -> AbstractAsyncContextManager[Charge]:
-        """Hold an estimate for the length of one call; `settle` the charge inside.
+        """Reserve an estimate during one call. Call `settle` on the charge inside.
 
         Raises:
-            BudgetExhausted: what is left is less than the estimate.
+            BudgetExhausted: the estimate is more than what is left.
         """
         return _Reservation(self, role, estimate)
 
@@ -159,9 +159,9 @@ class Ledger:
     # ---- reservations ---------------------------------------------------------------------------------------------
 
     async def _claim(self, amount: Amount) -> None:
-        """Reserve, in order of arrival; wait while other calls might still leave enough."""
-        if not self._queue and passed(self.budget, self._used.plus(amount).plus(self._reserved)) is None:
-            self._reserved = self._reserved.plus(amount)
+        """Reserve, in order of arrival. Wait while running calls may still leave enough."""
+        if not self._queue and find_exceeded(self.budget, self._used.add(amount).add(self._reserved)) is None:
+            self._reserved = self._reserved.add(amount)
             return
         waiter = _Waiter(amount)
         self._queue.append(waiter)
@@ -169,7 +169,7 @@ class Ledger:
         try:
             await waiter.turn
         except asyncio.CancelledError:
-            if not waiter.turn.cancelled() and waiter.turn.exception() is None:  # the turn came at the same moment
+            if not waiter.turn.cancelled() and waiter.turn.exception() is None:  # the turn was given at the same moment
                 self._release(amount)
             raise
 
@@ -177,35 +177,35 @@ class Ledger:
         while self._queue:
             waiter = self._queue[0]
             if not waiter.turn.done():
-                used = self._used.plus(waiter.amount)
-                if kind := passed(self.budget, used):
-                    waiter.turn.set_exception(self._exhausted(kind, waiter.amount))
-                elif passed(self.budget, used.plus(self._reserved)):
+                used = self._used.add(waiter.amount)
+                if kind := find_exceeded(self.budget, used):
+                    waiter.turn.set_exception(self._make_error(kind, waiter.amount))
+                elif find_exceeded(self.budget, used.add(self._reserved)):
                     return
                 else:
-                    self._reserved = self._reserved.plus(waiter.amount)
+                    self._reserved = self._reserved.add(waiter.amount)
                     waiter.turn.set_result(None)
             self._queue.popleft()
 
     def _release(self, amount: Amount) -> None:
-        left = self._reserved.plus(amount, -1)
-        self._reserved = left if left.calls else Amount()  # sums of floats do not come back to exactly 0
+        left = self._reserved.add(amount, -1)
+        self._reserved = left if left.calls else Amount()  # float sums do not return to exactly 0
         self._advance()
 
-    def _exhausted(self, kind: Literal["calls", "tokens", "dollars"], amount: Amount) -> BudgetExhausted:
+    def _make_error(self, kind: Literal["calls", "tokens", "dollars"], amount: Amount) -> BudgetExhausted:
         limit, spent, needed = getattr(self.budget, kind), getattr(self._used, kind), getattr(amount, kind)
         return BudgetExhausted(
-            f"the budget of {limit:,} {kind} is spent: {_said(spent)} used, and the next call needs about "
-            f"{_said(needed)}. Raise budget.{kind} to go on."
+            f"the budget of {limit:,} {kind} is spent: {_format_amount(spent)} used, and the next call needs about "
+            f"{_format_amount(needed)}. Raise budget.{kind} to go on."
         )
 
 
-def _said(amount: float) -> str:
+def _format_amount(amount: float) -> str:
     return f"{amount:,}" if isinstance(amount, int) else f"{amount:,.4g}"
 
 
 class _Reservation(AbstractAsyncContextManager[Charge]):
-    """What `Ledger.reserve` gives. A class, because every call of a model goes through one."""
+    """Returned by `Ledger.reserve`. A class is faster than a generator, and every model call uses one."""
 
     __slots__ = ("_amount", "_charge", "_estimate", "_ledger", "_role", "_started")
 
@@ -228,8 +228,8 @@ class _Reservation(AbstractAsyncContextManager[Charge]):
         self._ledger._release(self._amount)  # pyright: ignore[reportPrivateUsage]
 
 
-class Metered:
-    """A model whose calls are booked under a role. Without a `price`, the wrapped servers' prices are expected."""
+class MeteredModel:
+    """A model whose calls are booked under a role. Without a `price`, estimates use the model's own."""
 
     def __init__(self, model: Model, ledger: Ledger, role: str, price: Price | None = None) -> None:
         self._model = model
@@ -244,13 +244,13 @@ class Metered:
 
     @property
     def model(self) -> Model:
-        """The model itself. Whoever asks it directly does so inside of `reserve`."""
+        """The wrapped model. Call it directly only inside `reserve`."""
         return self._model
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         async with self.reserve(messages, tools, sampling) as charge:
             if isinstance(self._model, ServerPool):
-                completion = await self._model.complete(messages, tools, sampling, on_retry=charge.retried)
+                completion = await self._model.complete(messages, tools, sampling, on_retry=charge.count_retry)
             else:
                 completion = await self._model.complete(messages, tools, sampling)
             charge.settle(completion.usage)
@@ -259,23 +259,23 @@ class Metered:
     def reserve(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling
     ) -> AbstractAsyncContextManager[Charge]:
-        """Hold what a reply may take; `settle` the charge inside.
+        """Reserve the estimated usage of a call. Call `settle` on the charge inside.
 
         Raises:
             BudgetExhausted: there is not enough left.
         """
-        expected = estimated(self._ledger.budget, messages, tools, sampling, self._price)
+        expected = estimate_usage(self._ledger.budget, messages, tools, sampling, self._price)
         return self._ledger.reserve(self._role, expected)
 
     async def close(self) -> None:
         await self._model.close()
 
 
-def estimated(
+def estimate_usage(
     budget: Budget, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, price: Price
 ) -> Usage:
-    """What a call may take, as far as the budget cares."""
+    """The estimated usage of a call; zero if the budget limits neither tokens nor dollars."""
     if budget.tokens is None and budget.dollars is None:
         return Usage()
-    prompt, reply = prompt_tokens(messages, tools), reply_tokens(sampling)
-    return Usage(prompt, reply, dollars=price.of(prompt, reply))
+    prompt, reply = estimate_prompt(messages, tools), estimate_reply(sampling)
+    return Usage(prompt, reply, dollars=price.compute_cost(prompt, reply))

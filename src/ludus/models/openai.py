@@ -1,15 +1,16 @@
-"""Any OpenAI-compatible chat endpoint: OpenAI, Azure OpenAI, OpenRouter, vLLM, SGLang, llama.cpp, …
+"""OpenAI-compatible chat endpoints: OpenAI, Azure OpenAI, OpenRouter, vLLM, SGLang, llama.cpp and others.
 
-`request_body` and `parse_reply` are the dialect, as pure functions. Reading is lenient where servers differ: content
+`build_request` and `parse_reply` are the dialect, as pure functions. Parsing is lenient where servers differ: content
 that is null or a list of parts, arguments that are an object, calls without ids, a missing usage, an unknown finish
-reason. What cannot be read as a completion at all is a `BadReply`.
+reason. A body that cannot be read as a completion at all raises `BadReply`.
 
-Reasoning is taken from `reasoning_details`, `reasoning_content`, `reasoning`, or a think block that opens the content,
-and goes back into the history in the same field and, for think blocks, letter by letter. History is otherwise sent as
-it was, with two exceptions, because servers refuse the whole request over them: call arguments that are no JSON object
-are wrapped in one, and a made-up tool name loses the characters that no server allows. The record keeps the originals.
+Reasoning is read from `reasoning_details`, `reasoning_content`, `reasoning`, or a think block at the start of the
+content. It is sent back in the same field; think blocks are sent back letter by letter. The rest of the history is sent
+unchanged, with two exceptions, because servers refuse the whole request otherwise: call arguments that are not a JSON
+object are wrapped in one, and characters that no server allows are replaced in tool names that the model made up. The
+record keeps the originals.
 
-Text that only looks like a tool call is left in the content: parsing it is the business of token-exact models.
+Text that only looks like a tool call stays in the content. Only token mode parses it (`ludus.parsers`).
 """
 
 import re
@@ -20,8 +21,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, open_endpoints, usage
-from ludus.models.server_pool import ServerPool, Waits
+from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, make_endpoints, make_usage
+from ludus.models.server_pool import ServerPool, Timing
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage, to_json
 
 
@@ -67,13 +68,15 @@ class ChatModel(ServerPool):
     >>> model = ChatModel(OpenAISettings(name="gpt-5"), Endpoint("https://api.openai.com/v1", api_key=key))
     """
 
-    def __init__(self, settings: OpenAISettings | AzureSettings, *endpoints: Endpoint, waits: Waits = Waits()) -> None:
-        servers = [chat_server(settings, endpoint) for endpoint in endpoints or open_endpoints(settings)]
-        super().__init__(servers, settings.retry, waits)
+    def __init__(
+        self, settings: OpenAISettings | AzureSettings, *endpoints: Endpoint, timing: Timing = Timing()
+    ) -> None:
+        servers = [make_chat_server(settings, endpoint) for endpoint in endpoints or make_endpoints(settings)]
+        super().__init__(servers, settings.retry, timing)
 
 
-def chat_server(settings: OpenAISettings | AzureSettings, endpoint: Endpoint) -> ModelServer:
-    """A server that speaks the dialect."""
+def make_chat_server(settings: OpenAISettings | AzureSettings, endpoint: Endpoint) -> ModelServer:
+    """One server of the model."""
     base = endpoint.base_url.rstrip("/")
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     if isinstance(settings, AzureSettings):
@@ -89,7 +92,7 @@ def chat_server(settings: OpenAISettings | AzureSettings, endpoint: Endpoint) ->
         endpoint,
         url=url,
         headers=headers,
-        encode=lambda messages, tools, sampling: request_body(
+        encode=lambda messages, tools, sampling: build_request(
             messages,
             tools,
             sampling,
@@ -101,10 +104,10 @@ def chat_server(settings: OpenAISettings | AzureSettings, endpoint: Endpoint) ->
     )
 
 
-# ---- what is sent -------------------------------------------------------------------------------------------------
+# ---- requests -----------------------------------------------------------------------------------------------------
 
 
-def request_body(
+def build_request(
     messages: Sequence[Message],
     tools: Sequence[ToolSpec],
     sampling: Sampling,
@@ -113,9 +116,9 @@ def request_body(
     max_tokens_field: str = "max_tokens",
     omit: Sequence[str] = (),
 ) -> bytes:
-    """The JSON of a chat request. `sampling.extra` has the last word."""
+    """The JSON body of a chat request. Fields of `sampling.extra` replace all others."""
     offered = {tool.name for tool in tools}
-    body: JsonObject = {"model": model, "messages": [_message(m, offered) for m in messages]}
+    body: JsonObject = {"model": model, "messages": [_write_message(m, offered) for m in messages]}
     if tools:
         body["tools"] = [{"type": "function", "function": tool} for tool in tools]
         if sampling.tool_choice is not None:
@@ -134,29 +137,29 @@ def request_body(
 
 
 def encode_body(body: JsonObject, sampling: Sampling, omit: Sequence[str]) -> bytes:
-    """The body as JSON, with what the user adds and without what the server refuses."""
+    """The body as JSON, with the user's extra fields and without the fields that the server refuses."""
     if sampling.extra:
         body.update(sampling.extra)
     for name in omit:
         body.pop(name, None)
     try:
         return to_json(body)
-    except UnicodeEncodeError:  # half of a surrogate pair, as some programs print: not text, so not JSON
-        return to_json(_mended(body))
+    except UnicodeEncodeError:  # half of a surrogate pair, which some programs print, is not valid text
+        return to_json(_replace_surrogates(body))
 
 
-def _mended(value: Any) -> Any:
-    """The value with every half surrogate pair replaced."""
+def _replace_surrogates(value: Any) -> Any:
+    """Replace every unpaired surrogate in the strings of a value."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {_mended(k): _mended(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        return {_replace_surrogates(k): _replace_surrogates(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list | tuple):
-        return [_mended(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
+        return [_replace_surrogates(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
     return value
 
 
-def _message(message: Message, offered: Collection[str]) -> JsonObject:
+def _write_message(message: Message, offered: Collection[str]) -> JsonObject:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
     wire: JsonObject = {"role": message.role, "content": message.content}
@@ -167,7 +170,10 @@ def _message(message: Message, offered: Collection[str]) -> JsonObject:
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": safe_name(call.name, offered), "arguments": safe_arguments(call.arguments)},
+                "function": {
+                    "name": sanitize_name(call.name, offered),
+                    "arguments": sanitize_arguments(call.arguments),
+                },
             }
             for call in message.calls
         ]
@@ -175,10 +181,10 @@ def _message(message: Message, offered: Collection[str]) -> JsonObject:
 
 
 def _add_reasoning(wire: JsonObject, reasoning: Reasoning) -> None:
-    """Return reasoning the way it came. Another dialect's signed blocks mean nothing here and are left out."""
+    """Send reasoning back in the form it came in. Signed blocks of another dialect are left out."""
     match reasoning.source:
         case "think":
-            block = _think_block(reasoning.text) if reasoning.raw is None else reasoning.raw
+            block = _write_think_block(reasoning.text) if reasoning.raw is None else reasoning.raw
             wire["content"] = block + wire["content"]
         case "reasoning_details":
             wire["reasoning_details"] = reasoning.raw
@@ -192,23 +198,23 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ARGUMENTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def safe_name(name: str, offered: Collection[str]) -> str:
-    """The name, unless the model made one up that a server would refuse."""
+def sanitize_name(name: str, offered: Collection[str]) -> str:
+    """The name, with characters replaced if the model made up a name that servers refuse."""
     if name in offered or _NAME.fullmatch(name):
         return name
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "unnamed"
 
 
-def safe_arguments(arguments: str) -> str:
-    """The arguments if they are a JSON object, else an object that shows the model what it wrote."""
+def sanitize_arguments(arguments: str) -> str:
+    """The arguments if they are a JSON object; otherwise an object that contains them as text."""
     try:
         _ARGUMENTS.decode(arguments)
     except ValueError:
-        return to_json({"invalid_json": _mended(arguments)}).decode() if arguments else "{}"
+        return to_json({"invalid_json": _replace_surrogates(arguments)}).decode() if arguments else "{}"
     return arguments
 
 
-# ---- what comes back ----------------------------------------------------------------------------------------------
+# ---- replies ------------------------------------------------------------------------------------------------------
 
 
 class _Function(Struct, gc=False):
@@ -270,21 +276,21 @@ def parse_reply(data: bytes, price: Price = Price()) -> Completion:
     """Read a chat completion.
 
     Raises:
-        ValueError: it is none; a `BadReply` if it is JSON that says so.
+        ValueError: it is not a completion; `BadReply` if it is JSON of another kind.
     """
     reply = _REPLY.decode(data)
     choice = reply.choices[0] if reply.choices else None
     if choice is None or choice.message is None or (choice.error and choice.finish_reason == "error"):
-        raise _bad_reply(reply.error or (choice.error if choice else None))
+        raise _make_bad_reply(reply.error or (choice.error if choice else None))
     wire = choice.message
-    calls = _calls(wire.tool_calls, data) if wire.tool_calls else ()
+    calls = _read_calls(wire.tool_calls, data) if wire.tool_calls else ()
     reasoning, content = split_reasoning(wire)
     message = Message("assistant", content, calls, reasoning=reasoning)
-    finish = _finish(choice.finish_reason, bool(calls))
-    return Completion(message, finish, _usage(reply.usage, price), reply.model or "")
+    finish = _read_finish(choice.finish_reason, bool(calls))
+    return Completion(message, finish, _read_usage(reply.usage, price), reply.model or "")
 
 
-def _bad_reply(error: Any) -> BadReply:
+def _make_bad_reply(error: Any) -> BadReply:
     if isinstance(error, dict):
         code: Any = error.get("code")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         status = code if isinstance(code, int) and 400 <= code < 600 else None
@@ -292,41 +298,41 @@ def _bad_reply(error: Any) -> BadReply:
     return BadReply(str(error) if error else "it holds no choices")
 
 
-def _finish(reason: Any, calls: bool) -> Finish:
-    """Why it ended. With calls, a plain or unknown end means "to call": servers differ in what they put there."""
+def _read_finish(reason: Any, calls: bool) -> Finish:
+    """Why the reply ended. Servers differ here: with calls, a plain or unknown reason means `CALLS`."""
     finish = _FINISH.get(reason, Finish.OTHER) if isinstance(reason, str) else Finish.OTHER
     if calls and finish in (Finish.STOP, Finish.OTHER):
         return Finish.CALLS
     return finish
 
 
-def _calls(wire: list[_Call], data: bytes) -> tuple[Call, ...]:
-    """The calls, each with an id of its own: what a server leaves out or repeats is derived from the reply."""
+def _read_calls(wire: list[_Call], data: bytes) -> tuple[Call, ...]:
+    """The calls, each with a unique id. A missing or repeated id is replaced by one derived from the reply."""
     calls: list[Call] = []
     seen: set[str] = set()
     for index, call in enumerate(wire):
         if call.function is None:
             continue
-        name = call.id
-        if not name or name in seen:
-            name = f"call_{zlib.crc32(data, index):08x}"
-        seen.add(name)
-        calls.append(Call(name, call.function.name or "", _arguments(call.function.arguments)))
+        id = call.id
+        if not id or id in seen:
+            id = f"call_{zlib.crc32(data, index):08x}"
+        seen.add(id)
+        calls.append(Call(id, call.function.name or "", _read_arguments(call.function.arguments)))
     return tuple(calls)
 
 
-def _arguments(value: Any) -> str:
+def _read_arguments(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()
 
 
-def _usage(wire: _Usage | None, price: Price) -> Usage:
+def _read_usage(wire: _Usage | None, price: Price) -> Usage:
     if wire is None:
         return Usage()
     details = wire.prompt_tokens_details
     cached = int(details.cached_tokens or 0) if details is not None else 0
-    counted = usage(price, int(wire.prompt_tokens or 0), int(wire.completion_tokens or 0), cached)
+    counted = make_usage(price, int(wire.prompt_tokens or 0), int(wire.completion_tokens or 0), cached)
     if wire.cost and not counted.dollars:
         return msgspec.structs.replace(counted, dollars=wire.cost)
     return counted
@@ -336,23 +342,23 @@ def _usage(wire: _Usage | None, price: Price) -> Usage:
 
 
 def split_reasoning(wire: _Message) -> tuple[Reasoning | None, str]:
-    """Reasoning and what is left as content."""
-    content = wire.content if isinstance(wire.content, str) else _joined(wire.content)
+    """Split a message into its reasoning and its content."""
+    content = wire.content if isinstance(wire.content, str) else _join_parts(wire.content)
     if not content and wire.refusal:
         content = wire.refusal
-    plain = _text(wire.reasoning_content) or _text(wire.reasoning)
-    if details := _list(wire.reasoning_details):
-        return Reasoning(plain or _details_text(details), "reasoning_details", details), content
+    plain = _take_text(wire.reasoning_content) or _take_text(wire.reasoning)
+    if details := _take_list(wire.reasoning_details):
+        return Reasoning(plain or _read_details(details), "reasoning_details", details), content
     if plain:
-        return Reasoning(plain, "reasoning_content" if _text(wire.reasoning_content) else "reasoning"), content
+        return Reasoning(plain, "reasoning_content" if _take_text(wire.reasoning_content) else "reasoning"), content
     return split_think(content)
 
 
 def split_think(content: str) -> tuple[Reasoning | None, str]:
     """Split off a think block at the start of a text.
 
-    The opening tag may be missing, because many templates put it into the prompt; so may the closing one, when the
-    reply was cut while thinking. `_think_block(text) + rest`, or `raw + rest`, is the content, letter by letter.
+    The opening tag may be missing, because many templates put it into the prompt. The closing tag may be missing if
+    the reply was cut. `_write_think_block(text) + rest`, or `raw + rest`, is exactly the content.
     """
     end = content.find("</think>")
     start = content.find("<think>")
@@ -364,29 +370,29 @@ def split_think(content: str) -> tuple[Reasoning | None, str]:
     rest = content[end + 8 :].lstrip()
     block = content[: len(content) - len(rest)]
     text = content[start + 7 if opened else 0 : end].strip()
-    return Reasoning(text, "think", None if block == _think_block(text) else block), rest
+    return Reasoning(text, "think", None if block == _write_think_block(text) else block), rest
 
 
-def _think_block(text: str) -> str:
+def _write_think_block(text: str) -> str:
     return f"<think>\n{text}\n</think>\n\n"
 
 
-def _text(value: Any) -> str:
+def _take_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _list(value: Any) -> list[Any]:
+def _take_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]
 
 
-def _joined(parts: list[Any] | None) -> str:
-    return "".join(_text(p.get("text")) for p in parts or () if isinstance(p, dict))  # pyright: ignore[reportUnknownMemberType]
+def _join_parts(parts: list[Any] | None) -> str:
+    return "".join(_take_text(p.get("text")) for p in parts or () if isinstance(p, dict))  # pyright: ignore[reportUnknownMemberType]
 
 
-def _details_text(details: list[Any]) -> str:
-    """The readable part of reasoning details; encrypted ones have none."""
+def _read_details(details: list[Any]) -> str:
+    """The readable text of reasoning details. Encrypted details have none."""
     texts: list[str] = []
     for detail in details:
         if isinstance(detail, dict):
-            texts.append(_text(detail.get("text")) or _text(detail.get("summary")))  # pyright: ignore[reportUnknownMemberType]
+            texts.append(_take_text(detail.get("text")) or _take_text(detail.get("summary")))  # pyright: ignore[reportUnknownMemberType]
     return "\n".join(text for text in texts if text)

@@ -1,15 +1,15 @@
-"""A model that is a function: the shipped fake, for tests, examples and trying an environment without a model.
+"""A model that is a function, for tests, examples and trying an environment without a model.
 
-A script is a list of replies, or a function that makes one. A list is played once per conversation: the reply is
-picked by how many assistant messages the conversation already holds, so one model can serve any number of rollouts
-side by side and keeps no state.
+A script is a list of replies, or a function that returns one. A list is played once per conversation: the number of
+assistant messages in the conversation picks the reply. So one model can serve any number of rollouts at the same time
+and has no state.
 
     ScriptedModel([call("add", a=2, b=3), say("It is 5.")])
     ScriptedModel(lambda messages, tools, sampling: say(f"You said: {messages[-1].content}"))
 
-A reply is a text, a `Message`, or a `Completion` where the finish or the usage matters. What a script leaves open is
-filled in: ids of calls, why the reply ended, and a usage of one token per four characters. A script that raises is a
-model that raises: the exception passes through as it is.
+A reply is a text, a `Message`, or a `Completion` where the finish or the usage matters. What a script leaves out is
+added: ids of calls, the finish, and a usage of one token per four characters. If a script raises, the model raises the
+same exception.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from ludus.errors import ModelError
-from ludus.models.token_estimate import prompt_tokens, text_tokens
+from ludus.models.token_estimate import estimate_prompt, estimate_text
 from ludus.settings import Settings
 from ludus.types import Call, Completion, Finish, Message, Reasoning, Sampling, ToolSpec, Usage
 
@@ -38,8 +38,8 @@ Script = Callable[[Sequence[Message], Sequence[ToolSpec], Sampling], Reply | Awa
 
 
 def say(text: str, *, reasoning: str = "") -> Message:
-    """A reply in words."""
-    return Message("assistant", text, reasoning=_thought(reasoning))
+    """A text reply."""
+    return Message("assistant", text, reasoning=_make_reasoning(reasoning))
 
 
 def call(name: str, /, **arguments: Any) -> Message:
@@ -47,17 +47,17 @@ def call(name: str, /, **arguments: Any) -> Message:
     return Message("assistant", calls=(Call("", name, msgspec.json.encode(arguments).decode()),))
 
 
-def together(*replies: Message, text: str = "", reasoning: str = "") -> Message:
+def join_calls(*replies: Message, text: str = "", reasoning: str = "") -> Message:
     """One reply with the calls of several: `together(call("look", at="a"), call("look", at="b"))`."""
     calls = tuple(call for reply in replies for call in reply.calls)
-    return Message("assistant", text, calls, reasoning=_thought(reasoning))
+    return Message("assistant", text, calls, reasoning=_make_reasoning(reasoning))
 
 
 class ScriptedModel:
-    """Plays a script. Stateless, and so safe to share between rollouts."""
+    """Plays a script. It has no state, so rollouts can share it."""
 
     def __init__(self, script: Script | Sequence[Reply], name: str = "scripted") -> None:
-        self._script: Script = script if callable(script) else _player(tuple(script), name)
+        self._script: Script = script if callable(script) else _make_player(tuple(script), name)
         self._name = name
 
     @property
@@ -68,38 +68,40 @@ class ScriptedModel:
         reply = self._script(messages, tools, sampling)
         if inspect.isawaitable(reply):
             reply = await reply
-        return _finished(reply, messages, tools, self._name)
+        return _complete_reply(reply, messages, tools, self._name)
 
     async def close(self) -> None:
-        """Nothing to give back."""
+        """There is nothing to close."""
 
 
-def _player(replies: Sequence[Reply], name: str) -> Script:
+def _make_player(replies: Sequence[Reply], name: str) -> Script:
     def play(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Reply:
         index = sum(message.role == "assistant" for message in messages)
         if index >= len(replies):
-            raise ModelError(f"{name}: reply {index + 1} was asked for, the script has {len(replies)}", retryable=False)
+            raise ModelError(
+                f"{name}: reply {index + 1} was requested, but the script has {len(replies)}", retryable=False
+            )
         return replies[index]
 
     return play
 
 
-def _finished(reply: Reply, messages: Sequence[Message], tools: Sequence[ToolSpec], name: str) -> Completion:
-    """The reply with everything that a server would have added."""
+def _complete_reply(reply: Reply, messages: Sequence[Message], tools: Sequence[ToolSpec], name: str) -> Completion:
+    """The reply with everything that a server would add."""
     if isinstance(reply, Completion):
-        return msgspec.structs.replace(reply, message=_with_ids(reply.message, messages))
-    message = _with_ids(Message("assistant", reply) if isinstance(reply, str) else reply, messages)
-    size = text_tokens(message.content) + sum(text_tokens(c.arguments) for c in message.calls)
+        return msgspec.structs.replace(reply, message=_add_ids(reply.message, messages))
+    message = _add_ids(Message("assistant", reply) if isinstance(reply, str) else reply, messages)
+    size = estimate_text(message.content) + sum(estimate_text(c.arguments) for c in message.calls)
     return Completion(
         message,
         Finish.CALLS if message.calls else Finish.STOP,
-        Usage(prompt_tokens(messages, tools), size),
+        Usage(estimate_prompt(messages, tools), size),
         model=name,
     )
 
 
-def _with_ids(message: Message, before: Sequence[Message]) -> Message:
-    """Calls that have no id get one that is unique in the conversation and the same in every run."""
+def _add_ids(message: Message, before: Sequence[Message]) -> Message:
+    """Give calls without an id one that is unique in the conversation and the same in every run."""
     if all(call.id for call in message.calls):
         return message
     turn = sum(m.role == "assistant" for m in before) + 1
@@ -110,5 +112,5 @@ def _with_ids(message: Message, before: Sequence[Message]) -> Message:
     return msgspec.structs.replace(message, calls=tuple(calls))
 
 
-def _thought(text: str) -> Reasoning | None:
+def _make_reasoning(text: str) -> Reasoning | None:
     return Reasoning(text, "reasoning_content") if text else None

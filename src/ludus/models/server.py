@@ -1,11 +1,11 @@
-"""One model server: a conversation in, a `Completion` or a `ServerFault` out, in one attempt.
+"""One model server: one attempt to get a `Completion` for a conversation. It raises `ServerFault` if that fails.
 
-A dialect (`openai`, `anthropic`) is two pure functions, `encode` and `parse`; everything else about talking to a server
-is here and the same for all: the request, what a status means, and what the user is told. Whether to try again is not
-decided here but in `servers`, from what the fault says about itself.
+A dialect (`openai`, `anthropic`) is two pure functions, `encode` and `parse`. Everything else is here and the same for
+all servers: the request, what a status means, and the error text. `server_pool` decides about retries from the fields
+of the fault.
 
-Every error text names the URL and the status, quotes the server's own words or the first 200 characters of what came,
-and says what to check. The key never appears in it, even if the server echoes it.
+Every error text names the URL and the status, quotes the server's message or the first 200 characters of the body, and
+says what to check. The key never appears in it, even if the server echoes it.
 """
 
 import re
@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from ludus.errors import ModelError
-from ludus.http_client import Client, Closed, ConnectFailed, HttpError, NotTrusted, Response, TimedOut, Timeouts
+from ludus.http_client import Client, ClientClosed, ConnectFailed, HttpError, NotTrusted, Response, TimedOut, Timeouts
 from ludus.settings import Settings
 from ludus.types import Completion, Count, Message, Positive, Sampling, ToolSpec, Usage, Whole
 
@@ -31,16 +31,16 @@ class Price(Settings, frozen=True, omit_defaults=True):
     """Dollars per million tokens."""
 
     prompt: float = 0.0
-    """Of what is sent."""
+    """Tokens that are sent."""
     completion: float = 0.0
-    """Of what comes back."""
+    """Tokens of the reply."""
     cached: float | None = None
     """Prompt tokens read from the server's cache; None: as `prompt`."""
     written: float | None = None
     """Prompt tokens written to the server's cache (Anthropic); None: as `prompt`."""
 
-    def of(self, prompt: int, completion: int, cached: int = 0, written: int = 0) -> float:
-        """What the tokens cost; `cached` and `written` are parts of `prompt`."""
+    def compute_cost(self, prompt: int, completion: int, cached: int = 0, written: int = 0) -> float:
+        """The cost of the tokens in dollars. `cached` and `written` are parts of `prompt`."""
         plain = (prompt - cached - written) * self.prompt
         read = cached * (self.prompt if self.cached is None else self.cached)
         write = written * (self.prompt if self.written is None else self.written)
@@ -48,7 +48,7 @@ class Price(Settings, frozen=True, omit_defaults=True):
 
 
 class Retry(Settings, frozen=True, omit_defaults=True):
-    """How often and how soon to try again. Times are in seconds."""
+    """How often and how soon a request is retried. Times are in seconds."""
 
     retries: Whole = 6
     """Attempts after the first."""
@@ -104,10 +104,10 @@ class ServerSettings(Settings, frozen=True):
         return tuple(address for address in (self.base_url, *self.servers) if address)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(name={self.name!r}, base_url={shown_url(self.base_url)!r})"
+        return f"{type(self).__name__}(name={self.name!r}, base_url={mask_url(self.base_url)!r})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("name", self.name), ("base_url", shown_url(self.base_url))]
+        return [("name", self.name), ("base_url", mask_url(self.base_url))]
 
 
 class Endpoint(Struct, frozen=True):
@@ -125,14 +125,14 @@ class Endpoint(Struct, frozen=True):
     """The largest response that is read."""
 
     def __repr__(self) -> str:
-        return f"Endpoint({shown_url(self.base_url)!r})"
+        return f"Endpoint({mask_url(self.base_url)!r})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("base_url", shown_url(self.base_url))]
+        return [("base_url", mask_url(self.base_url))]
 
 
-def open_endpoints(settings: ServerSettings) -> tuple[Endpoint, ...]:
-    """The servers of the settings, reached without a key and without a proxy."""
+def make_endpoints(settings: ServerSettings) -> tuple[Endpoint, ...]:
+    """One endpoint per address of the settings, without key and proxy."""
     return tuple(Endpoint(address) for address in settings.addresses)
 
 
@@ -151,13 +151,13 @@ class ServerFault(ModelError):
         super().__init__(message, retryable=retryable)
         self.too_long = too_long
         self.down = down
-        """It speaks against the server's health: unreachable, broken, or not making sense."""
+        """Whether the server looks unhealthy: unreachable, broken, or sending nonsense."""
         self.retry_after = retry_after
-        """Seconds that the server asked to be left alone."""
+        """Seconds to wait, as the server asked (`Retry-After`)."""
 
 
 class BadReply(ValueError):
-    """A body that is not a completion. `status` is the error that it reports instead, if it does."""
+    """A body that is not a completion. `status` is the error status that the body reports, if there is one."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -180,7 +180,7 @@ class ModelServer:
         self.settings = settings
         self.endpoint = endpoint
         self._url = url
-        self._shown = shown_url(url)
+        self._shown = mask_url(url)
         self._headers = merge_headers(headers, {**settings.headers, **endpoint.headers})
         self._encode = encode
         self._parse = parse
@@ -192,34 +192,34 @@ class ModelServer:
         )
 
     async def attempt(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
-        """Ask once.
+        """Send one request.
 
         Raises:
-            ServerFault: no completion came.
+            ServerFault: there was no completion.
         """
         return await self.exchange(self._encode(messages, tools, sampling), self._parse)
 
     async def exchange(self, body: bytes, parse: Callable[[bytes], T]) -> T:
-        """Send a body once, and read what comes back.
+        """Send a body once and parse the response.
 
         Raises:
-            ServerFault: nothing came that `parse` could read.
+            ServerFault: there was no response that `parse` could read.
         """
         try:
             response = await self._client.request("POST", self._url, self._headers, body)
-        except Closed as error:
+        except ClientClosed as error:
             raise ServerFault(f"{self._shown}: the model was closed", retryable=False) from error
         except HttpError as error:
-            text = self._redact(str(error)) + _hint_silence(error)
+            text = self._redact(str(error)) + _suggest_check(error)
             raise ServerFault(text, retryable=not isinstance(error, NotTrusted), down=True) from error
         except ValueError as error:
             raise ServerFault(f"{self._shown}: {error}", retryable=False) from None
         if not 200 <= response.status < 300:
-            raise self._status_fault(response.status, response)
+            raise self._make_status_fault(response.status, response)
         try:
             return parse(response.body)
         except (ValueError, RecursionError) as error:  # msgspec's errors and bad UTF-8 are ValueErrors too
-            raise self._reply_fault(error, response) from None
+            raise self._make_reply_fault(error, response) from None
 
     def abort(self) -> None:
         self._client.abort()
@@ -227,22 +227,22 @@ class ModelServer:
     async def close(self) -> None:
         await self._client.close()
 
-    def _status_fault(self, status: int, response: Response) -> ServerFault:
-        words = self._redact(server_words(response.body))
-        hint = status_hint(status, words, response.header("location"), self.settings, self.endpoint)
-        gap = "" if words.endswith((".", "!", "?", ")")) else "."
-        text = f"{self._shown}: status {status}: {words}{f'{gap} {hint}' if hint else ''}"
+    def _make_status_fault(self, status: int, response: Response) -> ServerFault:
+        message = self._redact(find_message(response.body))
+        hint = suggest_fix(status, message, response.get_header("location"), self.settings, self.endpoint)
+        gap = "" if message.endswith((".", "!", "?", ")")) else "."
+        text = f"{self._shown}: status {status}: {message}{f'{gap} {hint}' if hint else ''}"
         return ServerFault(
             text,
             retryable=is_retryable(status, response.body),
             down=status >= 500 or status == 408,
-            retry_after=retry_after(response, time()),
-            too_long=is_too_long(status, words),
+            retry_after=read_retry_after(response, time()),
+            too_long=is_too_long(status, message),
         )
 
-    def _reply_fault(self, error: Exception, response: Response) -> ServerFault:
+    def _make_reply_fault(self, error: Exception, response: Response) -> ServerFault:
         if isinstance(error, BadReply) and error.status is not None:
-            return self._status_fault(error.status, response)
+            return self._make_status_fault(error.status, response)
         start = response.body[:200].decode(errors="replace")
         if start.lstrip()[:1] == "<":
             why = "a web page instead of a completion; check base_url, which for most servers ends in /v1"
@@ -258,24 +258,24 @@ class ModelServer:
         return text
 
 
-# ---- what an answer means -----------------------------------------------------------------------------------------
+# ---- what a response means ----------------------------------------------------------------------------------------
 
 
 def is_retryable(status: int, body: bytes) -> bool:
-    """Whether the same request may do better later. A spent account looks like a rate limit, but is not."""
+    """Whether the same request may succeed later. An account without credit looks like a rate limit, but is not."""
     if status == 429:
         return b"insufficient_quota" not in body
     return status >= 500 or status == 408
 
 
-def retry_after(response: Response, now: float) -> float | None:
-    """Seconds the server asks for: as milliseconds, seconds, or a date."""
-    if milliseconds := _number(response.header("retry-after-ms")):
+def read_retry_after(response: Response, now: float) -> float | None:
+    """The seconds that the server asks to wait. The headers give milliseconds, seconds, or a date."""
+    if milliseconds := _parse_number(response.get_header("retry-after-ms")):
         return milliseconds / 1000
-    text = response.header("retry-after")
+    text = response.get_header("retry-after")
     if not text:
         return None
-    seconds = _number(text)
+    seconds = _parse_number(text)
     if seconds is not None:
         return seconds
     try:
@@ -284,7 +284,7 @@ def retry_after(response: Response, now: float) -> float | None:
         return None
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
@@ -292,8 +292,8 @@ def _number(text: str) -> float | None:
     return value if 0 <= value < float("inf") else None
 
 
-def server_words(body: bytes) -> str:
-    """The message in an error body, in any of the usual shapes; else how the body starts."""
+def find_message(body: bytes) -> str:
+    """The message in an error body of any usual shape; otherwise the start of the body."""
     try:
         value: Any = msgspec.json.decode(body)
     except (ValueError, RecursionError):
@@ -307,40 +307,40 @@ def server_words(body: bytes) -> str:
     return start or "(no text)"
 
 
-def status_hint(status: int, words: str, location: str, settings: ServerSettings, endpoint: Endpoint) -> str:
-    """What the user may do about it."""
-    lower = words.lower()
+def suggest_fix(status: int, message: str, location: str, settings: ServerSettings, endpoint: Endpoint) -> str:
+    """What the user can do about an error status; empty if there is nothing to say."""
+    lower = message.lower()
     if status in (401, 403):
-        return _hint_key(settings, endpoint)
+        return _suggest_key(settings, endpoint)
     if status == 402 or "insufficient_quota" in lower or "current quota" in lower:
         return "The account has no credit left."
     if status == 404:
-        return f"Check the model name '{settings.name}' and base_url '{shown_url(endpoint.base_url)}'."
+        return f"Check the model name '{settings.name}' and base_url '{mask_url(endpoint.base_url)}'."
     if 300 <= status < 400:
         return f"The server redirects to '{location.partition('?')[0]}': set base_url accordingly."
-    if is_too_long(status, words):
+    if is_too_long(status, message):
         return "The conversation is longer than the model's context: set limits.context_tokens."
     if "max_completion_tokens" in lower:
         return "Set max_tokens_field to 'max_completion_tokens' for this model."
     return ""
 
 
-def is_too_long(status: int, words: str) -> bool:
-    """Whether the server refuses a conversation for its length, in the words that servers have for it."""
-    return status == 413 or (status in (400, 422) and any(mark in words.lower() for mark in _TOO_LONG))
+def is_too_long(status: int, message: str) -> bool:
+    """Whether the server refuses a conversation because it is too long. Servers word this differently."""
+    return status == 413 or (status in (400, 422) and any(mark in message.lower() for mark in _TOO_LONG))
 
 
 _TOO_LONG = ("context length", "context_length", "maximum context", "context size", "prompt is too long")
 
 
-def _hint_key(settings: ServerSettings, endpoint: Endpoint) -> str:
+def _suggest_key(settings: ServerSettings, endpoint: Endpoint) -> str:
     if endpoint.api_key:
         where = f"the environment variable {settings.api_key_var}" if settings.api_key_var else "api_key"
         return f"The server does not accept the key in {where}."
     return "No key was sent: name the environment variable that holds it in api_key_var."
 
 
-def _hint_silence(error: HttpError) -> str:
+def _suggest_check(error: HttpError) -> str:
     match error:
         case NotTrusted():
             return ""
@@ -352,15 +352,15 @@ def _hint_silence(error: HttpError) -> str:
             return ""
 
 
-def shown_url(url: str) -> str:
-    """A URL for error texts: without a query and a login, which may hold secrets."""
+def mask_url(url: str) -> str:
+    """The URL for error texts, without query and login: both may hold secrets."""
     return re.sub(r"//[^/@]*@", "//", url.partition("?")[0])
 
 
 def redact(text: str, secret: str) -> str:
-    """The text without the secret, and without its beginning where a quotation was cut inside it."""
+    """Remove a secret from a text, also if the text was cut in the middle of it."""
     shortest = min(len(secret), 12)
-    if shortest < 6:  # not a secret, and part of many words
+    if shortest < 6:  # too short for a secret, and part of many words
         return text
     for length in range(len(secret), shortest - 1, -1):
         text = text.replace(secret[:length], "[redacted]")
@@ -368,11 +368,11 @@ def redact(text: str, secret: str) -> str:
 
 
 def merge_headers(own: Mapping[str, str], extra: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Both; where they name the same header, `extra` wins."""
+    """Join both. A header of `extra` replaces one of `own` with the same name."""
     replaced = {name.lower() for name in extra}
     return (*((n, v) for n, v in own.items() if n.lower() not in replaced), *extra.items())
 
 
-def usage(price: Price, prompt: int, completion: int, cached: int = 0, written: int = 0) -> Usage:
-    """A usage with its price."""
-    return Usage(prompt, completion, cached, price.of(prompt, completion, cached, written))
+def make_usage(price: Price, prompt: int, completion: int, cached: int = 0, written: int = 0) -> Usage:
+    """Token counts with their cost."""
+    return Usage(prompt, completion, cached, price.compute_cost(prompt, completion, cached, written))

@@ -1,17 +1,17 @@
-"""Several servers behind one `Model`, and the one place that decides about trying again.
+"""Several servers behind one `Model`. Retries are decided here and nowhere else.
 
     complete ──> lease the least loaded healthy server ──> pace ──> one attempt ──> Completion
                      ^                                                   │ ServerFault, may be retried
                      └──────────────── back off ─────────────────────────┘
 
-Retried are 408, 429, 5xx, connection errors, time-outs and replies that make no sense, with exponential backoff, full
-jitter and the server's own `Retry-After`. Everything else is the request's fault and raised at once. A server that
-fails several times in a row is set aside for a growing time and then tried by one request alone. When no server has
-answered for `patience`, whoever waits for one is told so instead of queueing for an attempt of its own. Servers that
-have never answered at all get only `first_patience`: most likely an address is wrong, which only the user can mend.
+Statuses 408, 429 and 5xx, connection errors, time-outs and unreadable replies are retried, with exponential backoff,
+full jitter and the server's own `Retry-After`. All other errors are caused by the request and raised at once. A server
+that fails several times in a row is set aside for a growing time and then tried by a single request. When no server has
+answered for `patience` seconds, all waiting requests fail. Servers that have never answered get only `first_patience`:
+most likely an address is wrong, and only the user can fix that.
 
-Nothing polls: a request waits for a turn that another one gives up, or sleeps until a known time. Turns are given in
-order of arrival. Every wait can be cancelled, and gives back what it held.
+Nothing polls. A request waits for the turn of another request to end, or sleeps until a known time. Turns are given in
+order of arrival. Every wait can be cancelled and then returns what it held.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ from typing import TypeVar
 
 from ludus.errors import ModelError
 from ludus.models.server import ModelServer, Price, Retry, ServerFault
-from ludus.models.token_estimate import prompt_tokens, reply_tokens
+from ludus.models.token_estimate import estimate_prompt, estimate_reply
 from ludus.types import Completion, Message, Sampling, ToolSpec
 
 T = TypeVar("T")
 OnRetry = Callable[[ServerFault], None]
-"""Told of every failed attempt that is followed by another."""
+"""Called with the fault of every attempt that is retried."""
 
 
 @dataclass(frozen=True)
-class Waits:
-    """Time and chance, so that tests need not wait."""
+class Timing:
+    """Clock, sleep and random numbers. Tests replace them, so they need not wait."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
@@ -42,11 +42,11 @@ class Waits:
     """Uniform in [0, 1)."""
 
 
-class Bucket:
-    """Paces what flows at `per_minute`, with bursts of one second's worth and at least one unit.
+class RateBucket:
+    """A token bucket: limits a rate to `per_minute`, with bursts of one second's worth and at least one unit.
 
-    It is a pot that fills at that rate. Who takes more than the pot can hold waits until it is full and leaves a
-    debt, which those who come later wait for.
+    A caller that takes more than the bucket can hold waits until it is full and leaves a debt. Later callers wait for
+    that debt.
     """
 
     def __init__(self, per_minute: float, now: float) -> None:
@@ -64,63 +64,63 @@ class Bucket:
         return max(0.0, wait)
 
     def give_back(self, amount: float) -> None:
-        """Undo a part of what was taken; a negative amount takes more after the fact."""
+        """Return a part of what was taken. A negative amount takes more afterwards."""
         self._level += amount
 
 
 class Lane:
-    """A server, and how it is doing."""
+    """A server with its load and its health."""
 
     def __init__(self, server: ModelServer, now: float) -> None:
         self.server = server
         self.active = 0
         self.turn = 0
-        """When it was last given out, as a number that grows."""
+        """The number of its last request. It grows with every request to any server."""
         self.failures = 0
-        """In a row."""
+        """Failures in a row."""
         self.trips = 0
-        """Times set aside in a row."""
+        """How many times in a row it was set aside."""
         self.closed_until = 0.0
         limits = server.settings
-        self.requests = Bucket(limits.requests_per_minute, now) if limits.requests_per_minute else None
-        self.tokens = Bucket(limits.tokens_per_minute, now) if limits.tokens_per_minute else None
+        self.requests = RateBucket(limits.requests_per_minute, now) if limits.requests_per_minute else None
+        self.tokens = RateBucket(limits.tokens_per_minute, now) if limits.tokens_per_minute else None
 
     @property
     def load(self) -> float:
         return self.active / self.server.settings.concurrency
 
-    def takes_another(self, now: float, retry: Retry) -> bool:
-        """A doubtful server is tried by one request alone."""
+    def has_room(self, now: float, retry: Retry) -> bool:
+        """Whether it takes another request. A server that has failed takes one at a time."""
         if now < self.closed_until or self.active >= self.server.settings.concurrency:
             return False
         return self.failures < retry.failures or self.active == 0
 
-    def answered(self) -> None:
-        """It is up, whatever it said."""
+    def note_answer(self) -> None:
+        """The server is up, even if it answered with an error."""
         if self.trips:
             self.closed_until = 0.0
         self.failures = self.trips = 0
 
-    def failed(self, fault: ServerFault, now: float, retry: Retry) -> None:
-        """Note a fault. Requests that were under way together and fail together set the server aside once."""
+    def note_fault(self, fault: ServerFault, now: float, retry: Retry) -> None:
+        """Record a fault. Requests that run and fail at the same time set the server aside once."""
         if fault.down:
             self.failures += 1
             if self.failures >= retry.failures and now >= self.closed_until:
                 self.trips += 1
                 self.closed_until = now + min(retry.longest, retry.first * 2 ** (self.trips - 1))
         else:
-            self.answered()
+            self.note_answer()
         if fault.retry_after is not None:
             self.closed_until = max(self.closed_until, now + min(fault.retry_after, retry.longest_asked))
 
 
-def choose(lanes: Sequence[Lane], now: float, retry: Retry, avoid: Lane | None = None) -> Lane | None:
-    """The lane for the next request, or None if it must wait for another one to end.
+def choose_lane(lanes: Sequence[Lane], now: float, retry: Retry, avoid: Lane | None = None) -> Lane | None:
+    """The lane for the next request; None if the request must wait for another one to end.
 
-    When all are set aside and nothing is under way, somebody has to wait for the first one to reopen: it is given to
-    this request, ahead of time.
+    When all lanes are set aside and no request is running, the lane that reopens first is returned. The request then
+    waits for it.
     """
-    ready = [lane for lane in lanes if lane.takes_another(now, retry)]
+    ready = [lane for lane in lanes if lane.has_room(now, retry)]
     if ready:
         return min(ready, key=lambda lane: (lane is avoid, lane.load, lane.turn))
     if any(lane.active for lane in lanes):
@@ -128,8 +128,8 @@ def choose(lanes: Sequence[Lane], now: float, retry: Retry, avoid: Lane | None =
     return min(lanes, key=lambda lane: lane.closed_until)
 
 
-def backoff(attempt: int, asked: float | None, retry: Retry, draw: float) -> float:
-    """Seconds to wait after the failed `attempt` (from 1). `draw` is uniform in [0, 1)."""
+def compute_backoff(attempt: int, asked: float | None, retry: Retry, draw: float) -> float:
+    """Seconds to wait after the failed `attempt` (from 1). `asked` comes from the server; `draw` is in [0, 1)."""
     if asked is not None:
         return min(asked, retry.longest_asked) + draw * retry.first
     return draw * min(retry.longest, retry.first * 2.0 ** (attempt - 1))
@@ -144,28 +144,28 @@ class _Waiter:
 
 
 class ServerPool:
-    """A `Model` served by one or several servers that are taken to be equal."""
+    """A `Model` on one or several servers. All servers are taken to be equal."""
 
     def __init__(
         self,
         servers: Sequence[ModelServer],
         retry: Retry = Retry(),
-        waits: Waits = Waits(),
+        timing: Timing = Timing(),
     ) -> None:
         if not servers:
             raise ValueError("a model needs at least one server")
         self._retry = retry
-        self._clock = waits.clock
-        self._sleep = waits.sleep
-        self._draw = waits.draw
-        now = waits.clock()
+        self._clock = timing.clock
+        self._sleep = timing.sleep
+        self._draw = timing.draw
+        now = timing.clock()
         self._lanes = tuple(Lane(server, now) for server in servers)
         self._queue: deque[_Waiter] = deque()
         self._turns = 0
         self._down_since: float | None = None
         self._answered = False
-        """Whether any server ever did, be it with an error."""
-        self._hopeless: ModelError | None = None
+        """Whether any server has ever answered, even with an error."""
+        self._final_error: ModelError | None = None
         self._name = "|".join(dict.fromkeys(server.settings.name for server in servers))
 
     @property
@@ -174,7 +174,7 @@ class ServerPool:
 
     @property
     def price(self) -> Price:
-        """What to expect a call to cost: the dearest server's prices."""
+        """The highest prices of all servers. Used to estimate the cost of a call."""
         return max((lane.server.settings.price for lane in self._lanes), key=lambda p: (p.completion, p.prompt))
 
     async def complete(
@@ -187,7 +187,7 @@ class ServerPool:
     ) -> Completion:
         expected = 0
         if any(lane.tokens is not None for lane in self._lanes):
-            expected = prompt_tokens(messages, tools) + reply_tokens(sampling)
+            expected = estimate_prompt(messages, tools) + estimate_reply(sampling)
 
         async def attempt(lane: Lane) -> Completion:
             completion = await lane.server.attempt(messages, tools, sampling)
@@ -195,16 +195,16 @@ class ServerPool:
                 lane.tokens.give_back(expected - completion.usage.tokens)
             return completion
 
-        return await self.retrying(attempt, expected_tokens=expected, on_retry=on_retry)
+        return await self.run_with_retries(attempt, expected_tokens=expected, on_retry=on_retry)
 
-    async def retrying(
+    async def run_with_retries(
         self, once: Callable[[Lane], Awaitable[T]], *, expected_tokens: int = 0, on_retry: OnRetry | None = None
     ) -> T:
-        """Do something once with the best server; again, perhaps with another, as long as that may help."""
+        """Run `once` with the best server. Retry, perhaps on another server, while that may help."""
         attempt, avoid = 1, None
         while True:
-            if self._hopeless is not None:
-                raise self._hopeless
+            if self._final_error is not None:
+                raise self._final_error
             lane = await self._lease(avoid)
             try:
                 await self._pace(lane, expected_tokens)
@@ -213,7 +213,7 @@ class ServerPool:
                 fault = error
                 self._note_failure(lane, fault)
             else:
-                lane.answered()
+                lane.note_answer()
                 self._note_answer()
                 return result
             finally:
@@ -255,31 +255,31 @@ class ServerPool:
             raise
 
     async def _back_off(self, attempt: int, fault: ServerFault, lane: Lane) -> None:
-        """Wait before the next attempt; not at all if there is another server that was not tried yet."""
+        """Wait before the next attempt. If another server was not tried yet, do not wait."""
         now = self._clock()
         others = (other for other in self._lanes if other is not lane)
-        if attempt < len(self._lanes) and any(other.takes_another(now, self._retry) for other in others):
+        if attempt < len(self._lanes) and any(other.has_room(now, self._retry) for other in others):
             return
-        await self._sleep(backoff(attempt, fault.retry_after, self._retry, self._draw()))
+        await self._sleep(compute_backoff(attempt, fault.retry_after, self._retry, self._draw()))
 
     # ---- turns ----------------------------------------------------------------------------------------------------
 
     async def _lease(self, avoid: Lane | None) -> Lane:
         if not self._queue:
-            lane = choose(self._lanes, self._clock(), self._retry, avoid)
+            lane = choose_lane(self._lanes, self._clock(), self._retry, avoid)
             if lane is not None:
-                return self._give(lane)
+                return self._assign(lane)
         waiter = _Waiter(avoid)
         self._queue.append(waiter)
-        self._give_turns()
+        self._assign_turns()
         try:
             return await waiter.turn
         except asyncio.CancelledError:
-            if not waiter.turn.cancelled() and waiter.turn.exception() is None:  # the turn came at the same moment
+            if not waiter.turn.cancelled() and waiter.turn.exception() is None:  # the turn was given at the same moment
                 self._release(waiter.turn.result())
             raise
 
-    def _give(self, lane: Lane) -> Lane:
+    def _assign(self, lane: Lane) -> Lane:
         self._turns += 1
         lane.turn = self._turns
         lane.active += 1
@@ -287,21 +287,21 @@ class ServerPool:
 
     def _release(self, lane: Lane) -> None:
         lane.active -= 1
-        self._give_turns()
+        self._assign_turns()
 
-    def _give_turns(self) -> None:
+    def _assign_turns(self) -> None:
         while self._queue:
             waiter = self._queue[0]
             if not waiter.turn.done():
-                lane = choose(self._lanes, self._clock(), self._retry, waiter.avoid)
+                lane = choose_lane(self._lanes, self._clock(), self._retry, waiter.avoid)
                 if lane is None:
                     return
-                waiter.turn.set_result(self._give(lane))
+                waiter.turn.set_result(self._assign(lane))
             self._queue.popleft()
 
     def _note_failure(self, lane: Lane, fault: ServerFault) -> None:
         now = self._clock()
-        lane.failed(fault, now, self._retry)
+        lane.note_fault(fault, now, self._retry)
         if not fault.down:
             self._note_answer()
             return
@@ -314,13 +314,13 @@ class ServerPool:
 
     def _note_answer(self) -> None:
         self._answered = True
-        self._down_since = self._hopeless = None
+        self._down_since = self._final_error = None
 
     def _give_up(self, error: ModelError) -> None:
-        """Tell everyone who waits that no server answers; and, if none ever did, everyone who is still to come."""
+        """Fail all waiting requests. If no server has ever answered, all later requests fail too."""
         if not self._answered:
             error.retryable = False
-            self._hopeless = error
+            self._final_error = error
         while self._queue:
             turn = self._queue.popleft().turn
             if not turn.done():

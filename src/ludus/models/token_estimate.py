@@ -1,21 +1,21 @@
-"""How many tokens a text may be, before a server has counted them: four characters each.
+"""Estimates of token counts before a server has counted: four characters are one token.
 
-Good enough to reserve a budget and to pace requests; never used where a count exists.
+They are good enough to reserve a budget and to limit a request rate. Where a real count exists, it is used.
 """
 
 from collections.abc import Sequence
 
 from ludus.types import Message, Sampling, ToolSpec, to_json
 
-REPLY = 1024
-"""What a reply is taken to be when nothing limits it."""
+REPLY_TOKENS = 1024
+"""The estimate for a reply without a limit."""
 
 
-def text_tokens(text: str) -> int:
+def estimate_text(text: str) -> int:
     return (len(text) + 3) // 4
 
 
-def prompt_tokens(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
+def estimate_prompt(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
     size = sum(len(m.content) + 8 for m in messages)
     size += sum(len(call.name) + len(call.arguments) for m in messages if m.calls for call in m.calls)
     if tools:
@@ -23,5 +23,5 @@ def prompt_tokens(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int
     return (size + 3) // 4
 
 
-def reply_tokens(sampling: Sampling) -> int:
-    return REPLY if sampling.max_tokens is None else sampling.max_tokens
+def estimate_reply(sampling: Sampling) -> int:
+    return REPLY_TOKENS if sampling.max_tokens is None else sampling.max_tokens

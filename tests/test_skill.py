@@ -1,4 +1,4 @@
-"""The claims of ludus.skill, each tried: edits are literal and reported, protected parts come out as they went in."""
+"""Skill documents: edits are literal and reported, and protected parts stay unchanged."""
 
 import re
 
@@ -34,7 +34,7 @@ DOCUMENT = f"# Title\n\n## A\n- x\n- x\n\n{SLOW}\n"
 FRONT = "---\nname: my-skill\ndescription: Does things.\n---\n"
 
 
-def one(edit: Edit, text: str = DOCUMENT, *, lenient: bool = False) -> tuple[str, str]:
+def apply_one(edit: Edit, text: str = DOCUMENT, *, lenient: bool = False) -> tuple[str, str]:
     skill, (report,) = apply_edits(Skill(text), [edit], lenient=lenient)
     return skill.text, report.status
 
@@ -151,13 +151,13 @@ CONFORMANCE = [
 
 @pytest.mark.parametrize(("edit", "text", "status"), CONFORMANCE, ids=lambda v: v if isinstance(v, str) else "")
 def test_lenient_edits_are_those_of_skillopt(edit: Edit, text: str, status: str):
-    assert one(edit, lenient=True) == (text, status)
+    assert apply_one(edit, lenient=True) == (text, status)
 
 
 def test_without_a_region_an_append_goes_to_the_end():
-    assert one(Edit("append", " N\n"), "body\n\n\n") == ("body\n\nN\n", "applied_append")
-    assert one(Edit("append", "N"), "") == ("N\n", "applied_append")
-    fallback = one(Edit("insert_after", "N", "zzz"), "body", lenient=True)
+    assert apply_one(Edit("append", " N\n"), "body\n\n\n") == ("body\n\nN\n", "applied_append")
+    assert apply_one(Edit("append", "N"), "") == ("N\n", "applied_append")
+    fallback = apply_one(Edit("insert_after", "N", "zzz"), "body", lenient=True)
     assert fallback == ("body\n\nN\n", "applied_insert_after_fallback_append")
 
 
@@ -170,51 +170,51 @@ def test_an_ambiguous_target_is_reported_and_nothing_is_changed():
 
 
 def test_overlapping_occurrences_make_a_target_ambiguous():
-    assert one(Edit("delete", "", "aa"), "aaa")[1] == "skipped_ambiguous_target"
+    assert apply_one(Edit("delete", "", "aa"), "aaa")[1] == "skipped_ambiguous_target"
 
 
 def test_an_insertion_after_a_text_that_is_not_there_is_reported_as_missing_and_not_appended():
-    assert one(Edit("insert_after", "N", "unknown")) == (DOCUMENT, "skipped_insert_after_target_not_found")
-    assert one(Edit("insert_after", "N", "")) == (DOCUMENT, "skipped_insert_after_missing_target")
+    assert apply_one(Edit("insert_after", "N", "unknown")) == (DOCUMENT, "skipped_insert_after_target_not_found")
+    assert apply_one(Edit("insert_after", "N", "")) == (DOCUMENT, "skipped_insert_after_missing_target")
 
 
 def test_a_target_that_is_also_in_a_protected_region_is_changed_where_it_is_free():
     text = f"guide me\n\n{SLOW}\n"
-    assert one(Edit("replace", "lead", "guide"), text) == (f"lead me\n\n{SLOW}\n", "applied_replace")
+    assert apply_one(Edit("replace", "lead", "guide"), text) == (f"lead me\n\n{SLOW}\n", "applied_replace")
 
 
 @pytest.mark.parametrize("lenient", [False, True])
 @pytest.mark.parametrize("target", ["- x\n\n<!-- SLOW", "END -->\n", f"- x\n\n{SLOW}\n", SLOW])
 def test_a_target_that_overlaps_a_protected_region_in_part_is_refused(target: str, lenient: bool):
     for op in ("replace", "delete", "insert_after"):
-        assert one(Edit(op, "N", target), lenient=lenient) == (DOCUMENT, "skipped_protected_region")
+        assert apply_one(Edit(op, "N", target), lenient=lenient) == (DOCUMENT, "skipped_protected_region")
 
 
 def test_an_edit_cannot_touch_the_front_matter():
     text = FRONT + "\nDoes things. Really.\n"
-    assert one(Edit("replace", "other", "my-skill"), text) == (text, "skipped_protected_region")
-    assert one(Edit("insert_after", "x: y", "name: my-skill"), text) == (text, "skipped_protected_region")
-    assert one(Edit("replace", "N", "Does things. R"), text)[0] == FRONT + "\nNeally.\n"
+    assert apply_one(Edit("replace", "other", "my-skill"), text) == (text, "skipped_protected_region")
+    assert apply_one(Edit("insert_after", "x: y", "name: my-skill"), text) == (text, "skipped_protected_region")
+    assert apply_one(Edit("replace", "N", "Does things. R"), text)[0] == FRONT + "\nNeally.\n"
 
 
 def test_a_skill_that_is_only_a_head_can_be_added_to():
     for text in (FRONT, FRONT.rstrip()):
-        assert one(Edit("append", "N"), text) == (FRONT + "\nN\n", "applied_append")
+        assert apply_one(Edit("append", "N"), text) == (FRONT + "\nN\n", "applied_append")
 
 
 def test_markers_in_the_content_of_an_edit_are_taken_out():
     nested = "<!-- SLOW_<!-- APPENDIX_END -->UPDATE_START -->"
     for content in (f"a{GUIDANCE.start}b{APPENDIX.end}", f"ab{nested}"):
-        assert one(Edit("append", content), "body") == ("body\n\nab\n", "applied_append")
+        assert apply_one(Edit("append", content), "body") == ("body\n\nab\n", "applied_append")
 
 
 def test_an_edit_without_content_adds_nothing():
-    assert one(Edit("append", f" {APPENDIX.start}\n"), "body") == ("body", "skipped_empty_content")
-    assert one(Edit("insert_after", " ", "body"), "body") == ("body", "skipped_empty_content")
+    assert apply_one(Edit("append", f" {APPENDIX.start}\n"), "body") == ("body", "skipped_empty_content")
+    assert apply_one(Edit("insert_after", " ", "body"), "body") == ("body", "skipped_empty_content")
 
 
 def test_a_replacement_without_content_deletes():
-    assert one(Edit("replace", "", "b"), "abc") == ("ac", "applied_replace")
+    assert apply_one(Edit("replace", "", "b"), "abc") == ("ac", "applied_replace")
 
 
 def test_edits_are_made_in_order_each_on_what_the_last_one_left():

@@ -1,4 +1,4 @@
-"""Worked examples: they survive the way into a document and out of it, and nothing else is taken for one."""
+"""Worked examples: what is rendered is parsed again, and nothing else is taken for an example."""
 
 import asyncio
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ class Ask(Env, frozen=True):
         return Score.of(1.0)
 
 
-def opening(policy: Policy) -> list[tuple[str, str]]:
+def make_opening(policy: Policy) -> list[tuple[str, str]]:
     task = Task(id="t", prompt="3 green cups, please.")
     rollout = asyncio.run(run(Job(task, policy), Ask(), None))
     return [(message.role, message.content) for message in rollout.opening]
@@ -105,7 +105,7 @@ SKILL = Skill(f"# Orders\n\n{render_example(ORDER)}\n\n{render_example(OTHER)}\n
 
 
 def test_examples_as_turns_come_before_the_task_and_leave_the_system_text():
-    assert opening(Policy(ScriptedModel(echo), SKILL, examples_as="turns")) == [
+    assert make_opening(Policy(ScriptedModel(echo), SKILL, examples_as="turns")) == [
         ("system", "Make records.\n\n# Orders\n\nBe brief.\n"),
         ("user", ORDER.input),
         ("assistant", ORDER.output),
@@ -116,13 +116,13 @@ def test_examples_as_turns_come_before_the_task_and_leave_the_system_text():
 
 
 def test_a_skill_of_nothing_but_examples_leaves_no_text():
-    said = opening(Policy(ScriptedModel(echo), Skill(render_example(ORDER)), examples_as="turns"))
-    assert [role for role, _ in said] == ["system", "user", "assistant", "user"]
-    assert said[0] == ("system", "Make records.")
+    messages = make_opening(Policy(ScriptedModel(echo), Skill(render_example(ORDER)), examples_as="turns"))
+    assert [role for role, _ in messages] == ["system", "user", "assistant", "user"]
+    assert messages[0] == ("system", "Make records.")
 
 
 def test_examples_as_text_are_part_of_the_skill():
-    assert opening(Policy(ScriptedModel(echo), SKILL)) == [
+    assert make_opening(Policy(ScriptedModel(echo), SKILL)) == [
         ("system", f"Make records.\n\n{SKILL.text}"),
         ("user", "3 green cups, please."),
     ]

@@ -1,8 +1,7 @@
-"""A small world in which training in words is deterministic: what helps, what harms and what is useless are known.
+"""A small world in which training is deterministic, and in which helpful, harmful and useless edits are known.
 
-A task needs a rule, named in its answer. The agent passes when its skill has that rule and no harmful one. The
-optimizer is a script that reads its prompts like a model would: it finds the rules that failures ask for and proposes
-them.
+A task needs the rule that its answer names. The agent passes if its skill has that rule and no harmful one. The
+optimizer is a script. It goes by the stage of a request, and proposes the rules that failed rollouts name.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ HARM = "Answer in verse."
 
 
 class RuleWorld(Env, frozen=True):
-    """Tasks that are solved by agents whose skill has the right rules."""
+    """Tasks that need a rule in the skill."""
 
     name: ClassVar[str] = "rule-world"
     sandbox: ClassVar[SandboxSpec | None] = None
@@ -65,18 +64,18 @@ def splits(train: int = 6, selection: int = 6, test: int = 6, rules: int = 3) ->
 
 
 def agent(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Message:
-    """Follows whatever rules its skill has."""
+    """Follows the rules of its skill."""
     skill = messages[0].content
     question = messages[-1].content
     number = int(question.split()[-1])
     if HARM.lower() in skill.lower():
         return say("a poem")
     known = re.findall(r"RULE-\d+", skill)
-    wanted = rule(number % _rules_of(question))
+    wanted = rule(number % _count_rules(question))
     return say(wanted if wanted in known else "no idea")
 
 
-def _rules_of(question: str) -> int:
+def _count_rules(question: str) -> int:
     return 3
 
 
@@ -92,7 +91,7 @@ class Request(tuple[Message, ...]):
         return request
 
 
-def role(request: Request) -> str:
+def get_stage(request: Request) -> str:
     """The stage of a request."""
     return request.stage
 
@@ -109,7 +108,7 @@ def edit(content: str, op: str = "append", **more: Any) -> dict[str, Any]:
 def analyst(messages: Request) -> dict[str, Any]:
     """Proposes the missing rules, in the form that the prompt asks for."""
     system, asked = messages[0].content, messages[1].content
-    rules = wanted_rules(asked.split("# Failed rollouts", 1)[-1]) if role(messages) == "analyst_failure" else []
+    rules = wanted_rules(asked.split("# Failed rollouts", 1)[-1]) if get_stage(messages) == "analyst_failure" else []
     if '"op"' in system:
         items: list[dict[str, Any]] = [edit(f"Obey {name}.") for name in rules]
     elif '"kind"' in system:
@@ -124,19 +123,19 @@ def analyst(messages: Request) -> dict[str, Any]:
 
 
 def merge(messages: Sequence[Message]) -> dict[str, Any]:
-    """Every proposal once."""
+    """Merges equal proposals."""
     system, asked = messages[0].content, messages[1].content
     proposals = re.split(r"^\[\d+\] from .*\n", asked.split("# Proposals", 1)[1], flags=re.MULTILINE)[1:]
     seen: dict[str, list[int]] = {}
     for number, text in enumerate(proposals, 1):
         seen.setdefault(text.strip(), []).append(number)
     return {
-        "items": [{"item": _parsed(text, system), "made_of": numbers} for text, numbers in seen.items()],
+        "items": [{"item": _parse_item(text, system), "made_of": numbers} for text, numbers in seen.items()],
         "reasoning": "put together",
     }
 
 
-def _parsed(text: str, system: str) -> dict[str, Any]:
+def _parse_item(text: str, system: str) -> dict[str, Any]:
     if '"op"' in system:
         return dict(re.findall(r"^(op|target|content): (.*)", text, re.MULTILINE))
     if '"kind"' in system:
@@ -145,9 +144,9 @@ def _parsed(text: str, system: str) -> dict[str, Any]:
 
 
 def optimizer(messages: Request) -> dict[str, Any]:
-    """A sensible optimizer, in all its roles."""
+    """A sensible optimizer, in all stages."""
     asked = messages[1].content
-    match role(messages):
+    match get_stage(messages):
         case "analyst_failure" | "analyst_success":
             return analyst(messages)
         case "merge_failure" | "merge_success" | "merge_final":
@@ -175,7 +174,7 @@ Replies = Callable[[Request], Any]
 
 
 def optimizer_model(replies: Replies = optimizer, log: list[Request] | None = None) -> ScriptedModel:
-    """A model that answers with what `replies` returns: as it is if it is a text, else as JSON."""
+    """A model that answers with the result of `replies`: a text unchanged, anything else as JSON."""
 
     def script(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Any:
         request = Request.tag(messages, sampling.stage)
@@ -242,7 +241,7 @@ WORLD = SimpleNamespace(
     optimizer=optimizer,
     optimizer_model=optimizer_model,
     policy=policy,
-    role=role,
+    get_stage=get_stage,
     rule=rule,
     run=run,
     splits=splits,

@@ -1,5 +1,6 @@
-"""Ours beside the original, where the `skillopt` package is installed: equal on generated inputs, but for the
-differences that docs/differences.md lists. Skipped where it is not installed; it is not a dependency.
+"""Comparison with SkillOpt: equal results on generated inputs, except for the differences in docs/differences.md.
+
+Skipped unless the `skillopt` package is installed. It is not a dependency.
 """
 
 import json
@@ -134,11 +135,11 @@ def test_decisions_are_equal(
 ):
     gate = Gate(metric=metric)  # type: ignore[arg-type]
 
-    def measured(name: str, marks: tuple[float, float]) -> tuple[Skill, Measure]:
+    def make_measured(name: str, marks: tuple[float, float]) -> tuple[Skill, Measure]:
         skill = Skill(name)
         return skill, Measure(skill.hash, {"item": Mark(*marks)})
 
-    verdict = judge(gate, measured("c", candidate[0]), measured("u", current), measured("b", best))
+    verdict = judge(gate, make_measured("c", candidate[0]), make_measured("u", current), make_measured("b", best))
     theirs = their_gate.evaluate_gate(
         "c",
         candidate[0][0],

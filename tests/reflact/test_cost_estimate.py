@@ -1,4 +1,4 @@
-"""What a run is said to take beside what it really takes."""
+"""Estimates, compared with what real runs take."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -38,23 +38,23 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def settled(**changes: Any) -> TrainSettings:
+def change_settings(**changes: Any) -> TrainSettings:
     return msgspec.structs.replace(SMALL, **changes)
 
 
-def sizes_of(settings: TrainSettings) -> Sizes:
+def make_sizes(settings: TrainSettings) -> Sizes:
     return Sizes(7, settings.selection_size or 6, settings.test_size or 6)
 
 
-def summary(world: SimpleNamespace, settings: TrainSettings, replies: Any = None) -> Summary:
+def run_to_summary(world: SimpleNamespace, settings: TrainSettings, replies: Any = None) -> Summary:
     model = world.optimizer_model(replies) if replies else None
     last = world.run(settings=settings, splits=world.splits(train=7), optimizer=model)[-1]
     assert isinstance(last, Summary)
     return last
 
 
-def check(settings: TrainSettings, last: Summary) -> None:
-    guess = estimate(settings, sizes_of(settings), analysts=True, prompts=Prompts.load())
+def check_bounds(settings: TrainSettings, last: Summary) -> None:
+    guess = estimate(settings, make_sizes(settings), analysts=True, prompts=Prompts.load())
     bounds = {(line.role, line.stage): line.calls for line in guess.lines}
     real = {(entry.role, entry.stage): entry.calls for entry in last.spent}
     assert real.keys() <= bounds.keys()
@@ -66,39 +66,39 @@ def check(settings: TrainSettings, last: Summary) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_real_counts_are_within_the_bounds(world: SimpleNamespace, case: str):
-    settings = settled(**CASES[case])
-    check(settings, summary(world, settings))
+    settings = change_settings(**CASES[case])
+    check_bounds(settings, run_to_summary(world, settings))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_they_are_so_when_every_reply_is_bad(world: SimpleNamespace, case: str):
-    settings = settled(**CASES[case])
-    check(settings, summary(world, settings, lambda messages: "I would rather not."))
+def test_they_are_within_the_bounds_when_every_reply_is_bad(world: SimpleNamespace, case: str):
+    settings = change_settings(**CASES[case])
+    check_bounds(settings, run_to_summary(world, settings, lambda messages: "I would rather not."))
 
 
 def test_what_is_likely_comes_true_when_all_goes_as_assumed(world: SimpleNamespace):
     """Every train rollout fails, every step has a candidate, every reply is usable."""
-    settings = settled(epochs=1, control="none", test=False)
+    settings = change_settings(epochs=1, control="none", test=False)
 
     def useless(messages: Any) -> Any:
         reply = world.optimizer(messages)
-        if world.role(messages).startswith("analyst"):
+        if world.get_stage(messages).startswith("analyst"):
             reply["items"] = [world.edit(f"Be brief, {hash(messages[1].content)}.")]
         return reply
 
-    last = summary(world, settings, useless)
-    guess = estimate(settings, sizes_of(settings), Assumptions(failing=1.0), analysts=True, prompts=Prompts.load())
+    last = run_to_summary(world, settings, useless)
+    guess = estimate(settings, make_sizes(settings), Assumptions(failing=1.0), analysts=True, prompts=Prompts.load())
     likely = {(line.role, line.stage): line.calls.likely for line in guess.lines if line.calls.likely}
     assert likely == {(entry.role, entry.stage): entry.calls for entry in last.spent}
 
 
 def test_tokens_of_rollouts_follow_from_what_is_assumed(world: SimpleNamespace):
-    settings = settled(epochs=1)
-    last = summary(world, settings, lambda messages: "no")
+    settings = change_settings(epochs=1)
+    last = run_to_summary(world, settings, lambda messages: "no")
     agent = [entry for entry in last.spent if entry.role == "agent"]
     calls, tokens = sum(entry.calls for entry in agent), sum(entry.usage.tokens for entry in agent)
     assumed = Assumptions(opening_tokens=15, reply_tokens=2, skill_tokens=2)
-    guess = estimate(settings, sizes_of(settings), assumed, analysts=True, prompts=Prompts.load())
+    guess = estimate(settings, make_sizes(settings), assumed, analysts=True, prompts=Prompts.load())
     each = guess.lines[0].each
     assert each.tokens == 15 + 2 + 2
     assert 0.5 < each.tokens * calls / tokens < 2.0
@@ -111,7 +111,7 @@ def test_turns_send_again_what_was_said():
 
 
 def test_money_is_calls_times_tokens_times_price():
-    guess = estimate(settled(test=False), Sizes(4, 2, 2), analysts=False, prompts=Prompts.load())
+    guess = estimate(change_settings(test=False), Sizes(4, 2, 2), analysts=False, prompts=Prompts.load())
     likely, most = guess.compute_dollars("agent", Price(prompt=1.0, completion=2.0))
     each = guess.lines[0].each
     one = (each.prompt_tokens + 2 * each.completion_tokens) / 1e6
@@ -121,7 +121,7 @@ def test_money_is_calls_times_tokens_times_price():
 
 
 def test_a_run_without_analysts_asks_nobody():
-    settings = settled(slow=SlowUpdate(enabled=False), memory=False)
+    settings = change_settings(slow=SlowUpdate(enabled=False), memory=False)
     guess = estimate(settings, Sizes(4, 2, 2), analysts=False, prompts=Prompts.load())
     assert guess.count_calls("optimizer") == CallCount()
     assert {line.role for line in guess.lines} == {"agent"}
@@ -130,6 +130,6 @@ def test_a_run_without_analysts_asks_nobody():
 @pytest.mark.parametrize("train", [1, 3, 7, 8, 9, 40])
 @pytest.mark.parametrize(("size", "together"), [(1, 1), (2, 1), (2, 3), (4, 2), (40, 2)])
 def test_batches_are_cut_as_the_plan_cuts_them(world: SimpleNamespace, train: int, size: int, together: int):
-    settings = settled(batch_size=size, accumulation=together)
+    settings = change_settings(batch_size=size, accumulation=together)
     plan = plan_epoch(world.tasks("train", train), 1, batch_size=size, accumulation=together, seed=1)
     assert list_batch_sizes(train, settings) == [[len(batch.tasks) for batch in step] for step in plan]

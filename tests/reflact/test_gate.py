@@ -1,4 +1,4 @@
-"""The gate: strictly higher, on what both were judged on, or not at all."""
+"""The gate: a candidate must be strictly better, on the items that have a score under both skills."""
 
 import pytest
 from hypothesis import given, settings
@@ -8,8 +8,8 @@ from ludus.reflact.gate import Contender, Decision, Gate, Mark, Measure, beats, 
 from ludus.skill import GUIDANCE, Skill
 
 
-def held(name: str, *hards: float, soft: tuple[float, ...] | None = None, first: int = 0) -> Contender:
-    """A skill that was judged on items `first`, `first + 1`, …"""
+def make_contender(name: str, *hards: float, soft: tuple[float, ...] | None = None, first: int = 0) -> Contender:
+    """A skill with scores of the items `first`, `first + 1`, …"""
     skill = Skill(name)
     marks = {f"item-{first + n}": Mark(hard, soft[n] if soft else hard) for n, hard in enumerate(hards)}
     return skill, Measure(skill.hash, marks)
@@ -28,7 +28,7 @@ def held(name: str, *hards: float, soft: tuple[float, ...] | None = None, first:
     ],
 )
 def test_a_candidate_must_be_strictly_better(candidate: float, current: float, best: float, decision: Decision):
-    verdict = judge(Gate(), held("c", candidate), held("u", current), held("b", best))
+    verdict = judge(Gate(), make_contender("c", candidate), make_contender("u", current), make_contender("b", best))
     assert verdict.decision is decision
     assert verdict.new_best == (decision is Decision.ACCEPT_NEW_BEST)
     assert (verdict.candidate, verdict.current, verdict.best) == (candidate, current, best)
@@ -49,32 +49,35 @@ def test_metrics(gate: Gate, expected: float):
 
 def test_a_gate_that_is_off_accepts_everything_but_the_best_stays_the_best():
     off = Gate(enabled=False)
-    worse = judge(off, held("c", 0.1), held("u", 0.8), held("b", 0.9))
+    worse = judge(off, make_contender("c", 0.1), make_contender("u", 0.8), make_contender("b", 0.9))
     assert (worse.decision, worse.new_best) == (Decision.FORCE_ACCEPT, False)
-    better = judge(off, held("c", 1.0), held("u", 0.8), held("b", 0.9))
+    better = judge(off, make_contender("c", 1.0), make_contender("u", 0.8), make_contender("b", 0.9))
     assert (better.decision, better.new_best) == (Decision.FORCE_ACCEPT, True)
 
 
 def test_candidate_and_current_are_compared_on_the_items_that_both_were_judged_on():
     """The candidate lost its hard items to an outage: that must not make it look better."""
-    current = held("u", 1, 1, 0, 0)
-    candidate = held("c", 1, 1)
+    current = make_contender("u", 1, 1, 0, 0)
+    candidate = make_contender("c", 1, 1)
     verdict = judge(Gate(), candidate, current, current)
     assert (verdict.decision, verdict.candidate, verdict.current, verdict.items) == (Decision.REJECT, 1.0, 1.0, 2)
 
 
 def test_nothing_to_compare_is_undecided_and_not_a_rejection_by_zero():
     nothing = (Skill("c"), Measure(Skill("c").hash, {}, failed=4))
-    for candidate in (nothing, held("c", 1, 1, first=10)):
-        verdict = judge(Gate(), candidate, held("u", 0, 0), held("u", 0, 0))
+    for candidate in (nothing, make_contender("c", 1, 1, first=10)):
+        verdict = judge(Gate(), candidate, make_contender("u", 0, 0), make_contender("u", 0, 0))
         assert verdict.decision is Decision.UNDECIDED
         assert verdict.candidate is None
         assert not verdict.decision.accepted
-    assert judge(Gate(enabled=False), nothing, held("u", 0), held("u", 0)).decision is Decision.UNDECIDED
+    assert (
+        judge(Gate(enabled=False), nothing, make_contender("u", 0), make_contender("u", 0)).decision
+        is Decision.UNDECIDED
+    )
 
 
 def test_a_margin_and_no_regression_make_the_gate_stricter():
-    current, candidate = held("u", 1, 0, 0, 0), held("c", 0, 1, 1, 0)
+    current, candidate = make_contender("u", 1, 0, 0, 0), make_contender("c", 0, 1, 1, 0)
     plain = judge(Gate(), candidate, current, current)
     assert (plain.decision, plain.worse) == (Decision.ACCEPT_NEW_BEST, ("item-0",))
     for gate in (Gate(margin=0.25), Gate(no_regression=True)):
@@ -92,8 +95,8 @@ def test_density_counts_leading_words_outside_of_protected_regions():
 
 
 def test_the_density_bonus_lets_a_candidate_win_at_equal_accuracy():
-    current = held("Check it.", 0.8)
-    candidate = held("Always check it.", 0.8)
+    current = make_contender("Check it.", 0.8)
+    candidate = make_contender("Always check it.", 0.8)
     assert judge(Gate(), candidate, current, current).decision is Decision.REJECT
     dense = Gate(density=True)
     assert judge(dense, candidate, current, current).decision is Decision.ACCEPT_NEW_BEST

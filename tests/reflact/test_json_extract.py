@@ -1,4 +1,4 @@
-"""One JSON value out of whatever a model writes around it."""
+"""One JSON value, from replies of every form."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Asking the optimizer: checked replies, a bounded number of tries, and nothing asked twice."""
+"""Requests to the optimizer: checked replies, a limited number of tries, and no request made twice."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Prompts: strict fields, overrides that cannot lose any, and examples that are what the code expects."""
+"""Prompts: strict fields, overrides with the same fields, and examples that the code accepts."""
 
 import re
 from pathlib import Path

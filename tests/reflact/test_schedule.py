@@ -1,4 +1,4 @@
-"""Budgets by step: the original's values, and what holds for all of them."""
+"""Budgets by step: the values of SkillOpt, and what holds for all of them."""
 
 import pytest
 from hypothesis import given, settings
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ludus.reflact.schedule import Schedule, compute_budget
 
 
-def curve(schedule: Schedule, most: int, least: int, total: int) -> list[int]:
+def list_budgets(schedule: Schedule, most: int, least: int, total: int) -> list[int]:
     return [compute_budget(schedule, step, total, most=most, least=least) for step in range(1, total + 1)]
 
 
@@ -28,14 +28,14 @@ def curve(schedule: Schedule, most: int, least: int, total: int) -> list[int]:
     ],
 )
 def test_the_values_of_the_original(schedule: Schedule, most: int, least: int, values: list[int]):
-    assert curve(schedule, most, least, len(values)) == values
+    assert list_budgets(schedule, most, least, len(values)) == values
 
 
 @settings(deadline=None)
 @given(st.sampled_from(["constant", "linear", "cosine"]), st.integers(0, 30), st.integers(0, 30), st.integers(1, 80))
 def test_a_budget_falls_and_stays_within_its_limits(schedule: Schedule, least: int, more: int, total: int):
     most = least + more
-    values = curve(schedule, most, least, total)
+    values = list_budgets(schedule, most, least, total)
     assert all(least <= value <= most for value in values)
     assert values == sorted(values, reverse=True)
     assert compute_budget(schedule, total + 5, total, most=most, least=least) == values[-1]

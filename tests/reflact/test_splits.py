@@ -1,4 +1,4 @@
-"""Splits: divided as the original divides, sealed, and never overlapping. Plans: the same in every process."""
+"""Splits: divided as SkillOpt divides them, sealed, and never overlapping. Plans: the same in every process."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ from ludus.types import Task, canonical
 DONE = FinishedSkills(Skill("a"), Skill("b"), Skill("c"))
 
 
-def tasks(count: int, name: str = "t") -> list[Task]:
+def make_tasks(count: int, name: str = "t") -> list[Task]:
     return [Task(id=f"{name}{n}", prompt=f"{name} {n}", answer=n) for n in range(count)]
 
 
@@ -42,7 +42,7 @@ class Pool(Env, frozen=True):
     sandbox: ClassVar[SandboxSpec | None] = None
 
     def tasks(self, split: str) -> list[Task]:
-        return tasks({"train": 20, "validation": 4, "test": 6}.get(split, 0), split)
+        return make_tasks({"train": 20, "validation": 4, "test": 6}.get(split, 0), split)
 
 
 # ---- sizes --------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_a_ratio_is_three_positive_numbers(text: str):
 
 
 def test_the_test_split_is_out_of_reach_until_training_is_over():
-    sealed = SealedTasks(tasks(3, "secret"))
+    sealed = SealedTasks(make_tasks(3, "secret"))
     assert len(sealed) == 3
     assert "secret" not in repr(sealed) + str(vars(type(sealed)))
     for look in (iter, list, msgspec.json.encode, canonical, lambda it: it[0], lambda it: it.tasks):
@@ -86,7 +86,7 @@ def test_the_test_split_is_out_of_reach_until_training_is_over():
 
 
 def test_a_sealed_split_is_recognised_by_its_digest():
-    assert SealedTasks(tasks(2)).digest == SealedTasks(tasks(2)).digest != SealedTasks(tasks(3)).digest
+    assert SealedTasks(make_tasks(2)).digest == SealedTasks(make_tasks(2)).digest != SealedTasks(make_tasks(3)).digest
 
 
 # ---- checks -------------------------------------------------------------------------------------------------------
@@ -94,21 +94,21 @@ def test_a_sealed_split_is_recognised_by_its_digest():
 
 def test_an_empty_selection_split_is_refused_in_words():
     with pytest.raises(ConfigError, match=r"selection split is empty \(train 1, selection 0, test 2\)"):
-        Splits.from_tasks(*divide(tasks(3), (2, 1, 7), 0))
+        Splits.from_tasks(*divide(make_tasks(3), (2, 1, 7), 0))
     with pytest.raises(ConfigError, match="train split is empty"):
-        Splits.from_tasks([], tasks(1), [])
+        Splits.from_tasks([], make_tasks(1), [])
 
 
 def test_ids_must_be_unique_in_a_split():
     with pytest.raises(ConfigError, match="unique in the train split; these are not: 't0'"):
-        Splits.from_tasks([*tasks(2), tasks(1)[0]], tasks(1, "s"))
+        Splits.from_tasks([*make_tasks(2), make_tasks(1)[0]], make_tasks(1, "s"))
 
 
 def test_a_task_in_two_splits_is_refused_or_dropped_where_it_is_seen_first():
     leaked = Task(id="other", prompt="t 1", answer=1)
     with pytest.raises(ConfigError, match="1 tasks of the train split are also in the test split: 't1'"):
-        Splits.from_tasks(tasks(3), tasks(2, "s"), [leaked])
-    dropped = Splits.from_tasks(tasks(3), tasks(2, "s"), [leaked], overlap="drop")
+        Splits.from_tasks(make_tasks(3), make_tasks(2, "s"), [leaked])
+    dropped = Splits.from_tasks(make_tasks(3), make_tasks(2, "s"), [leaked], overlap="drop")
     assert [task.id for task in dropped.train] == ["t0", "t2"]
     assert len(dropped.test) == 1
 
@@ -121,9 +121,9 @@ def test_tasks_without_an_answer_may_have_equal_prompts_but_not_equal_ids():
 
 
 def test_equal_splits_have_equal_digests():
-    one = Splits.from_tasks(tasks(3), tasks(2, "s"), tasks(2, "x"))
-    assert one.digest == Splits.from_tasks(tasks(3), tasks(2, "s"), tasks(2, "x")).digest
-    assert one.digest != Splits.from_tasks(tasks(3), tasks(2, "s"), tasks(3, "x")).digest
+    one = Splits.from_tasks(make_tasks(3), make_tasks(2, "s"), make_tasks(2, "x"))
+    assert one.digest == Splits.from_tasks(make_tasks(3), make_tasks(2, "s"), make_tasks(2, "x")).digest
+    assert one.digest != Splits.from_tasks(make_tasks(3), make_tasks(2, "s"), make_tasks(3, "x")).digest
 
 
 # ---- where they come from -----------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_splits_from_folders(tmp_path: Path):
 
 
 def test_seeds_are_those_of_the_original():
-    plan = plan_epoch(tasks(10), 2, batch_size=3, accumulation=2, seed=42)
+    plan = plan_epoch(make_tasks(10), 2, batch_size=3, accumulation=2, seed=42)
     assert [[batch.seed for batch in step] for step in plan] == [[2043, 2044], [2045, 2046]]
     assert derive_slow_seed(42, 3) == 6042
 
@@ -174,19 +174,19 @@ def test_seeds_are_those_of_the_original():
 @settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 4), st.integers(1, 4))
 def test_an_epoch_sees_every_task_once_and_no_batch_is_empty(size: int, batch: int, accumulation: int, epoch: int):
-    plan = plan_epoch(tasks(size), epoch, batch_size=batch, accumulation=accumulation, seed=7)
+    plan = plan_epoch(make_tasks(size), epoch, batch_size=batch, accumulation=accumulation, seed=7)
     assert len(plan) == count_epoch_steps(size, batch, accumulation)
     flat = [part for step in plan for part in step]
     assert all(0 < len(part.tasks) <= batch for part in flat)
     seen = [task.id for part in flat for task in part.tasks]
-    assert sorted(seen[:size]) == sorted(task.id for task in tasks(size))
-    assert plan == plan_epoch(tasks(size), epoch, batch_size=batch, accumulation=accumulation, seed=7)
+    assert sorted(seen[:size]) == sorted(task.id for task in make_tasks(size))
+    assert plan == plan_epoch(make_tasks(size), epoch, batch_size=batch, accumulation=accumulation, seed=7)
 
 
 def test_a_sample_is_drawn_without_putting_back():
-    drawn = draw_sample(tasks(9), 5, 3)
+    drawn = draw_sample(make_tasks(9), 5, 3)
     assert len({task.id for task in drawn}) == 5
-    assert len(draw_sample(tasks(2), 5, 3)) == 2
+    assert len(draw_sample(make_tasks(2), 5, 3)) == 2
 
 
 def test_the_world_of_the_other_tests_is_in_order(world: SimpleNamespace):

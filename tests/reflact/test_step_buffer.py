@@ -12,7 +12,7 @@ from ludus.reflact.records import (
 from ludus.skill import Edit
 
 
-def verdict(decision: Decision) -> Verdict:
+def make_verdict(decision: Decision) -> Verdict:
     return Verdict(decision, 0.25, 0.5, 0.75, 4)
 
 
@@ -26,7 +26,7 @@ def test_a_failure_pattern_keeps_the_tasks_that_its_analyst_tied_to_it():
         make_result("e", None),
     ]
     reflections = [Reflection("failure", ("a", "b", "c"), patterns=(Pattern("slip", "a slip", ("b", "d")),))]
-    entry = buffer.make_digest(3, verdict(Decision.ACCEPT), rollouts, reflections, [], None)
+    entry = buffer.make_digest(3, make_verdict(Decision.ACCEPT), rollouts, reflections, [], None)
     assert [(p.name, p.tasks) for p in entry.patterns] == [("slip", ("b",)), ("timeout", ("a", "c"))]
     assert (entry.tasks, entry.failed, entry.tried, entry.before) == (4, 3, (), None)
 
@@ -36,7 +36,7 @@ def test_what_was_rejected_is_remembered_with_what_it_did():
         Fate(Edit("append", "Never do."), "applied_append"),
         Fate(Edit("delete", "", "gone"), "skipped_delete_target_not_found"),
     ]
-    entry = buffer.make_digest(3, verdict(Decision.REJECT), [make_result("a", False)], [], fates, None)
+    entry = buffer.make_digest(3, make_verdict(Decision.REJECT), [make_result("a", False)], [], fates, None)
     assert (entry.before, entry.after, entry.tried) == (0.5, 0.25, ("append: Never do.",))
     words = buffer.describe_buffer([entry])
     assert "Step 3: reject; 1 of 1 tasks failed." in words

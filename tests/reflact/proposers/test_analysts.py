@@ -24,7 +24,7 @@ def test_rollouts_are_read_merged_and_ranked_by_the_optimizer(world: SimpleNames
         return contents, await proposer.select(scripted.view, items, 2)
 
     assert asyncio.run(propose()) == (["Obey RULE-0.", "Obey RULE-1.", "Obey RULE-2."], (2, 1))
-    stages = [world.role(request) for request in scripted.requests]
+    stages = [world.get_stage(request) for request in scripted.requests]
     assert stages == ["analyst_failure", "analyst_failure", "merge_failure", "rank"]
 
 

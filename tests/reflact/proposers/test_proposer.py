@@ -1,11 +1,14 @@
 """The base class of proposers: its defaults need no model."""
 
 import asyncio
+import textwrap
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from tests.reflact_kit import ScriptedView, stream
+from tests.reflact_kit import ScriptedView, make_result, stream
 
+from ludus.reflact import proposers
 from ludus.reflact.items import Item, credit_item
 from ludus.reflact.proposers import Proposer
 from ludus.reflact.records import Reflection
@@ -42,3 +45,21 @@ def test_a_proposer_must_define_reflect_and_its_identity_has_name_and_version(wo
     assert Silent().identity == "silent@7"
     with pytest.raises(NotImplementedError, match="Silent does not define reflect"):
         asyncio.run(Silent().reflect(ScriptedView(world).view, 1, stream([])))
+
+
+def test_the_example_of_the_documentation_proposes_an_edit_with_its_evidence(world: SimpleNamespace):
+    assert proposers.__doc__ is not None
+    code = textwrap.dedent(proposers.__doc__.partition("define `name` and `reflect`:\n")[2])
+    names: dict[str, Any] = {
+        "Proposer": Proposer,
+        "Reflection": Reflection,
+        "Edit": Edit,
+        "credit_item": credit_item,
+    }
+    exec(code, names)
+    rollouts = [make_result("a", False), make_result("b", True), make_result("c", None), make_result("d", False)]
+    view = ScriptedView(world).view
+    (reflection,) = asyncio.run(names["Reminder"]().reflect(view, 1, stream(rollouts)))
+    (edit,) = reflection.items
+    assert (edit.content, edit.evidence) == ("Check your answer twice.", ("a", "d"))
+    assert asyncio.run(names["Reminder"]().reflect(view, 1, stream([]))) == ()

@@ -12,13 +12,13 @@ from ludus.reflact.records import Record
 def replies(world: SimpleNamespace, messages: Any) -> Any:
     """Helps, misplaces an edit, and writes markup into everything it can."""
     reply = world.optimizer(messages)
-    if world.role(messages).startswith("analyst"):
+    if world.get_stage(messages).startswith("analyst"):
         reply["items"] = [*reply["items"][:1], world.edit(EVIL, "replace", target="no such text")]
         reply["reasoning"] = f"because {EVIL}"
         reply["patterns"][0]["name"] = EVIL
-    if world.role(messages) == "slow":
+    if world.get_stage(messages) == "slow":
         reply["guidance"] = f"Keep to it. {EVIL}"
-    return reply if world.role(messages) != "meta" else EVIL
+    return reply if world.get_stage(messages) != "meta" else EVIL
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ def test_files_are_written_once_however_often_a_run_is_resumed(records: list[Rec
     assert write_run_files(tmp_path / "run", records) == whole
     for cut in (1, 3):
         write_run_files(tmp_path / str(cut), records[:cut])
-        assert write_run_files(tmp_path / str(cut), records) == whole | {files.REPORT: _named(whole, str(cut))}
+        assert write_run_files(tmp_path / str(cut), records) == whole | {files.REPORT: rename_report(whole, str(cut))}
 
 
-def _named(whole: dict[str, bytes], name: str) -> bytes:
+def rename_report(whole: dict[str, bytes], name: str) -> bytes:
     return (
         whole[files.REPORT]
         .replace(b"<title>run<", f"<title>{name}<".encode())

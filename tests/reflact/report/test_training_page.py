@@ -14,7 +14,7 @@ from ludus.reflact.report.training_page import render_page
 
 
 class Page(HTMLParser):
-    """What a browser would make of it."""
+    """A parsed page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -38,12 +38,12 @@ class Page(HTMLParser):
         return sum(t == tag and name in (a.get("class") or "") for t, a in self.tags)
 
 
-def page(records: list[Record]) -> Page:
+def parse_page(records: list[Record]) -> Page:
     return Page(render_page("a <run>", {"model": EVIL}, REPORT_SETTINGS, records).decode())
 
 
 def test_the_report_has_the_curve_the_edits_the_differences_and_the_costs(records: list[Record]):
-    shown = page(records)
+    shown = parse_page(records)
     text = "\n".join(shown.words)
     steps = [record for record in records if isinstance(record, Step)]
     assert not shown.open
@@ -63,7 +63,7 @@ def test_the_report_has_the_curve_the_edits_the_differences_and_the_costs(record
 
 
 def test_what_models_wrote_is_text(records: list[Record]):
-    shown = page(records)
+    shown = parse_page(records)
     assert {tag for tag, _ in shown.tags}.isdisjoint({"script", "img", "link", "iframe", "a", "b><"})
     assert EVIL in "\n".join(shown.words)
     for _, attributes in shown.tags:
@@ -75,15 +75,15 @@ def test_what_models_wrote_is_text(records: list[Record]):
 
 def test_a_report_can_be_drawn_at_any_time(records: list[Record]):
     for number in range(len(records) + 1):
-        shown = page(records[:number])
+        shown = parse_page(records[:number])
         assert not shown.open
-    assert "Nothing is finished yet." in "\n".join(page([]).words)
+    assert "Nothing is finished yet." in "\n".join(parse_page([]).words)
 
 
 def test_the_numbers_of_the_report_are_those_of_the_lines(records: list[Record], tmp_path: Path):
     lines = [json.loads(line) for line in write_run_files(tmp_path / "run", records)[files.STEPS].splitlines()]
     summary = json.loads((tmp_path / "run" / files.SUMMARY).read_bytes())
-    text = "\n".join(page(records).words)
+    text = "\n".join(parse_page(records).words)
 
     def tokens(spent: list[dict[str, Any]]) -> int:
         return sum(e["usage"].get("prompt_tokens", 0) + e["usage"].get("completion_tokens", 0) for e in spent)

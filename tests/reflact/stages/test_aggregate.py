@@ -18,14 +18,14 @@ from ludus.reflact.stages.aggregate import aggregate
 from ludus.skill import Edit
 
 
-def proposal(source: str, *tasks: str, items: Sequence[str]) -> Reflection:
+def make_proposal(source: str, *tasks: str, items: Sequence[str]) -> Reflection:
     made = tuple(credit_item(Edit("append", text), source, tasks) for text in items)  # type: ignore[arg-type]
     return Reflection(source, tasks, made)  # type: ignore[arg-type]
 
 
 def test_one_proposal_is_taken_as_it_is_without_a_call(world: SimpleNamespace):
     scripted = ScriptedView(world)
-    only = proposal("failure", "a", items=["x"])
+    only = make_proposal("failure", "a", items=["x"])
     assert asyncio.run(aggregate(scripted.view, [only, Reflection("failure", ("b",))])) == only.items
     assert asyncio.run(aggregate(scripted.view, [])) == ()
     assert scripted.requests == []
@@ -37,14 +37,14 @@ def test_proposals_are_merged_level_by_level_with_the_evidence_they_came_from(wo
         aggregate(
             scripted.view,
             [
-                proposal("failure", "a", items=["x", "y"]),
-                proposal("failure", "b", items=["x"]),
-                proposal("failure", "c", items=["x"]),
-                proposal("success", "s", items=["x"]),
+                make_proposal("failure", "a", items=["x", "y"]),
+                make_proposal("failure", "b", items=["x"]),
+                make_proposal("failure", "c", items=["x"]),
+                make_proposal("success", "s", items=["x"]),
             ],
         )
     )
-    assert [world.role(m) for m in scripted.requests] == ["merge_failure", "merge_failure", "merge_final"]
+    assert [world.get_stage(m) for m in scripted.requests] == ["merge_failure", "merge_failure", "merge_final"]
     assert [(i.content, i.support, i.evidence, i.source) for i in merged] == [
         ("x", 4, ("a", "b", "c", "s"), "mixed"),
         ("y", 1, ("a",), "failure"),
@@ -55,7 +55,7 @@ def test_proposals_are_merged_level_by_level_with_the_evidence_they_came_from(wo
 def test_a_merge_that_drops_everything_is_not_believed(world: SimpleNamespace):
     """SkillOpt accepts an empty merge, and with it loses every proposal of the step."""
     scripted = ScriptedView(world, lambda messages: {"items": []})
-    proposals = [proposal("failure", "a", items=["x"]), proposal("failure", "b", items=["y"])]
+    proposals = [make_proposal("failure", "a", items=["x"]), make_proposal("failure", "b", items=["y"])]
     assert [i.content for i in asyncio.run(aggregate(scripted.view, proposals))] == ["x", "y"]
     (event,) = scripted.journal.list_events()
     assert "must not drop everything" in event.problem
@@ -75,6 +75,6 @@ def test_a_merge_that_drops_everything_is_not_believed(world: SimpleNamespace):
 def test_a_merge_whose_items_come_from_nowhere_is_asked_again(world: SimpleNamespace, entry: Any, says: str):
     """Items that are no objects crash SkillOpt's own fallback."""
     scripted = ScriptedView(world, lambda messages: {"items": [entry]})
-    proposals = [proposal("failure", "a", items=["x"]), proposal("failure", "b", items=["y"])]
+    proposals = [make_proposal("failure", "a", items=["x"]), make_proposal("failure", "b", items=["y"])]
     assert len(asyncio.run(aggregate(scripted.view, proposals))) == 2
     assert says in scripted.requests[1][3].content

@@ -27,27 +27,27 @@ from ludus.skill import Skill
 GOOD, BAD = Skill("Obey RULE-0. Obey RULE-1. Obey RULE-2."), Skill("# Skill\n")
 
 
-def measured(skill: Skill, *hards: float) -> MeasuredSkill:
+def make_measured(skill: Skill, *hards: float) -> MeasuredSkill:
     marks = {str(n): Mark(hard, hard) for n, hard in enumerate(hards)}
     return MeasuredSkill(skill, "initial_skill", 0, Measure(skill.hash, marks))
 
 
-def begin(skill: Skill) -> RunState:
+def make_state(skill: Skill) -> RunState:
     start = MeasuredSkill(skill, "initial_skill")
     return RunState(initial=start, current=start, best=start)
 
 
 def test_without_a_candidate_nothing_is_measured(world: SimpleNamespace):
     run = make_run(world)
-    judgement = asyncio.run(evaluate(run, begin(BAD), None, "step_0001", 1, Gate()))
-    assert (judgement.state, judgement.verdict, judgement.measure) == (begin(BAD), None, None)
+    judgement = asyncio.run(evaluate(run, make_state(BAD), None, "step_0001", 1, Gate()))
+    assert (judgement.state, judgement.verdict, judgement.measure) == (make_state(BAD), None, None)
     assert run.journal.sum_costs() == ()
 
 
 def test_a_better_candidate_becomes_current_and_best_and_an_unmeasured_current_skill_is_measured_first(
     world: SimpleNamespace,
 ):
-    judgement = asyncio.run(evaluate(make_run(world), begin(BAD), GOOD, "step_0001", 1, Gate()))
+    judgement = asyncio.run(evaluate(make_run(world), make_state(BAD), GOOD, "step_0001", 1, Gate()))
     assert judgement.verdict is not None and judgement.measure is not None
     assert (judgement.verdict.candidate, judgement.verdict.current) == (1.0, 0.0)
     assert judgement.measure.skill == GOOD.hash
@@ -71,14 +71,14 @@ def test_a_rule_of_ones_own_decides_while_the_gate_is_on(world: SimpleNamespace)
 
     run = make_run(world, rule=refuse)
     for gate, accepted in ((Gate(), False), (Gate(enabled=False), True)):
-        judgement = asyncio.run(evaluate(run, begin(BAD), GOOD, "step_0001", 1, gate))
+        judgement = asyncio.run(evaluate(run, make_state(BAD), GOOD, "step_0001", 1, gate))
         assert judgement.verdict is not None and judgement.verdict.decision.accepted is accepted
     assert make_run(world).rule is judge
 
 
 def test_a_measured_skill_is_not_measured_again(world: SimpleNamespace):
     run = make_run(world)
-    state = asyncio.run(measure_current(run, begin(GOOD)))
+    state = asyncio.run(measure_current(run, make_state(GOOD)))
     assert compute_score(Gate(), state.current) == 1.0
     calls = run.journal.sum_costs()
     assert asyncio.run(measure_current(run, state)) == state
@@ -87,9 +87,9 @@ def test_a_measured_skill_is_not_measured_again(world: SimpleNamespace):
 
 @pytest.mark.parametrize(("hard", "promoted"), [(1.0, True), (0.5, False), (0.0, False)])
 def test_a_late_measure_promotes_the_current_skill_only_if_it_is_better(hard: float, promoted: bool):
-    best = measured(BAD, 0.5, 0.5)
+    best = make_measured(BAD, 0.5, 0.5)
     state = RunState(initial=best, current=MeasuredSkill(GOOD, "appendix_step_0001", 1), best=best)
-    after = set_measure(state, measured(GOOD, hard, hard).measure or Measure(GOOD.hash), Gate())
+    after = set_measure(state, make_measured(GOOD, hard, hard).measure or Measure(GOOD.hash), Gate())
     assert after.current.measure is not None
     assert after.best == (after.current if promoted else best)
 
@@ -112,7 +112,7 @@ def test_scores_by_task_type_and_rollouts_that_failed():
 def test_a_product_of_a_skill_that_was_not_measured_has_no_scores():
     product = make_product(Gate(), MeasuredSkill(GOOD, "step_0001", 1), None)
     assert (product.selection, product.hard, product.soft, product.test) == (None, None, None, None)
-    assert make_product(Gate(metric="soft"), measured(GOOD, 0.5), None).selection == 0.5
+    assert make_product(Gate(metric="soft"), make_measured(GOOD, 0.5), None).selection == 0.5
 
 
 def test_the_three_tests_at_the_end_run_together(world: SimpleNamespace):

@@ -18,7 +18,7 @@ def test_the_memory_is_the_reply_and_the_prompt_has_both_skills_and_the_comparis
     scripted = ScriptedView(world, lambda request: {"memory": " Adding rules helps.\n"}, skill="# Now\n")
     assert asyncio.run(write_memory(scripted.view, Skill("# Before\n"), PAIRS)) == "Adding rules helps."
     (request,) = scripted.requests
-    assert world.role(request) == "meta"
+    assert world.get_stage(request) == "meta"
     for text in ("# Before", "# Now", "Nothing yet.", "Regressed", "broke"):
         assert text in request[1].content
 

@@ -30,7 +30,7 @@ def apprentice(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling:
 
 async def main() -> None:
     policy = Policy(ScriptedModel(apprentice), examples_as="turns")
-    splits = Splits.of(TASKS["train"], TASKS["validation"], TASKS["test"])
+    splits = Splits.from_tasks(TASKS["train"], TASKS["validation"], TASKS["test"])
     settings = TrainSettings(epochs=1, batch_size=8, edit_budget=6, slow=SlowUpdate(enabled=False), memory=False)
     async for record in train(ENV, policy, splits, settings, proposer=Exemplars()):
         match record:

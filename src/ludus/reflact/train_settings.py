@@ -50,7 +50,7 @@ class SlowUpdate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     """At the end of each epoch from the second on: compare the skill with that of an epoch ago, and write guidance."""
 
     enabled: bool = True
-    """Whether it is done."""
+    """Whether the slow update is done."""
     samples: Count = 20
     """The number of train tasks that both skills are run on."""
     gated: bool = True
@@ -66,7 +66,7 @@ class Appendix(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     note in the document's appendix."""
 
     enabled: bool = False
-    """Whether it is done."""
+    """Whether notes are written."""
     sources: Literal["both", "failure_only"] = "both"
     """Which analysts may write notes."""
     consolidate_above: Whole = 0

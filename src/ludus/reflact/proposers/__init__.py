@@ -58,7 +58,7 @@ class Proposer:
     """Base class of proposers. A subclass defines `reflect`. The defaults of the other methods need no model."""
 
     name: ClassVar[str] = ""
-    """The name in settings, records and errors."""
+    """The name in records and errors."""
     version: ClassVar[str] = "1"
     """Increase it when the same rollouts lead to different proposals."""
     modes: ClassVar[tuple[UpdateMode, ...]] = ("patch",)

@@ -1,15 +1,43 @@
 """What users bring is found by name, module or file."""
 
+import asyncio
 import sys
+from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.cli_kit import make_tokenizer
 from tests.config_kit import find_problem, write_text
 
-from ludus.config import load
-from ludus.config.build_agent import build_env
-from ludus.config.references import load_env_class, load_object
+from ludus.config import load, to_record, to_yaml
+from ludus.config.build_agent import build_env, build_harness
+from ludus.config.build_models import build_ledger, build_model
+from ludus.config.build_tools import open_registry
+from ludus.config.build_training import build_proposer, build_rule, has_optimizer
+from ludus.config.references import ENV as ENV_SEAM
+from ludus.config.references import (
+    GATE,
+    HARNESS,
+    MODEL,
+    PARSER,
+    PROPOSER,
+    SANDBOX,
+    SEAMS,
+    TOOL,
+    Seam,
+    load_env_class,
+    load_object,
+    load_parser,
+    make_instance,
+)
+from ludus.config.secrets import list_secrets
+from ludus.config.token_mode import find_token_model
+from ludus.envs.gsm8k import Gsm8k
 from ludus.errors import ConfigError
+from ludus.reflact.train_settings import TrainSettings
+from ludus.tools.toolsets import Registry
+from ludus.types import Sampling
 
 ENV = """
     from collections.abc import Iterator
@@ -109,3 +137,287 @@ def test_objects_by_reference(tmp_path: Path):
     assert load_object(f"{path}:value", "x") == 5
     with pytest.raises(ConfigError, match=r"x: .* has no 'valeu'; did you mean 'value'"):
         load_object(f"{path}:valeu", "x")
+
+
+# ---- every seam ---------------------------------------------------------------------------------------------------
+
+BROUGHT = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ludus.env import Env
+from ludus.harness import Harness
+from ludus.parsers import Format
+from ludus.parsers.shapes import JsonCalls
+from ludus.reflact.gate import judge
+from ludus.reflact.proposers import Proposer
+from ludus.sandbox.backend import SlotBackend
+from ludus.tools import tool
+from ludus.types import Completion, Message
+
+
+class MyEnv(Env, frozen=True):
+    name: ClassVar[str] = "mine"
+
+
+@dataclass(frozen=True)
+class MyProposer(Proposer):
+    name: ClassVar[str] = "mine"
+    needs_optimizer: ClassVar[bool] = True
+    rounds: int = 1
+
+
+def my_rule(gate, candidate, current, best):
+    return judge(gate, candidate, current, best)
+
+
+class MyModel:
+    name = "mine"
+
+    def __init__(self, answer: str, times: int = 1):
+        self.answer, self.times = answer, times
+
+    async def complete(self, messages, tools, sampling):
+        return Completion(Message("assistant", self.answer * self.times))
+
+    async def close(self):
+        pass
+
+
+class MyBackend(SlotBackend):
+    name = "mine"
+
+
+@tool
+async def my_tool(number: int) -> str:
+    '''Double a number.'''
+    return str(2 * number)
+
+
+MY_PARSER = Format((JsonCalls("=>{call}<="),))
+MY_HARNESS = Harness(name="mine", command="true")
+"""
+
+NAMES = {
+    ENV_SEAM: "MyEnv",
+    PROPOSER: "MyProposer",
+    GATE: "my_rule",
+    MODEL: "MyModel",
+    SANDBOX: "MyBackend",
+    TOOL: "my_tool",
+    PARSER: "MY_PARSER",
+    HARNESS: "MY_HARNESS",
+}
+EACH_SEAM = pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.kind)
+
+
+@pytest.fixture
+def brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path, None, None]:
+    """A folder with one of each kind in `brought.py`, and a package that registers them all as `installed-mine`."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path, BROUGHT, "brought.py")
+    entries = "".join(f"[{seam.group}]\ninstalled-mine = brought:{name}\n" for seam, name in NAMES.items())
+    metadata = tmp_path / "brought-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(entries)
+    yield tmp_path
+    sys.modules.pop("brought", None)
+
+
+@EACH_SEAM
+@pytest.mark.parametrize("form", ["brought.py:{}", "brought.py", "brought:{}", "installed-mine"])
+def test_what_users_bring_is_found_by_file_module_and_entry_point(brought: Path, seam: Seam, form: str):
+    reference = form.format(NAMES[seam])
+    assert seam.knows(reference)
+    place = "brought.py" if form.startswith("brought.py") else "brought"
+    assert seam.load(reference) is load_object(f"{place}:{NAMES[seam]}", "x")
+
+
+@EACH_SEAM
+def test_an_unknown_name_is_refused_with_a_suggestion(brought: Path, seam: Seam):
+    assert not seam.knows("installed-mime")
+    with pytest.raises(ConfigError) as caught:
+        seam.load("installed-mime")
+    message = f"{seam.setting}: unknown {seam.kind} 'installed-mime'; did you mean 'installed-mine'? (your own: "
+    assert str(caught.value).startswith(message)
+
+
+@EACH_SEAM
+def test_an_import_that_fails_shows_its_own_error(tmp_path: Path, seam: Seam):
+    path = write_text(tmp_path, "\ndef broken():\n    return 1 / 0\n\nbroken()\n", "broken.py")
+    with pytest.raises(ConfigError) as caught:
+        seam.load(f"{path}:X")
+    message = str(caught.value)
+    assert message.startswith(f"{seam.setting}: importing {path} failed:\n")
+    assert "ZeroDivisionError" in message and f'"{path}", line 3' in message and "importlib" not in message
+
+
+@EACH_SEAM
+def test_another_kind_is_refused_with_what_it_must_be(brought: Path, seam: Seam):
+    write_text(brought, "NUMBER = 5\n", "number.py")
+    with pytest.raises(ConfigError) as caught:
+        seam.load("number.py:NUMBER")
+    assert f"{seam.setting}: 'number.py:NUMBER' is not a" in str(caught.value)
+    assert f"it must be {seam.must_be}" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"number\.py has no "):
+        seam.load("number.py")
+
+
+@EACH_SEAM
+def test_a_file_with_several_asks_for_one(brought: Path, seam: Seam):
+    again = {name: BROUGHT.replace(name, f"{name}2") for name in NAMES.values()}
+    write_text(brought, BROUGHT + again[NAMES[seam]], "several.py")
+    with pytest.raises(ConfigError, match=rf"several {seam.kind}s; choose one: several\.py:{NAMES[seam]}"):
+        seam.load("several.py")
+
+
+def test_a_built_in_name_wins(brought: Path):
+    metadata = brought / "brought-1.0.dist-info" / "entry_points.txt"
+    metadata.write_text("[ludus.envs]\ngsm8k = brought:MyEnv\n")
+    assert ENV_SEAM.load("gsm8k") is Gsm8k
+    assert ENV_SEAM.list_names().count("gsm8k") == 1
+
+
+def test_a_model_of_one_s_own_is_built_and_recorded(brought: Path):
+    flags = [("model.type", "brought.py:MyModel"), ("model.options.answer", "ha"), ("model.options.times", "2")]
+    found = load([], flags)
+    model = build_model(found.model, build_ledger(found))
+    assert asyncio.run(model.complete([], [], Sampling())).message.content == "haha"
+    record = to_record(found)["model"]
+    assert record == {"type": "brought.py:MyModel", "options": {"answer": "ha", "times": 2}}
+    assert load([write_text(brought, to_yaml(found))]) == found
+    optimizer = load([], [(f"optimizer.{path.partition('.')[2]}", words) for path, words in flags])
+    assert to_record(optimizer)["optimizer"] == record
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"model.type": "brought.py:MyModel"}, "model.options.answer: not set; expected text"),
+        (
+            {"model.type": "brought:MyModel", "model.options": "{answer: a, tims: 2}"},
+            "model.options.tims: unknown setting; did you mean 'model.options.times'?",
+        ),
+        (
+            {"model.type": "brought.py", "model.options": "{answer: a, times: many}"},
+            "model.options.times: expected a whole number, got 'many'",
+        ),
+        ({"model.type": "brought.py:MyEnv"}, "model.type: 'brought.py:MyEnv' is not a model: it must be a class with"),
+        ({"model.type": "nowhere.py:M"}, "model.type: there is no file"),
+    ],
+)
+def test_a_model_that_cannot_be_made_names_the_setting(brought: Path, flags: dict[str, str], message: str):
+    found = load([], list(flags.items()))
+    with pytest.raises(ConfigError) as caught:
+        build_model(found.model, build_ledger(found))
+    assert message in str(caught.value)
+
+
+def test_options_hold_no_secrets(brought: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MY_KEY", "sk-very-secret")
+    flags = [("model.type", "brought.py:MyModel"), ("model.options.answer", "a")]
+    with pytest.raises(ConfigError, match=r"model\.options\.api_key: looks like a secret.* in api_key_var"):
+        load([], [*flags, ("model.options.api_key", "SECRET")])
+    assert list_secrets(load([], [*flags, ("model.options.api_key_var", "MY_KEY")])) == ("sk-very-secret",)
+
+
+def test_a_proposer_of_one_s_own_has_options_and_may_need_a_model(brought: Path):
+    flags = [("train.proposer", "brought.py:MyProposer"), ("train.proposer_options.rounds", "3")]
+    found = load([], flags)
+    made = build_proposer(found.train)
+    assert (made.name, getattr(made, "rounds", None)) == ("mine", 3)
+    assert has_optimizer(found)
+    assert found.train.identity["proposer_options"] == {"rounds": 3}
+    assert "proposer_options" not in TrainSettings().identity
+    with pytest.raises(ConfigError, match=r"train\.proposer_options\.round: unknown setting"):
+        build_proposer(load([], [flags[0], ("train.proposer_options.round", "3")]).train)
+    with pytest.raises(ConfigError, match=r"are in train\.exemplars"):
+        build_proposer(load([], [("train.proposer", "exemplars"), ("train.proposer_options.a", "3")]).train)
+
+
+def test_a_gate_rule_of_one_s_own_is_part_of_a_run_s_identity(brought: Path):
+    assert build_rule(TrainSettings()) is None
+    assert "rule" not in TrainSettings().identity["gate"] and "rule" not in to_record(load())["train"]["gate"]
+    found = load([], [("train.gate.rule", "brought.py:my_rule")])
+    rule = build_rule(found.train)
+    assert rule is not None and getattr(rule, "__name__", "") == "my_rule"
+    assert found.train.identity["gate"]["rule"] == "brought.py:my_rule"
+    write_text(brought, "class Rule:\n    def __call__(self, gate, *others):\n        return others\n", "rule.py")
+    made = build_rule(load([], [("train.gate.rule", "rule.py")]).train)
+    assert made is not None and type(made).__name__ == "Rule"
+
+
+def test_a_tool_of_one_s_own_is_a_toolset_of_its_reference(brought: Path):
+    write_text(
+        brought,
+        """
+        from ludus.tools import tool
+        from ludus.tools.toolsets import Toolset
+
+        @tool(bound=True)
+        async def look(box) -> str:
+            '''Look around.'''
+            return "nothing"
+
+        BOTH = Toolset("both", "two tools", lambda box: [look.bind(box)])
+        """,
+        "more.py",
+    )
+    names = ("terminal", "brought.py:my_tool", "installed-mine", "more.py:look", "more.py:BOTH")
+    tools = load([], [("tools.enabled", ",".join(names))]).tools
+
+    async def read_registry() -> Registry:
+        async with open_registry(tools) as registry:
+            return registry
+
+    registry = asyncio.run(read_registry())
+    assert [leaf.name for leaf in registry.list_leaves(names)] == list(names)
+    assert [leaf.needs_box for leaf in registry.list_leaves(names[1:])] == [False, False, True, False]
+    (double,) = registry.make_tools(["brought.py:my_tool"], None)
+    assert asyncio.run(double.run({"number": 4})) == "8"
+
+
+def test_a_parser_of_one_s_own_reads_the_model_s_calls(brought: Path):
+    parser = load_parser("brought.py:MY_PARSER", "model.parser")
+    assert [call.name for call in parser.parse('=>{"name": "add", "arguments": {}}<=', ()).calls] == ["add"]
+    assert load_parser("hermes", "model.parser").name == "hermes"
+    with pytest.raises(ConfigError, match=r"model\.parser: unknown tool-call parser 'hermse'"):
+        load_parser("hermse", "model.parser")
+    tokenizer = make_tokenizer(brought, "a few words")
+    flags = {"base_url": "http://127.0.0.1:9/v1", "name": "toy", "mode": "token", "tokenizer": str(tokenizer)}
+    found = load([], [*((f"model.{k}", v) for k, v in flags.items()), ("model.parser", "brought.py:MY_PARSER")])
+    model = find_token_model(build_model(found.model, build_ledger(found)))
+    assert model is not None
+    assert model.codec.parser.parse('=>{"name": "add", "arguments": {}}<=', ()).calls
+
+
+def test_a_harness_of_one_s_own_is_the_agent(brought: Path):
+    for name in ("brought.py:MY_HARNESS", "installed-mine"):
+        harness = build_harness(load([], [("agent.harness", name)]).agent)
+        assert harness is not None and (harness.name, harness.command) == ("mine", "true")
+
+
+@pytest.mark.parametrize("kind", ["dataclass", "plain"])
+def test_options_are_the_parameters_of_any_class(kind: str):
+    @dataclass
+    class Data:
+        size: int
+        names: tuple[str, ...] = ()
+
+    class Plain:
+        def __init__(self, size: int, names: tuple[str, ...] = ()) -> None:
+            self.size, self.names = size, names
+            if size < 0:
+                raise ValueError("size is negative")
+
+    made = make_instance(Data if kind == "dataclass" else Plain, {"size": "3", "names": ["a"]}, "x.options")
+    assert (made.size, made.names) == (3, ("a",))
+    with pytest.raises(ConfigError, match=r"x\.options\.size: not set; expected a whole number"):
+        make_instance(type(made), {}, "x.options")
+    with pytest.raises(ConfigError, match=r"x\.options\.nams: unknown setting; did you mean 'x\.options\.names'\?"):
+        make_instance(type(made), {"size": 1, "nams": []}, "x.options")
+    if kind == "plain":
+        with pytest.raises(ConfigError, match=r"x\.options: Plain: size is negative"):
+            make_instance(Plain, {"size": -1}, "x.options")

@@ -1,7 +1,6 @@
-"""Builds models and the ledger of their budgets from settings. Heavy imports are inside."""
+"""Build models and their ledger from settings."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ludus.config import token_mode as tokens
@@ -12,39 +11,31 @@ from ludus.config.secrets import find_proxy, find_weights_folder, read_secret
 from ludus.config.tree import Config, ModelSettings, OwnModelSettings, SameSettings
 from ludus.errors import ConfigError
 from ludus.models import Model
-from ludus.models.anthropic import AnthropicSettings
-from ludus.models.embedded import EmbeddedSettings
-from ludus.models.openai import AzureSettings, OpenAISettings
-from ludus.models.scripted import ScriptedSettings
+from ludus.models.anthropic import AnthropicModel, AnthropicSettings
+from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime, EmbeddedSettings
+from ludus.models.ledger import Ledger, MeteredModel, Totals
+from ludus.models.openai import AzureSettings, ChatModel, OpenAISettings
+from ludus.models.scripted import ScriptedModel, ScriptedSettings
 from ludus.models.server import Endpoint, ServerSettings
 
-if TYPE_CHECKING:
-    from ludus.models.ledger import Ledger, Totals
 
-
-def build_ledger(config: Config, spent: "Mapping[str, Totals] | None" = None) -> "Ledger":
-    from ludus.models.ledger import Ledger
-
+def build_ledger(config: Config, spent: Mapping[str, Totals] | None = None) -> Ledger:
     return Ledger(config.budget, spent)
 
 
 def build_model(
-    model: ModelSettings, ledger: "Ledger", role: str = "agent", tell: Callable[[str], None] = lambda _: None
+    model: ModelSettings, ledger: Ledger, role: str = "agent", tell: Callable[[str], None] = lambda _: None
 ) -> Model:
-    """The model, with its calls booked under `role`. Its server is not asked for anything yet; a tokenizer that token
-    mode needs is fetched. `tell` hears of what takes long."""
-    from ludus.models.ledger import MeteredModel
-
+    """The model, with its calls booked under `role`. No request is sent to its server yet, but token mode fetches the
+    tokenizer. `tell` is called with a message before a slow step."""
     return MeteredModel(_build_bare_model(model, tell), ledger, role)
 
 
 def build_models(
-    config: Config, ledger: "Ledger", tell: Callable[[str], None] = lambda _: None
+    config: Config, ledger: Ledger, tell: Callable[[str], None] = lambda _: None
 ) -> tuple[Model, Model | None]:
-    """The agent's model and the optimizer's: None if the run asks for none. One model in both roles is there once, and
-    closing the agent's is enough."""
-    from ludus.models.ledger import MeteredModel
-
+    """The agent's model and the optimizer's; the latter is None if the run needs none. One model may have both roles;
+    then closing the agent's is enough."""
     bare = _build_bare_model(config.model, tell)
     agent = MeteredModel(bare, ledger, "agent")
     if not isinstance(config.optimizer, SameSettings):
@@ -63,16 +54,10 @@ def _build_bare_model(model: ModelSettings, tell: Callable[[str], None], section
         case OpenAISettings(mode="token"):
             return tokens.build_server_model(model, build_endpoints(model, section), section)
         case EmbeddedSettings():
-            from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime
-
             return EmbeddedModel(model, EmbeddedRuntime(cache=find_weights_folder()), tell)
         case AnthropicSettings():
-            from ludus.models.anthropic import AnthropicModel
-
             return AnthropicModel(model, *build_endpoints(model, section))
         case OpenAISettings() | AzureSettings():
-            from ludus.models.openai import ChatModel
-
             return ChatModel(model, *build_endpoints(model, section))
 
 
@@ -108,8 +93,6 @@ def _make_own(model: OwnModelSettings, section: str) -> Model:
 
 
 def _build_scripted(model: ScriptedSettings, section: str) -> Model:
-    from ludus.models.scripted import ScriptedModel
-
     if not model.script:
         raise ConfigError(f"{section}.script: which function? Give module:function or file.py:function")
     script = load_object(model.script, f"{section}.script")
@@ -117,4 +100,4 @@ def _build_scripted(model: ScriptedSettings, section: str) -> Model:
         raise ConfigError(
             f"{section}.script: '{model.script}' is {format_value(script)}, neither a function nor a list of replies"
         )
-    return ScriptedModel(script, model.name)  # pyright: ignore[reportArgumentType]  # the user's own
+    return ScriptedModel(script, model.name)  # pyright: ignore[reportArgumentType]  # a function or list of the user

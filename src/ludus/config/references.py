@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # ---- the seams ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Seam:
     """A kind of thing that users can bring."""
 

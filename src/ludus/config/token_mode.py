@@ -1,7 +1,7 @@
-"""Token mode, from settings: `model.mode: token` with an engine, a tokenizer, a parser and a template.
+"""Build models in token mode from settings: an engine, a tokenizer, a parser and a template.
 
-What cannot work is refused before the run begins: a name that leads nowhere when the model is built, a tokenizer of
-another model and a template that loses tools when it is made ready. What works but is worth knowing is told.
+Settings that cannot work are refused before the run starts. An unknown name is refused when the model is built; a
+tokenizer of another model, or a template that loses tools, when the model is prepared. Warnings are printed.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ def build_server_model(model: OpenAISettings, endpoints: Sequence[Endpoint], sec
 
 
 def build_embedded_model(model: EmbeddedSettings, tell: Tell, section: str) -> Model:
-    """The embedded model in token mode. Its weights are fetched at once: the tokenizer is in them."""
+    """The embedded model in token mode. Its weights are fetched now, because they contain the tokenizer."""
     from ludus.models.embedded import EmbeddedRuntime
     from ludus.models.weights import find_weights
 
@@ -58,14 +58,14 @@ def build_embedded_model(model: EmbeddedSettings, tell: Tell, section: str) -> M
 
 def _build_codec(model: OpenAISettings | EmbeddedSettings, tokenizer: str | Path, section: str) -> "Codec":
     parser = load_parser(model.parser, f"{section}.parser")
-    from ludus.tokens.codec import Codec  # says which extra is missing, if it is
+    from ludus.tokens.codec import Codec  # raises a ConfigError that names the missing extra
 
     try:
         return Codec.open(tokenizer, parser, template=model.template, history=model.history)
     except ConfigError as error:
-        said = str(error)
-        named = said.startswith(("tokenizer:", "template:"))
-        raise ConfigError(f"{section}.{said}" if named else f"{section}.template: {said}") from error
+        message = str(error)
+        has_setting = message.startswith(("tokenizer:", "template:"))
+        raise ConfigError(f"{section}.{message}" if has_setting else f"{section}.template: {message}") from error
 
 
 def _find_engine(name: str) -> "type[HttpEngine]":
@@ -81,10 +81,10 @@ def _find_engine(name: str) -> "type[HttpEngine]":
 
 
 async def prepare_model(policy: Policy, env: Env, tell: Tell) -> None:
-    """Have a policy's model make ready, so that the first rollout is not charged for it.
+    """Start a policy's model, so that the time does not count as part of the first rollout.
 
     Raises:
-        ConfigError: it cannot work, such as a tokenizer of another model, or a template that loses the tools.
+        ConfigError: the settings cannot work, such as a tokenizer of another model or a template that loses tools.
         ModelError: its server does not answer.
     """
     model = policy.model.model if isinstance(policy.model, MeteredModel) else policy.model
@@ -103,9 +103,9 @@ async def prepare_model(policy: Policy, env: Env, tell: Tell) -> None:
 
 
 def find_token_model(model: Model) -> "TokenModel | None":
-    """The model in token mode behind a model, if there is one."""
+    """The model in token mode inside a metered model; None if it is not in token mode."""
     model = model.model if isinstance(model, MeteredModel) else model
-    if not hasattr(model, "codec"):  # without token mode its packages may not be there
+    if not hasattr(model, "codec"):  # without token mode its packages may not be installed
         return None
     from ludus.tokens.token_model import TokenModel
 

@@ -104,8 +104,8 @@ def find_harness(name: str, others: Iterable[str] = ()) -> Harness:
     """
     if name not in KNOWN:
         raise ConfigError(
-            f"agent.harness: '{name}' is unknown; {suggest(name, [*KNOWN, *others])}. "
-            f"One of your own: --agent.harnesses.{name}.command 'PROGRAM …'"
+            f"agent.harness: '{name}' is unknown; {suggest(name, [*KNOWN, *others])} "
+            f"(your own: --agent.harnesses.{name}.command 'PROGRAM …', or file.py:NAME)"
         )
     return KNOWN[name]
 

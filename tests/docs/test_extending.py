@@ -1,0 +1,84 @@
+"""Every example of docs/extending.md runs as the page says."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ludus.config.references import SEAMS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.S))
+COMMANDS = re.findall(r"```sh\n(.*?)\n```", PAGE, re.S)
+ORDER = ["env", "model", "tool", "backend", "parser", "agent", "proposer", "rule"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("user")
+    for name, code in FILES.items():
+        (path / name).write_text(code)
+    return path
+
+
+def run(folder: Path, number: int, more: str = "") -> str:
+    """What the command of an example prints."""
+    command = COMMANDS[number].replace("ludus ", f"{Path(sys.executable).with_name('ludus')} ") + more
+    done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_there_is_an_example_of_each_seam():
+    assert list(FILES) == [f"my_{name}.py" for name in ORDER]
+    assert len(COMMANDS) == len(SEAMS) == len(ORDER)
+    table = re.findall(r"^\| \[.*?\n", PAGE, re.M)
+    for seam in SEAMS:
+        (row,) = [row for row in table if f"`{seam.group}`" in row]
+        assert f"`{seam.setting}`" in row
+
+
+def test_an_environment(folder: Path):
+    assert "5" in run(folder, 0)
+
+
+def test_a_model(folder: Path):
+    overall = json.loads(run(folder, 1, " --json --out model-run"))["summary"]["overall"]
+    assert overall["rollouts"] == 3
+    assert overall["mean"] == pytest.approx(2 / 3)
+
+
+def test_a_tool(folder: Path):
+    run(folder, 2, " --out tool-run")
+    for line in (folder / "tool-run" / "samples.jsonl").read_text().splitlines():
+        provenance = json.loads(line)["provenance"]
+        assert (provenance["toolsets"], provenance["tools"]) == (["my_tool.py:double"], ["double"])
+
+
+def test_a_sandbox_backend(folder: Path):
+    assert run(folder, 3) == "good morning"
+
+
+def test_a_parser(folder: Path):
+    reply = json.loads(run(folder, 4))
+    assert reply["content"] == "Sure."
+    assert reply["tool_calls"] == [{"name": "add", "arguments": {"a": 1}}]
+
+
+def test_an_agent(folder: Path, bwrap_problem: str):
+    if bwrap_problem:
+        pytest.skip(bwrap_problem)
+    assert json.loads(run(folder, 5, " --json --out agent-run"))["summary"]["overall"]["mean"] == 1.0
+
+
+def test_a_proposer(folder: Path):
+    report = json.loads(run(folder, 6, " --json --out proposer-run"))
+    assert report["status"] == "completed"
+    assert "Think twice." in (folder / "proposer-run" / "steps.jsonl").read_text()
+
+
+def test_a_gate_rule(folder: Path):
+    assert json.loads(run(folder, 7, " --json --out rule-run"))["status"] == "completed"

@@ -1,4 +1,4 @@
-"""Agents that cheat: each does the task wrongly and tries to be judged right. None may succeed."""
+"""Agents that cheat: each solves the task wrongly and tries to get a good score. None may succeed."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ import pytest
 
 from ludus.agent import Policy
 from ludus.env import Env
-from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import Job, run
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.pool import open_pool
+from ludus.sandbox.pool import PoolSettings
+from ludus.sandbox.profiles import open_pool
 from ludus.types import Rollout, Score, Task
 from ludus.verify.pytest import run_tests
 
@@ -56,7 +56,7 @@ class AddingInPlace(Adding, frozen=True):
 
 
 class AddingInTheOpen(Adding, frozen=True):
-    """The tests are there for the agent to run, and must not be changed."""
+    """The agent can run the tests but must not change them."""
 
     protected: ClassVar[tuple[str, ...]] = ("tests", "judge.sh")
 
@@ -72,11 +72,9 @@ class AddingInTheOpen(Adding, frozen=True):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def bwrap_works() -> None:
-    try:
-        open_pool("bwrap")
-    except ConfigError as error:
-        pytest.skip(str(error))
+def bwrap_works(bwrap_problem: str) -> None:
+    if bwrap_problem:
+        pytest.skip(bwrap_problem)
     if not Path("/usr/bin/python3").exists():
         pytest.skip("no python3 in the slot")
 
@@ -85,11 +83,11 @@ def attempt(env: Env, *commands: str) -> Score:
     task = next(iter(env.tasks("train")))
     policy = Policy(ScriptedModel([*(call("terminal", command=c) for c in commands), say("done")]))
 
-    async def go() -> Rollout:
-        async with open_pool("bwrap", max_slots=1) as pool:
+    async def main() -> Rollout:
+        async with open_pool("bwrap", PoolSettings(max_slots=1)) as pool:
             return await run(Job(task, policy), env, pool)
 
-    rollout = asyncio.run(go())
+    rollout = asyncio.run(main())
     assert rollout.failure is None, rollout.failure
     assert rollout.score is not None
     return rollout.score
@@ -188,7 +186,7 @@ def test_feedback_names_the_hidden_tests_and_not_where_they_lay():
 @pytest.mark.parametrize(
     ("command", "words"), [("true", "No module named 'add'"), ("echo 'def add(:' >add.py", "SyntaxError")]
 )
-def test_a_solution_that_cannot_be_imported_is_told_so_and_not_called_a_cheat(command: str, words: str):
+def test_a_solution_that_cannot_be_imported_is_reported_and_not_called_a_cheat(command: str, words: str):
     score = attempt(Adding(), command)
     assert score.value == 0.0
     assert words in score.feedback
@@ -254,8 +252,8 @@ def test_a_full_pool_does_not_lock_up_when_everyone_verifies():
     def policy() -> Policy:
         return Policy(ScriptedModel([call("terminal", command=RIGHT), say("done")]))
 
-    async def go() -> list[Rollout]:
-        async with open_pool("bwrap", max_slots=2, warm=1) as pool, asyncio.timeout(300):
+    async def main() -> list[Rollout]:
+        async with open_pool("bwrap", PoolSettings(max_slots=2, warm=1)) as pool, asyncio.timeout(300):
             return await asyncio.gather(*(run(Job(task, policy(), r), Quick(), pool) for r in range(12)))
 
-    assert [r.score.value for r in asyncio.run(go()) if r.score] == [1.0] * 12
+    assert [r.score.value for r in asyncio.run(main()) if r.score] == [1.0] * 12

@@ -1,4 +1,4 @@
-"""What every sandbox test shares: a way to run in a slot, and the check that nothing is left behind."""
+"""Shared by all sandbox tests: running in a slot, and the check that nothing is left behind."""
 
 import asyncio
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.pool import open_pool
-from ludus.sandbox.processes import children
+from ludus.sandbox.processes import find_children
+from ludus.sandbox.profiles import open_pool
 
 InBox = Callable[..., None]
 SPEC = SandboxSpec(disk_mb=64)
@@ -33,7 +33,7 @@ def in_box() -> InBox:
 
 @pytest.fixture
 def open_folder() -> Generator[Path]:
-    """A folder that slots can be below: pytest's own are closed to their users."""
+    """A folder that the slots' users can enter. They cannot enter pytest's own folders."""
     path = Path(tempfile.mkdtemp(prefix="lu-t-"))
     path.chmod(0o755)
     yield path
@@ -43,17 +43,17 @@ def open_folder() -> Generator[Path]:
 @pytest.fixture(autouse=True)
 def nothing_left() -> Generator[None]:
     """No process, descriptor, folder or control group outlives a test."""
-    fds = _open_files()
+    fds = _count_open_files()
     yield
-    assert children(os.getpid()) == []
-    assert _open_files() == fds
-    assert _groups(f"ludus-{os.getpid()}-") == []
+    assert find_children(os.getpid()) == []
+    assert _count_open_files() == fds
+    assert _find_groups(f"ludus-{os.getpid()}-") == []
 
 
-def _groups(prefix: str) -> list[str]:
-    """Not with `glob`, which trips over a group that someone else removes meanwhile."""
+def _find_groups(prefix: str) -> list[str]:
+    """Find control groups. Not with `glob`, which fails if a group is removed meanwhile."""
     return [name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders if name.startswith(prefix)]
 
 
-def _open_files() -> int:
+def _count_open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())

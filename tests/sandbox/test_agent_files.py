@@ -1,4 +1,4 @@
-"""What a fresh slot gets of an agent's files before `verify`, with a base and without."""
+"""Which of an agent's files are copied to a fresh slot before `verify`, with a base and without."""
 
 import asyncio
 from pathlib import Path
@@ -11,9 +11,10 @@ from ludus.env import Env
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import Job, run
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.agent_files import in_the_way, merged
-from ludus.sandbox.archive import Entry
-from ludus.sandbox.pool import open_pool
+from ludus.sandbox.agent_files import find_obstacles, merge_files
+from ludus.sandbox.archive import ArchiveEntry
+from ludus.sandbox.pool import PoolSettings
+from ludus.sandbox.profiles import open_pool
 from ludus.types import Rollout, Score, Task
 
 LOOK = (
@@ -23,7 +24,7 @@ LOOK = (
 
 
 class Looking(Env, frozen=True):
-    """Full marks, and in words what `verify` has found."""
+    """Gives full marks. The feedback lists the files that `verify` has found."""
 
     name: ClassVar[str] = "looking"
     toolsets: ClassVar[tuple[str, ...]] = ("terminal",)
@@ -41,20 +42,20 @@ class Guarded(Looking, frozen=True):
     protected: ClassVar[tuple[str, ...]] = ("tests/*", "*.toml")
 
 
-def judged(backend: str, env: Env, task: Task, *commands: str) -> list[tuple[Rollout, str]]:
-    """Rollouts of one command each, and what their agents saw after it."""
+def run_and_verify(backend: str, env: Env, task: Task, *commands: str) -> list[tuple[Rollout, str]]:
+    """Run one rollout per command. Returns each with the files that its agent saw afterwards."""
 
     async def main() -> list[Rollout]:
-        async with asyncio.timeout(300), open_pool(backend, max_slots=3) as pool:
+        async with asyncio.timeout(300), open_pool(backend, PoolSettings(max_slots=3)) as pool:
             return await asyncio.gather(*(run(Job(task, policy(command)), env, pool) for command in commands))
 
     def policy(command: str) -> Policy:
         return Policy(ScriptedModel([call("terminal", command=command), call("terminal", command=LOOK), say("done")]))
 
-    return [(rollout, _last(rollout)) for rollout in asyncio.run(main())]
+    return [(rollout, _get_last(rollout)) for rollout in asyncio.run(main())]
 
 
-def _last(rollout: Rollout) -> str:
+def _get_last(rollout: Rollout) -> str:
     seen = [result.content for turn in rollout.turns for result in turn.results]
     return str(seen[-1]).strip() if seen else ""
 
@@ -100,16 +101,16 @@ CHANGES = {
 
 
 def test_verify_sees_what_the_agent_has_left_on_a_base_larger_than_its_disk(bwrap, base):
-    found = judged(bwrap, Looking(), Task(**TASK, answer=base), *CHANGES.values())
+    found = run_and_verify(bwrap, Looking(), Task(**TASK, answer=base), *CHANGES.values())
     for change, (rollout, seen) in zip(CHANGES, found, strict=True):
         assert rollout.score is not None, (change, rollout.failure)
         assert rollout.score.value == 1.0, (change, rollout.score)
         assert rollout.score.feedback.strip() == seen, change
 
 
-def test_a_base_that_is_copied_is_carried_too(base):
+def test_a_base_that_was_copied_into_the_slot_is_copied_too(base):
     change = "rm -r old src; echo new >given.txt; mkdir old"
-    [(rollout, seen)] = judged("local", Looking(), Task(**TASK, answer=base), change)
+    [(rollout, seen)] = run_and_verify("local", Looking(), Task(**TASK, answer=base), change)
     assert rollout.score is not None, rollout.failure
     assert rollout.score.feedback.strip() == seen
 
@@ -125,27 +126,27 @@ ATTACKS = (
 )
 
 
-def test_protected_files_are_those_of_the_base_and_the_set_up(bwrap, base):
+def test_protected_files_are_those_of_the_base_and_of_setup(bwrap, base):
     task = Task(id="t", prompt="p", files={"tests/given.py": "given"}, answer=base)
-    (untouched, _), *found = judged(bwrap, Guarded(), task, "true", *ATTACKS)
+    (untouched, _), *found = run_and_verify(bwrap, Guarded(), task, "true", *ATTACKS)
     assert untouched.score is not None
     for attack, (rollout, _) in zip(ATTACKS, found, strict=True):
         assert rollout.score is not None, (attack, rollout.failure)
-        assert _guarded(rollout.score.feedback) == _guarded(untouched.score.feedback), attack
+        assert _list_protected(rollout.score.feedback) == _list_protected(untouched.score.feedback), attack
 
 
-def _guarded(told: str) -> list[str]:
+def _list_protected(feedback: str) -> list[str]:
     """The lines about protected paths, and what follows their headings."""
-    lines = told.splitlines()
+    lines = feedback.splitlines()
     names = [line for line in lines if line.startswith(("./tests", "./pyproject", "./sub"))]
     heads = [i for i, line in enumerate(lines) if line.startswith(("==> ./tests", "==> ./pyproject", "==> ./sub"))]
     return names + [" ".join(lines[i : i + 2]) for i in heads]
 
 
 @pytest.mark.parametrize("with_base", [True, False])
-def test_more_than_a_slot_can_hold_is_the_agents_doing_and_no_failure(bwrap, base, with_base):
+def test_more_than_a_slot_can_hold_is_a_zero_and_no_failure(bwrap, base, with_base):
     holes, names = "truncate -s 20M x", "head -c 4M /dev/zero >x; for i in 1 2 3; do ln x y$i; done"
-    for rollout, _ in judged(
+    for rollout, _ in run_and_verify(
         bwrap, Looking(), Task(id="t", prompt="p", answer=base if with_base else ""), holes, names
     ):
         assert rollout.score is not None, rollout.failure
@@ -154,28 +155,35 @@ def test_more_than_a_slot_can_hold_is_the_agents_doing_and_no_failure(bwrap, bas
 
 
 @pytest.mark.parametrize("with_base", [True, False])
-def test_a_workspace_that_the_agent_has_locked_is_judged_all_the_same(bwrap, base, with_base):
+def test_a_workspace_that_the_agent_has_locked_is_verified_too(bwrap, base, with_base):
     task = Task(id="t", prompt="p", answer=base if with_base else "")
-    [(rollout, _)] = judged(bwrap, Looking(), task, "echo mine >own; chmod 000 /workspace")
+    [(rollout, _)] = run_and_verify(bwrap, Looking(), task, "echo mine >own; chmod 000 /workspace")
     assert rollout.score is not None, rollout.failure
     assert "./own" in rollout.score.feedback.splitlines()
 
 
-def test_what_lies_too_deep_for_a_path_is_left_behind(bwrap):
+def test_files_with_too_long_paths_are_not_copied(bwrap):
     deep = "n=$(printf 'a%.0s' {1..250}); echo 1 >f; for i in {1..20}; do mkdir $n && cd $n || break; done; echo >deep"
-    [(rollout, _)] = judged(bwrap, Looking(), Task(id="t", prompt="p"), deep)
+    [(rollout, _)] = run_and_verify(bwrap, Looking(), Task(id="t", prompt="p"), deep)
     assert rollout.score is not None, rollout.failure
     assert rollout.score.feedback.startswith("./" + "a" * 250)
 
 
-def test_what_must_go_before_changes_are_laid_down():
-    def file(path: str) -> Entry:
-        return Entry(path, 0o644, data=b"")
+def test_what_is_removed_before_changes_are_written():
+    def file(path: str) -> ArchiveEntry:
+        return ArchiveEntry(path, 0o644, data=b"")
 
     left = {
         e.path: e
-        for e in (file("f"), Entry("d", 0o755), Entry("gone", 0, removed=True), Entry("new", 0o755, opaque=True))
+        for e in (
+            file("f"),
+            ArchiveEntry("d", 0o755),
+            ArchiveEntry("gone", 0, removed=True),
+            ArchiveEntry("new", 0o755, opaque=True),
+        )
     }
-    assert in_the_way(left, [], []) == ["f", "gone", "new"]
-    assert in_the_way(left, ["d", "made"], ["made/x", "d"]) == ["f", "gone", "new", "made/x", "d", "made"]
-    assert [e.path for e in merged([file("a"), file("a/b"), file("__pycache__/x"), file("z" * 5000)], [], ())] == ["a"]
+    assert find_obstacles(left, [], []) == ["f", "gone", "new"]
+    assert find_obstacles(left, ["d", "made"], ["made/x", "d"]) == ["f", "gone", "new", "made/x", "d", "made"]
+    assert [e.path for e in merge_files([file("a"), file("a/b"), file("__pycache__/x"), file("z" * 5000)], [], ())] == [
+        "a"
+    ]

@@ -1,4 +1,4 @@
-"""The contract of `Sandbox`, on every backend alike."""
+"""The contract of `Sandbox`, the same on every backend."""
 
 import asyncio
 import os
@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from ludus.errors import SandboxError
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
-from ludus.sandbox.archive import TooLarge
-from ludus.sandbox.pool import open_pool
-from ludus.sandbox.port.local_port import open_door
-from ludus.sandbox.processes import children, descendants
+from ludus.sandbox.archive import ArchiveTooLarge
+from ludus.sandbox.port.local_port import open_port
+from ludus.sandbox.processes import find_children, find_descendants
+from ludus.sandbox.profiles import open_pool
 
 OURS = f"{os.getpid():07}"
-"""The last digits of every nap in here, by which the host's processes are told from those of other people."""
+"""The last digits of every `sleep` in this file. They distinguish its processes from others on the host."""
 
 
 def out(result: ExecResult) -> bytes:
@@ -27,8 +27,8 @@ def out(result: ExecResult) -> bytes:
     return result.stdout
 
 
-def marked(word: str) -> list[int]:
-    """The host's processes with `word` in their command line."""
+def find_processes(word: str) -> list[int]:
+    """Find the host's processes with `word` in their command line."""
     found: list[int] = []
     for process in Path("/proc").glob("[1-9]*"):
         try:
@@ -39,19 +39,19 @@ def marked(word: str) -> list[int]:
     return found
 
 
-async def gone(word: str) -> bool:
-    """Whether such processes end within a moment: a killed process is seen until it is reaped."""
+async def are_gone(word: str) -> bool:
+    """Whether such processes end within a minute: a killed process is listed until it is reaped."""
     limit = time.monotonic() + 60
-    while marked(word):
+    while find_processes(word):
         if time.monotonic() > limit:
             return False
         await asyncio.sleep(0.01)
     return True
 
 
-async def runs(word: str) -> None:
+async def wait_running(word: str) -> None:
     limit = time.monotonic() + 60
-    while not marked(word):
+    while not find_processes(word):
         assert time.monotonic() < limit, f"no process with {word}"
         await asyncio.sleep(0.01)
 
@@ -245,7 +245,7 @@ def test_past_its_time_a_command_is_killed_with_its_children(backend, in_box, co
                 break
         if "eval()" not in command:
             assert (result.exit_code, result.timed_out, result.stdout) == (124, True, b"started\n")
-        assert await gone(f"100.125{OURS}")
+        assert await are_gone(f"100.125{OURS}")
         assert out(await box.exec("basename $PWD")) == b"d\n"
 
     in_box(backend, test)
@@ -254,11 +254,11 @@ def test_past_its_time_a_command_is_killed_with_its_children(backend, in_box, co
 def test_a_time_out_spares_what_earlier_commands_left_running(backend, in_box):
     async def test(box: Sandbox) -> None:
         await box.exec(f"X=kept; sleep 100.5{OURS} >/dev/null 2>&1 &")
-        await runs(f"100.5{OURS}")
+        await wait_running(f"100.5{OURS}")
         await asyncio.sleep(0.05)  # the kernel tells the age of a process in ticks of 10 ms
         assert (await box.exec(f"sleep 100.75{OURS}", timeout=0.2)).timed_out
-        assert await gone(f"100.75{OURS}")
-        assert marked(f"100.5{OURS}")
+        assert await are_gone(f"100.75{OURS}")
+        assert find_processes(f"100.5{OURS}")
         assert out(await box.exec("echo $X")) == b"kept\n"
 
     in_box(backend, test)
@@ -269,13 +269,13 @@ def test_cancelling_kills_the_command_and_keeps_the_slot(backend, in_box):
         await box.exec("X=kept")
         task = asyncio.create_task(box.exec(f"sleep 100.25{OURS}"))
         waiting = asyncio.create_task(box.exec("echo never"))
-        await runs(f"100.25{OURS}")
+        await wait_running(f"100.25{OURS}")
         waiting.cancel()
         task.cancel()
         for cancelled in (task, waiting):
             with pytest.raises(asyncio.CancelledError):
                 await cancelled
-        assert await gone(f"100.25{OURS}")
+        assert await are_gone(f"100.25{OURS}")
         assert out(await box.exec("echo $X")) == b"kept\n"
 
     in_box(backend, test)
@@ -286,7 +286,7 @@ def test_an_outer_time_limit_is_a_cancellation(backend, in_box):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await box.exec(f"sleep 100.375{OURS}")
-        assert await gone(f"100.375{OURS}")
+        assert await are_gone(f"100.375{OURS}")
         assert out(await box.exec("echo on")) == b"on\n"
 
     in_box(backend, test)
@@ -319,14 +319,14 @@ def test_a_command_that_ends_its_shell_gets_a_new_one(backend, in_box, command, 
 def test_a_shell_killed_between_commands_is_replaced(backend, in_box):
     async def test(box: Sandbox) -> None:
         await box.exec(f"s=$BASHPID; (sleep 0.05; kill -9 $s; exec sleep 100.9{OURS}) >/dev/null 2>&1 &")
-        await runs(f"100.9{OURS}")
+        await wait_running(f"100.9{OURS}")
         await box.exec("true")  # which may be on its way before the death is known
         assert out(await box.exec("echo on")) == b"on\n"
 
     in_box(backend, test)
 
 
-def test_lies_on_the_status_channel_cost_only_the_shell(backend, in_box):
+def test_false_status_records_cost_only_the_shell(backend, in_box):
     """Shell code of the agent runs in the shell that reports, so it can write there. It must not confuse the host."""
 
     async def test(box: Sandbox) -> None:
@@ -338,7 +338,7 @@ def test_lies_on_the_status_channel_cost_only_the_shell(backend, in_box):
     in_box(backend, test)
 
 
-def test_a_stray_that_floods_or_drains_the_shells_pipes_is_got_rid_of(backend, in_box):
+def test_a_stray_process_that_floods_or_drains_the_shells_pipes_is_killed(backend, in_box):
     flood = "(while :; do for fd in {10..14}; do printf '\\0x\\0' >&$fd; done; done 2>/dev/null) & sleep 0.2"
     drain = "(while :; do for fd in {10..14}; do read -r -t 0.001 -N 1 -u $fd; done; done 2>/dev/null) & sleep 0.2"
 
@@ -510,7 +510,7 @@ def one_box(bwrap):
 # ---- background processes -----------------------------------------------------------------------------------------
 
 
-async def ended(box: Sandbox, process: str) -> int:
+async def wait_exit(box: Sandbox, process: str) -> int:
     limit = time.monotonic() + 60
     while (code := await box.poll(process)) is None:
         assert time.monotonic() < limit, "still running"
@@ -525,7 +525,7 @@ def test_a_background_process_is_polled_read_fed_and_ends(backend, in_box):
         assert process == "bg-1"
         assert await box.poll(process) is None
         await box.send(process, b"some input\n")
-        assert await ended(box, process) == 4
+        assert await wait_exit(box, process) == 4
         assert await box.log(process) == b"value d\ngot some input\n"
         assert await box.log(process, max_bytes=6) == b"input\n"
         with pytest.raises(ProcessLookupError):
@@ -541,12 +541,12 @@ def test_several_background_processes_and_their_end(backend, in_box):
         stubborn = await box.start(f"trap '' TERM; while :; do sleep 100.625{OURS}; done")
         quick = await box.start("pwd", cwd="sub")
         assert (stubborn, quick) == ("bg-1", "bg-2")
-        assert await ended(box, quick) == 0
+        assert await wait_exit(box, quick) == 0
         assert (await box.log(quick)).endswith(b"/sub\n")
-        await runs(f"sleep\x00100.625{OURS}")
+        await wait_running(f"sleep\x00100.625{OURS}")
         await box.kill(stubborn)
-        assert await ended(box, stubborn) == 137
-        assert await gone(f"100.625{OURS}")
+        assert await wait_exit(box, stubborn) == 137
+        assert await are_gone(f"100.625{OURS}")
         for unknown in (box.poll("bg-9"), box.log("bg-9"), box.send("bg-9", b""), box.kill("bg-9")):
             with pytest.raises(KeyError):
                 await unknown
@@ -576,9 +576,9 @@ def test_settle_kills_daemons_and_keeps_files(backend, in_box):
             timeout=60,
         )
         for n in (125, 25, 375, 5):
-            await runs(f"200.{n}{OURS}")
+            await wait_running(f"200.{n}{OURS}")
         await box.settle()
-        assert not marked(OURS)
+        assert not find_processes(OURS)
         assert await box.read("kept") == b"file"
         assert out(await box.exec("echo [$X]; ls -d kept")) == b"[]\nkept\n"
         assert await box.poll(process) == 137
@@ -593,10 +593,10 @@ def test_settle_kills_daemons_and_keeps_files(backend, in_box):
 def test_close_ends_everything_and_may_be_repeated(backend, in_box):
     async def test(box: Sandbox) -> None:
         running = asyncio.create_task(box.exec(f"sleep 300.125{OURS}"))
-        await runs(f"300.125{OURS}")
+        await wait_running(f"300.125{OURS}")
         await box.close()
         await box.close()
-        assert not marked(OURS)
+        assert not find_processes(OURS)
         with pytest.raises(SandboxError):
             await running
         for after in (box.exec("true"), box.read("f"), box.settle()):
@@ -623,7 +623,7 @@ def test_close_from_a_cancelled_task(backend, in_box):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not marked(OURS)
+        assert not find_processes(OURS)
 
     in_box(backend, test)
 
@@ -633,7 +633,7 @@ def test_a_ctrl_c_for_the_driver_does_not_reach_the_slot(backend, in_box):
         await box.exec("sleep 300.375 >/dev/null 2>&1 &")
         ours = os.getpgid(0)
         groups: set[int] = set()
-        for pid in descendants(children(os.getpid())):
+        for pid in find_descendants(find_children(os.getpid())):
             with suppress(ProcessLookupError):  # of a slot that is ending
                 groups.add(os.getpgid(pid))
         assert groups
@@ -704,7 +704,7 @@ def test_what_goes_wrong_with_a_transfer_is_the_matching_exception(backend, in_b
         with pytest.raises(FileNotFoundError):
             await box.pack("missing")
         await box.exec("head -c 3000000 /dev/zero >big; mkfifo pipe; mkdir out; ln -s / out/root; ln -s big l")
-        with pytest.raises(TooLarge):
+        with pytest.raises(ArchiveTooLarge):
             await box.download("big", tmp_path / "x", max_bytes=1_000_000)
         with pytest.raises(OSError, match="neither"):
             await box.download("pipe", tmp_path / "x")
@@ -778,123 +778,123 @@ def test_reset_leaves_nothing(backend, in_box):
     in_box(backend, test)
 
 
-# ---- a door -------------------------------------------------------------------------------------------------------
+# ---- ports --------------------------------------------------------------------------------------------------------
 
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def door(box: Sandbox, handle: Handle) -> AsyncGenerator[int, None]:
-    """A door with somebody behind it; its port."""
-    async with open_door(box, lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader(), handle)) as port:
+async def serve(box: Sandbox, handle: Handle) -> AsyncGenerator[int, None]:
+    """Open a port of the slot, and handle each of its connections."""
+    async with open_port(box, lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader(), handle)) as port:
         yield port
 
 
-async def come_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"come in\n")
+async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"hello\n")
     writer.close()
     await writer.wait_closed()
 
 
-def knocking(port: int) -> str:
+def connect_to(port: int) -> str:
     return f"exec 3<>/dev/tcp/127.0.0.1/{port} && cat <&3"
 
 
-def test_a_slot_reaches_the_driver_through_its_door_while_it_is_open(backend, in_box):
+def test_a_slot_reaches_the_driver_through_its_port_while_it_is_open(backend, in_box):
     async def test(box: Sandbox) -> None:
         for _ in range(2):
-            async with door(box, come_in) as port:
+            async with serve(box, greet) as port:
                 for _ in range(2):
-                    assert out(await box.exec(knocking(port))) == b"come in\n"
-            assert (await box.exec(knocking(port))).exit_code != 0
+                    assert out(await box.exec(connect_to(port))) == b"hello\n"
+            assert (await box.exec(connect_to(port))).exit_code != 0
 
     in_box(backend, test)
 
 
-CROWD = """
+CLIENTS = """
 import socket, sys
 port, many = map(int, sys.argv[1:])
 data = [bytes(range(256)) * 1200 + b"%d" % number for number in range(many)]
-crowd = [socket.create_connection(("127.0.0.1", port)) for _ in data]
-for each, own in zip(crowd, data):
+clients = [socket.create_connection(("127.0.0.1", port)) for _ in data]
+for each, own in zip(clients, data):
     each.sendall(own)
     each.shutdown(socket.SHUT_WR)
-for each, own in zip(crowd, data):
+for each, own in zip(clients, data):
     assert each.makefile("rb").read() == own[::-1]
 print("all")
 """
 
 
-def test_many_come_through_a_door_at_once_and_every_byte_arrives(backend, in_box):
+def test_many_connections_at_once_lose_no_byte(backend, in_box):
     many = 20
 
     async def test(box: Sandbox) -> None:
-        inside = asyncio.Semaphore(0)
-        everybody = asyncio.Event()
+        received = asyncio.Semaphore(0)
+        all_received = asyncio.Event()
 
-        async def turn_round(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            data = await reader.read()  # until the slot has said all; it still hears us
-            inside.release()
-            await everybody.wait()
+        async def reverse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            data = await reader.read()  # until the slot has sent everything; it still reads
+            received.release()
+            await all_received.wait()
             writer.write(data[::-1])
             writer.close()
             await writer.wait_closed()
 
-        await box.write("crowd.py", CROWD.encode())
-        async with door(box, turn_round) as port:
-            asking = asyncio.create_task(box.exec(f"python3 crowd.py {port} {many}"))
+        await box.write("clients.py", CLIENTS.encode())
+        async with serve(box, reverse) as port:
+            running = asyncio.create_task(box.exec(f"python3 clients.py {port} {many}"))
             for _ in range(many):
-                await inside.acquire()
-            everybody.set()
-            assert out(await asking) == b"all\n"
+                await received.acquire()
+            all_received.set()
+            assert out(await running) == b"all\n"
 
     in_box(backend, test)
 
 
 LISTENER = """
 import socket, sys
-door = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-assert door.makefile("rb").read() == b"I say no more"
-door.sendall(b"but I do")
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+assert connection.makefile("rb").read() == b"that is all"
+connection.sendall(b"one more thing")
 """
 
 
-def test_a_door_is_still_open_one_way_when_the_driver_has_said_all(backend, in_box):
+def test_a_connection_stays_open_one_way_when_the_driver_has_sent_all(backend, in_box):
     async def test(box: Sandbox) -> None:
-        heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-        async def say_no_more(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"I say no more")
+        async def end_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"that is all")
             writer.write_eof()
-            heard.set_result(await reader.read())
+            answer.set_result(await reader.read())
             writer.close()
             await writer.wait_closed()
 
         await box.write("listener.py", LISTENER.encode())
-        async with door(box, say_no_more) as port:
+        async with serve(box, end_first) as port:
             out(await box.exec(f"python3 listener.py {port}"))
-            assert await heard == b"but I do"
+            assert await answer == b"one more thing"
 
     in_box(backend, test)
 
 
-def test_a_reset_slot_is_at_no_door_and_gets_a_new_one(backend, in_box):
+def test_a_reset_closes_the_port_and_the_slot_can_have_a_new_one(backend, in_box):
     async def test(box: Sandbox) -> None:
-        came, left = asyncio.Event(), asyncio.Event()
+        connected, ended = asyncio.Event(), asyncio.Event()
 
         async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            came.set()
+            connected.set()
             with suppress(OSError):
                 await reader.read()
-            left.set()
+            ended.set()
             writer.close()
 
-        async with door(box, wait) as port:
+        async with serve(box, wait) as port:
             await box.start(f"exec 3<>/dev/tcp/127.0.0.1/{port}; sleep 600")
-            await came.wait()
+            await connected.wait()
             await box.reset()
-            await left.wait()
-        async with door(box, come_in) as port:
-            assert out(await box.exec(knocking(port))) == b"come in\n"
+            await ended.wait()
+        async with serve(box, greet) as port:
+            assert out(await box.exec(connect_to(port))) == b"hello\n"
 
     in_box(backend, test)

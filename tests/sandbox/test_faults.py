@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests.sandbox_kit import make_pool
 
 import ludus.sandbox
 from ludus.agent import Policy
@@ -37,7 +38,7 @@ TASK = Task(id="t", prompt="write", answer="x")
 
 
 class Write(Env, frozen=True):
-    """Write a file; whatever else happens comes from outside."""
+    """Write a file. Every fault comes from outside."""
 
     name: ClassVar[str] = "write"
     sandbox: ClassVar[SandboxSpec | None] = SPEC
@@ -83,8 +84,11 @@ async def assert_recovered(pool: Pool) -> None:
 
 def faulty(test: Callable[[Pool], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(300), Pool(bwrap.create, on_close=bwrap.close, **options) as pool:
-            await test(pool)
+        try:
+            async with asyncio.timeout(300), make_pool(bwrap.create, **options) as pool:
+                await test(pool)
+        finally:
+            await bwrap.close()
 
     bwrap = Bwrap()
     asyncio.run(main())
@@ -95,7 +99,7 @@ def faulty(test: Callable[[Pool], Awaitable[None]], **options: Any) -> None:
 
 def test_a_slot_that_is_killed_while_a_command_runs(bwrap):
     async def test(pool: Pool) -> None:
-        seconds = f"600.{os.getpid()}"  # nobody else's
+        seconds = f"600.{os.getpid()}"  # unique to this test
         running = asyncio.create_task(rollout(pool, f"sleep {seconds}"))
         async with asyncio.timeout(100):
             while not _running(f"sleep\x00{seconds}\x00"):  # noqa: ASYNC110
@@ -134,7 +138,7 @@ def test_a_slot_that_is_taken_back_while_its_rollout_runs(bwrap):
     faulty(assert_recovered)
 
 
-def test_a_hold_that_was_lost_is_told_to_its_holder(bwrap):
+def test_a_slot_that_was_taken_back_is_reported_to_its_holder(bwrap):
     async def test(pool: Pool) -> None:
         box = await pool.acquire("silent", SPEC)
         async with asyncio.timeout(100):
@@ -160,7 +164,7 @@ class Stuck:
     close = reset
 
 
-def test_a_slot_that_hangs_in_its_reset_or_its_end_gives_its_room_back():
+def test_a_slot_that_hangs_in_reset_or_close_frees_its_place():
     async def main() -> None:
         made = 0
 
@@ -170,7 +174,7 @@ def test_a_slot_that_hangs_in_its_reset_or_its_end_gives_its_room_back():
             return Stuck()
 
         async with asyncio.timeout(100):
-            async with Pool(create, max_slots=1, patience_seconds=0.05) as pool:
+            async with make_pool(create, max_slots=1, patience_seconds=0.05) as pool:
                 await pool.acquire("a", SPEC)
                 pool.release("a", reset=True)
                 await pool.acquire("b", SPEC)
@@ -196,7 +200,7 @@ def test_a_rollout_that_gets_no_slot_in_time(bwrap, pass_time):
 # ---- the host -----------------------------------------------------------------------------------------------------
 
 
-def test_more_rollouts_than_slots_and_a_backend_that_comes_and_goes(bwrap):
+def test_more_rollouts_than_slots_and_a_backend_that_fails_at_times(bwrap):
     """Some slots cannot be made: those rollouts are run again, and all of them have a score."""
 
     async def main() -> None:
@@ -210,9 +214,13 @@ def test_more_rollouts_than_slots_and_a_backend_that_comes_and_goes(bwrap):
             return await bwrap.create(spec)
 
         bwrap, done = Bwrap(), []
-        async with asyncio.timeout(300), Pool(create, max_slots=3, on_close=bwrap.close) as pool:
-            jobs = [Job(TASK, policy("echo x > f"), number) for number in range(12)]
-            await run_many(iter(jobs), Write(), pool, RunOptions(6, 6), record=lambda _, rollout: done.append(rollout))
+        try:
+            async with asyncio.timeout(300), make_pool(create, max_slots=3) as pool:
+                jobs = [Job(TASK, policy("echo x > f"), number) for number in range(12)]
+                options = RunOptions(6, 6)
+                await run_many(iter(jobs), Write(), pool, options, record=lambda _, rollout: done.append(rollout))
+        finally:
+            await bwrap.close()
         assert len(done) == 12
         assert all(each.score is not None and each.score.passed for each in done), [each.failure for each in done]
 
@@ -247,13 +255,13 @@ import asyncio, errno, os, sys, tempfile
 from pathlib import Path
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.pool import open_pool
+from ludus.sandbox.profiles import open_pool
 
 tempfile.tempdir = sys.argv[1]
 filler = Path(sys.argv[1]) / "filler"
 
 async def main():
-    async with open_pool("bwrap", max_slots=2) as pool:
+    async with open_pool("bwrap", PoolSettings(max_slots=2)) as pool:
         async with pool.lease(SandboxSpec(disk_mb=8)) as box:
             await box.exec("echo kept > f")
             with filler.open("wb") as file:
@@ -267,7 +275,7 @@ async def main():
                 await box.exec("cat", stdin=b"y" * 300000)
                 raise AssertionError("the disk is full")
             except SandboxError as error:
-                print("told:", error)
+                print("error:", error)
             filler.unlink()
             done = await box.exec("cat f; wc -c", stdin=b"y" * 300000)
             print("after:", done.text.split())
@@ -278,7 +286,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small disk")
-def test_a_full_disk_of_the_host_is_told_and_the_slot_goes_on(bwrap, tmp_path):
+def test_a_full_disk_of_the_host_is_reported_and_the_slot_goes_on(bwrap, tmp_path):
     disk = Path("/tmp") / f"ludus-full-{os.getpid()}"
     disk.mkdir(mode=0o755)
     script = f"mount -t tmpfs -o size=8m,mode=755 none {disk} && exec {sys.executable} -c '{FULL}' {disk}"
@@ -289,8 +297,8 @@ def test_a_full_disk_of_the_host_is_told_and_the_slot_goes_on(bwrap, tmp_path):
     finally:
         disk.rmdir()
     assert done.returncode == 0, done.stderr
-    told, after, left = done.stdout.splitlines()
-    assert "No space left on device" in told
+    error, after, left = done.stdout.splitlines()
+    assert "No space left on device" in error
     assert after == "after: ['kept', '300000']"
     assert left == "left: []"
 
@@ -300,14 +308,14 @@ import asyncio, os, sys
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec, pace
 from ludus.sandbox.local import bwrap
-from ludus.sandbox.pool import open_pool
+from ludus.sandbox.profiles import open_pool
 
 bwrap._START_SECONDS = bwrap._END_SECONDS = 5.0  # half a minute each is patience that a test has not,
 pace.LONGEST_PAUSE = 0.5  # and neither has it a minute
 
 async def main():
     group = sys.argv[1]
-    async with open_pool("bwrap", max_slots=40) as pool:
+    async with open_pool("bwrap", PoolSettings(max_slots=40)) as pool:
         async with pool.lease(SandboxSpec(disk_mb=8)) as box:
             open(f"{group}/tasks", "w").write(str(os.getpid()))
             asked = (pool.acquire(str(n), SandboxSpec(disk_mb=8), timeout=15) for n in range(30))
@@ -356,7 +364,7 @@ def _remove_group(group: Path) -> None:
 # ---- clocks -------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_here_looks_at_a_clock_that_can_jump():
+def test_no_module_reads_a_clock_that_can_jump():
     folder = Path(ludus.sandbox.__file__).parent
     jumping = {"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime"}
     for path in folder.rglob("*.py"):

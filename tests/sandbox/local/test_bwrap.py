@@ -1,12 +1,8 @@
-"""The claims in `ludus.sandbox.local.bwrap`'s docstring, each put to the test from inside."""
+"""The guarantees in the docstring of `ludus.sandbox.local.bwrap`, each tried from inside a slot."""
 
 import asyncio
 import os
-import shutil
 import socket
-import subprocess
-import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,8 +13,9 @@ from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.local import bwrap as bwrap_module
 from ludus.sandbox.local.bwrap import Bwrap, find_bwraps
 from ludus.sandbox.local.cgroups import Cgroups
-from ludus.sandbox.pool import open_pool
+from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.processes import find_children, find_descendants
+from ludus.sandbox.profiles import open_pool
 
 SMALL = SandboxSpec(memory_mb=64, disk_mb=16, processes=64)
 
@@ -320,7 +317,7 @@ def test_a_slot_that_dies_is_an_error_and_not_output(bwrap):
 
 def test_64_slots_at_once(bwrap):
     async def main() -> None:
-        async with open_pool(bwrap, max_slots=64) as pool:
+        async with open_pool(bwrap, PoolSettings(max_slots=64)) as pool:
 
             async def one(number: int) -> bytes:
                 async with pool.lease(SMALL) as box:
@@ -361,7 +358,7 @@ def test_creation_can_be_cancelled_at_any_moment(bwrap):
                 await box.close()
             assert _bubblewraps(str(backend._get_shared().host.path)) == []
         finally:
-            backend.close()
+            await backend.close()
 
     asyncio.run(main())
 
@@ -374,56 +371,6 @@ def _bubblewraps(folder: str) -> list[bytes]:
             line = process.read_bytes()
             found += [line] if b"bwrap\0" in line and folder.encode() in line else []
     return found
-
-
-DRIVER = """
-import asyncio, sys
-from ludus.sandbox import SandboxSpec
-from ludus.sandbox.pool import open_pool
-
-async def main():
-    async with open_pool(sys.argv[1]) as pool:
-        based = SandboxSpec(disk_mb=16, base=(sys.argv[2],))
-        async with pool.lease(SandboxSpec(disk_mb=16)) as a, pool.lease(based) as b:
-            await a.exec("(setsid sleep 400.125 >/dev/null 2>&1 &)")
-            await b.start("sleep 400.25")
-            print("ready", flush=True)
-            await b.exec("sleep 400.5")
-
-asyncio.run(main())
-"""
-
-
-def test_a_killed_driver_leaves_nothing(backend, tmp_path, open_folder):
-    environment = {**os.environ, "TMPDIR": tempfolder(tmp_path)}
-    command = [sys.executable, "-c", DRIVER, backend, str(open_folder)]
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-    assert driver.stdout is not None
-    with driver.stdout:
-        assert driver.stdout.readline() == b"ready\n"
-        while len(tree := find_descendants([driver.pid])) <= 4:
-            assert driver.poll() is None
-            time.sleep(0.01)
-        driver.kill()
-        driver.wait()
-    limit = time.monotonic() + 60
-    while True:
-        left = [p for p in tree if Path(f"/proc/{p}").exists()]
-        files = list(Path(environment["TMPDIR"]).iterdir())
-        groups = [d for _, ds, _ in os.walk("/sys/fs/cgroup") for d in ds if d.startswith(f"ludus-{driver.pid}-")]
-        if time.monotonic() > limit or not (left or files or groups):
-            break
-        time.sleep(0.02)
-    assert (left, files, groups) == ([], [], [])
-    shutil.rmtree(environment["TMPDIR"])
-
-
-def tempfolder(tmp_path: Path) -> str:
-    """A folder that other users may pass through, which pytest's own are not."""
-    folder = Path("/tmp") / f"ludus-driver-test-{os.getpid()}-{tmp_path.name}"
-    folder.mkdir()
-    folder.chmod(0o711)
-    return str(folder)
 
 
 # ---- when it does not work ----------------------------------------------------------------------------------------
@@ -459,7 +406,7 @@ def test_of_two_bubblewraps_the_one_that_works_is_used(bwrap, in_box, monkeypatc
 
 
 def test_a_slot_that_does_not_start_tells_why(bwrap, monkeypatch):
-    monkeypatch.setattr(bwrap_module, "_resolver", lambda: ("--ro-bind", "/no/such/file", "/etc/resolv.conf"))
+    monkeypatch.setattr(bwrap_module, "_bind_resolver", lambda: ("--ro-bind", "/no/such/file", "/etc/resolv.conf"))
 
     async def main() -> None:
         async with open_pool(bwrap) as pool:

@@ -1,0 +1,33 @@
+"""Every name on docs/api.md can be imported from where the page says."""
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+ROWS = re.findall(r"^\| `(ludus[\w.]*)` \| (.*?) \|", PAGE, re.M)
+
+
+def test_the_page_has_the_parts_of_the_package():
+    assert {module.split(".")[1] for module, _ in ROWS} >= {
+        "types", "env", "agent", "rollout", "runner", "models", "sandbox", "tools", "verify", "reflact", "config",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "names"), ROWS, ids=[f"{module}-{n}" for n, (module, _) in enumerate(ROWS)])
+def test_every_name_exists(module: str, names: str):
+    found = import_module(module)
+    listed = re.findall(r"`(\w+)`", names)
+    assert listed
+    assert [name for name in listed if not hasattr(found, name)] == []
+
+
+def test_the_example_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[")

@@ -4,27 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from tests.parser_kit import WEATHER, F, G, make_tool, read
 
 from ludus.errors import ConfigError
-from ludus.parsers import ParsedReply, Parser, Text, list_names
+from ludus.parsers import Parser, list_names
 from ludus.parsers.formats import ALIASES, FORMATS
-from ludus.types import Call, ToolSpec
-
-
-def read(format: str, text: str, *tools: ToolSpec, **options: Any) -> tuple[str, list[tuple[str, Any]], list[str]]:
-    """Content, calls as (name, arguments), and the kinds of the problems."""
-    reply = Parser(format).parse(text, tools, **options)
-    return reply.content, [(c.name, json.loads(c.arguments)) for c in reply.calls], [p.kind for p in reply.problems]
-
-
-def tool(name: str, **kinds: Any) -> ToolSpec:
-    properties = {key: {"type": kind} if isinstance(kind, str) else kind for key, kind in kinds.items()}
-    return ToolSpec(name, "", {"type": "object", "properties": properties})
-
-
-F = '{"name": "f", "arguments": {"x": 1}}'
-G = '{"name": "g", "arguments": {}}'
-
+from ludus.types import Call
 
 # ---- hermes: JSON between tags ------------------------------------------------------------------------------------
 
@@ -106,49 +91,14 @@ def test_a_problem_says_where_and_what() -> None:
     assert "bad JSON" in problem.why
 
 
-def test_half_a_surrogate_is_kept_as_an_escape() -> None:
-    (call,) = Parser("hermes").parse('<tool_call>{"name": "f", "arguments": {"x": "\\ud83d"}}</tool_call>').calls
-    assert call.arguments == '{"x": "\\ud83d"}'
-    assert call.arguments.encode()
-
-
 def test_a_thought_that_the_prompt_began() -> None:
     text = f"first <tool_call>{F}</tool_call></think> then <tool_call>{G}</tool_call>"
     assert read("hermes", text, thinking=True)[1] == [("g", {})]
     assert read("hermes", text)[1] == [("f", {"x": 1}), ("g", {})]
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("<think>a <think>b</think> {f}</think>c {g}", ["g"]),
-        ("<think>a <think>b <think>c</think> {f}</think> {f}</think> {g}", ["g"]),
-        ("<think>the tag <think> opens it</think> {f} c", ["f"]),  # it speaks of the tag
-        ("<think>the tag <think> opens it</think> {f} <think>{g}</think> {f}", ["f", "f"]),
-    ],
-    ids=["nested", "twice", "mentioned", "mentioned, and another thought"],
-)
-def test_a_thought_within_a_thought_ends_with_its_own_tag_if_there_is_one(text: str, names: list[str]) -> None:
-    text = text.format(f=f"<tool_call>{F}</tool_call>", g=f"<tool_call>{G}</tool_call>")
-    reply = Parser("hermes").parse(text)
-    assert [call.name for call in reply.calls] == names
-    assert reply.problems == ()
-    stream = Parser("hermes").stream()
-    pieces = [event for char in text for event in stream.feed(char)] + stream.finish()
-    assert ParsedReply.from_events(pieces) == reply
-
-
-def test_a_thought_that_the_prompt_began_and_the_model_begins_again_is_one() -> None:
-    text = f"\n<think>hm</think> <tool_call>{F}</tool_call>"
-    stream = Parser("hermes").stream(thinking=True)
-    assert Call("call_0", "f", '{"x": 1}') in stream.feed(text), "nothing more is waited for"
-
-
 # ---- the other shapes ---------------------------------------------------------------------------------------------
 
-WEATHER = tool(
-    "get_weather", city="string", days="integer", detailed="boolean", where="object", also=["string", "null"]
-)
 
 OTHERS: list[tuple[str, str, str, list[tuple[str, Any]], list[str]]] = [
     # mistral: three generations
@@ -226,83 +176,7 @@ def test_formats(format: str, text: str, content: str, calls: list[tuple[str, An
     assert read(format, text) == (content, calls, problems)
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "value"),
-    [
-        ("city", "1", "1"),
-        ("city", "null", "null"),
-        ("city", "", ""),
-        ("city", ' {"a": 1} ', ' {"a": 1} '),
-        ("days", "1", 1),
-        ("days", " 2 ", 2),
-        ("days", "3.0", 3),
-        ("days", "soon", "soon"),
-        ("detailed", "True", True),
-        ("detailed", "FALSE", False),
-        ("where", '{"a": [1]}', {"a": [1]}),
-        ("where", "{'a': True}", {"a": True}),
-        ("where", '{\\"a\\": 1}', {"a": 1}),
-        ("where", '"{\\"a\\": 1}"', {"a": 1}),
-        ("also", "null", None),
-        ("also", "none", "none"),
-        ("other", "1", 1),
-        ("other", "1 or 2", "1 or 2"),
-        ("other", "True", True),
-        ("days", "NaN", "NaN"),  # no JSON, so it is not taken for a number
-        ("other", "NaN", "NaN"),
-        ("other", "-1e999", "-1e999"),
-        ("other", "[1, Infinity]", "[1, Infinity]"),
-    ],
-)
-def test_types_follow_the_schema(key: str, text: str, value: Any) -> None:
-    for format, spelled in {
-        "glm47": f"<tool_call>get_weather<arg_key>{key}</arg_key><arg_value>{text}</arg_value></tool_call>",
-        "qwen3_coder": f"<function=get_weather>\n<parameter={key}>\n{text}\n</parameter>\n</function>",
-        "dots": f'<dots_function_call><invoke name="get_weather"><parameter name="{key}">{text}</parameter></invoke>',
-    }.items():
-        assert read(format, spelled, WEATHER)[1] == [("get_weather", {key: value})], format
-
-
-def test_a_schema_may_refer_to_its_definitions() -> None:
-    spec = tool("f", x={"$ref": "#/$defs/Color"}, y={"anyOf": [{"type": "integer"}, {"enum": ["1", "2"]}]})
-    spec.parameters["$defs"] = {"Color": {"enum": ["1", "2"]}}
-    given = "".join(f"<arg_key>{key}</arg_key><arg_value>1</arg_value>" for key in "xy")
-    text = f"<tool_call>f{given}</tool_call>"
-    assert read("glm47", text, spec)[1] == [("f", {"x": "1", "y": 1})]
-
-
 # ---- names and ids ------------------------------------------------------------------------------------------------
-
-
-def ids(format: str, text: str, **options: Any) -> list[str]:
-    return [call.id for call in Parser(format).parse(text, **options).calls]
-
-
-def test_ids_are_counted_or_the_formats_own() -> None:
-    assert ids("hermes", f"<tool_call>{F}</tool_call>" * 2) == ["call_0", "call_1"]
-    assert ids("hermes", f"<tool_call>{F}</tool_call>", first=7) == ["call_7"]
-    assert ids("mistral", '[TOOL_CALLS]f{"x": 1}[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{}') == ["call00000", "abcdefghi"]
-    call = "<|tool_call_begin|>functions.f:5<|tool_call_argument_begin|>{}<|tool_call_end|>"
-    assert ids("kimi_k2", call) == ["functions.f:5"]
-    assert ids("kimi_k2", call * 2) == ["functions.f:5", "call_0"], "no id twice"
-
-
-def test_a_name_is_told_from_its_arguments_where_the_format_loses_it() -> None:
-    text = '<|tool_call_begin|>0<|tool_call_argument_begin|>{"city": "Rome"}<|tool_call_end|>'
-    assert read("kimi_k2", text, WEATHER, tool("now")) == ("", [("get_weather", {"city": "Rome"})], ["repaired"])
-    assert read("kimi_k2", text)[1:] == ([], ["malformed"])
-
-
-def test_a_namespace_is_dropped_only_where_the_tool_is_known_without_it() -> None:
-    text = "[weather.get_weather(city='Rome')]"
-    assert read("pythonic", text, WEATHER)[1] == [("get_weather", {"city": "Rome"})]
-    assert read("pythonic", text)[1] == [("weather.get_weather", {"city": "Rome"})]
-
-
-def test_an_unknown_tool_is_a_call_unless_the_format_says_otherwise() -> None:
-    assert read("hermes", f"<tool_call>{F}</tool_call>", WEATHER)[1] == [("f", {"x": 1})]
-    text = f"<dots_function_call>{F}</dots_function_call>"
-    assert read("dots", text, WEATHER) == (text, [], ["unknown_tool"])
 
 
 def test_names_are_found_however_they_are_spelled() -> None:
@@ -337,7 +211,7 @@ def test_auto_does_not_look_for_bare_calls_in_prose() -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_cut_call_is_never_run_in_half(format: str) -> None:
     """Of a reply that is cut anywhere, every call that is read is one that was written."""
-    spec = tool("f", path="string", text="string", n="integer")
+    spec = make_tool("f", path="string", text="string", n="integer")
     calls = [
         Call("call_0", "f", '{"path": "/tmp/a", "text": "one, two) three", "n": 12}'),
         Call("call_1", "f", '{"path": "b", "text": "x", "n": 345}'),
@@ -352,47 +226,3 @@ def test_a_cut_call_is_never_run_in_half(format: str) -> None:
     one = parser.render(calls[:1])
     cut = one[: len(one) * 3 // 4]
     assert read(format, cut, spec)[1:] == ([], ["truncated"])
-
-
-# ---- in pieces ----------------------------------------------------------------------------------------------------
-
-
-def said(stream: Any, piece: str) -> str:
-    return "".join(event.text for event in stream.feed(piece) if isinstance(event, Text))
-
-
-def test_content_is_passed_on_as_soon_as_it_is_certain() -> None:
-    stream = Parser("hermes").stream()
-    assert said(stream, "Hello wor") == "Hello wor"
-    assert said(stream, "ld, 1 <") == "ld, 1"
-    assert said(stream, " 2 <tool") == " < 2"
-    assert said(stream, "box> <tool_call>") == " <toolbox>"
-    assert said(stream, "\n") == ""
-    assert said(stream, "is a tag") == " <tool_call>\nis a tag"
-    assert said(stream, f". <tool_call>{F}") == "."
-    assert stream.feed("</tool_call>") == [Call("call_0", "f", '{"x": 1}')]
-    assert said(stream, "\nDone") == "\nDone"
-    assert stream.finish() == []
-
-
-def test_a_thought_is_passed_on_while_it_is_thought() -> None:
-    stream = Parser("hermes").stream()
-    assert said(stream, "<think>hm <tool_call>x") == "<think>hm <tool_call>x"
-    assert said(stream, "y</thin") == "y"
-    assert said(stream, "k>z") == "</think>z"
-
-
-def test_calls_of_a_section_come_one_by_one() -> None:
-    stream = Parser("kimi_k2").stream()
-    call = "<|tool_call_begin|>functions.f:{}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
-    assert stream.feed("Ok. <|tool_calls_section_begin|>" + call.format(0)) == [
-        Text("Ok."),
-        Call("functions.f:0", "f", "{}"),
-    ]
-    assert stream.feed(call.format(1)) == [Call("functions.f:1", "f", "{}")]
-
-
-def test_a_text_of_nothing_but_markers_is_told_of_a_hundred_times() -> None:
-    reply = Parser("hermes").parse("<tool_call>" * 1000)
-    assert reply.content == "<tool_call>" * 1000
-    assert len(reply.problems) == 100

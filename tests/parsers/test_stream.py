@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.parser_kit import F, G
 
-from ludus.parsers import Format, ParsedReply, Parser, ReplyStream, list_names
+from ludus.parsers import Format, ParsedReply, Parser, ReplyStream, Text, list_names
 from ludus.parsers.formats import ALIASES, FORMATS
 from ludus.parsers.notations import Tags
 from ludus.parsers.shapes import NamedCalls, Shape
@@ -271,3 +272,86 @@ def test_tagged_text_is_what_needs_a_list_of_what_it_cannot_express() -> None:
     tagged = {name for name, format in FORMATS.items() if any(map(is_tagged, shapes_of(format)))}
     assert tagged <= EXPRESSIBLE.keys()
     assert not set(ALIASES) & set(FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("<think>a <think>b</think> {f}</think>c {g}", ["g"]),
+        ("<think>a <think>b <think>c</think> {f}</think> {f}</think> {g}", ["g"]),
+        ("<think>the tag <think> opens it</think> {f} c", ["f"]),  # it speaks of the tag
+        ("<think>the tag <think> opens it</think> {f} <think>{g}</think> {f}", ["f", "f"]),
+    ],
+    ids=["nested", "twice", "mentioned", "mentioned, and another thought"],
+)
+def test_a_thought_within_a_thought_ends_with_its_own_tag_if_there_is_one(text: str, names: list[str]) -> None:
+    text = text.format(f=f"<tool_call>{F}</tool_call>", g=f"<tool_call>{G}</tool_call>")
+    reply = Parser("hermes").parse(text)
+    assert [call.name for call in reply.calls] == names
+    assert reply.problems == ()
+    stream = Parser("hermes").stream()
+    pieces = [event for char in text for event in stream.feed(char)] + stream.finish()
+    assert ParsedReply.from_events(pieces) == reply
+
+
+def test_a_thought_that_the_prompt_began_and_the_model_begins_again_is_one() -> None:
+    text = f"\n<think>hm</think> <tool_call>{F}</tool_call>"
+    stream = Parser("hermes").stream(thinking=True)
+    assert Call("call_0", "f", '{"x": 1}') in stream.feed(text), "nothing more is waited for"
+
+
+def feed_text(stream: Any, piece: str) -> str:
+    return "".join(event.text for event in stream.feed(piece) if isinstance(event, Text))
+
+
+def test_content_is_passed_on_as_soon_as_it_is_certain() -> None:
+    stream = Parser("hermes").stream()
+    assert feed_text(stream, "Hello wor") == "Hello wor"
+    assert feed_text(stream, "ld, 1 <") == "ld, 1"
+    assert feed_text(stream, " 2 <tool") == " < 2"
+    assert feed_text(stream, "box> <tool_call>") == " <toolbox>"
+    assert feed_text(stream, "\n") == ""
+    assert feed_text(stream, "is a tag") == " <tool_call>\nis a tag"
+    assert feed_text(stream, f". <tool_call>{F}") == "."
+    assert stream.feed("</tool_call>") == [Call("call_0", "f", '{"x": 1}')]
+    assert feed_text(stream, "\nDone") == "\nDone"
+    assert stream.finish() == []
+
+
+def test_a_thought_is_passed_on_while_it_is_thought() -> None:
+    stream = Parser("hermes").stream()
+    assert feed_text(stream, "<think>hm <tool_call>x") == "<think>hm <tool_call>x"
+    assert feed_text(stream, "y</thin") == "y"
+    assert feed_text(stream, "k>z") == "</think>z"
+
+
+def test_calls_of_a_section_come_one_by_one() -> None:
+    stream = Parser("kimi_k2").stream()
+    call = "<|tool_call_begin|>functions.f:{}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+    assert stream.feed("Ok. <|tool_calls_section_begin|>" + call.format(0)) == [
+        Text("Ok."),
+        Call("functions.f:0", "f", "{}"),
+    ]
+    assert stream.feed(call.format(1)) == [Call("functions.f:1", "f", "{}")]
+
+
+def test_a_text_of_nothing_but_markers_is_told_of_a_hundred_times() -> None:
+    reply = Parser("hermes").parse("<tool_call>" * 1000)
+    assert reply.content == "<tool_call>" * 1000
+    assert len(reply.problems) == 100
+
+
+def list_ids(format: str, text: str, **options: Any) -> list[str]:
+    return [call.id for call in Parser(format).parse(text, **options).calls]
+
+
+def test_ids_are_counted_or_the_formats_own() -> None:
+    assert list_ids("hermes", f"<tool_call>{F}</tool_call>" * 2) == ["call_0", "call_1"]
+    assert list_ids("hermes", f"<tool_call>{F}</tool_call>", first=7) == ["call_7"]
+    assert list_ids("mistral", '[TOOL_CALLS]f{"x": 1}[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{}') == [
+        "call00000",
+        "abcdefghi",
+    ]
+    call = "<|tool_call_begin|>functions.f:5<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    assert list_ids("kimi_k2", call) == ["functions.f:5"]
+    assert list_ids("kimi_k2", call * 2) == ["functions.f:5", "call_0"], "no id twice"

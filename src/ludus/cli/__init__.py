@@ -15,10 +15,10 @@ import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ludus import __version__
-from ludus.cli.command import Arguments, Command, make_parser, split_flags
+from ludus.cli.command import Arguments, make_parser, split_flags
 from ludus.cli.commands import COMMANDS, Listing, format_commands
 
 _HELP = """\
@@ -47,19 +47,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     words, flags, incomplete = split_flags(list(sys.argv[1:] if argv is None else argv))
     listing = _find_command(words)
-    command = listing.load()
-    parser = make_parser(listing.name, listing.summary, command)
-    if incomplete:
-        parser.error(f"--{incomplete} needs a value: --{incomplete} VALUE")
-    arguments, unknown = parser.parse_known_args(words[1:], command.arguments())
-    if getattr(arguments, "words", None) == [] and (late := _find_late_words(unknown)):
-        arguments.words, unknown = late, []
-    if unknown:
-        _refuse_argument(parser, unknown[0])
-    if flags and not command.takes_settings:
-        parser.error(f"{listing.name} takes no settings, such as --{flags[0][0]}")
-    arguments.command, arguments.flags = listing.name, flags
-    return _run_command(command, arguments)
+    from ludus.errors import LudusError
+
+    try:
+        command = listing.load()
+        parser = make_parser(listing.name, listing.summary, command)
+        if incomplete:
+            parser.error(f"--{incomplete} needs a value: --{incomplete} VALUE")
+        if flags and not command.takes_settings:
+            parser.error(f"{listing.name} takes no settings, such as --{flags[0][0]}")
+        arguments = _parse_words(parser, words[1:], command.arguments())
+        arguments.command, arguments.flags = listing.name, flags
+        return command.run(arguments)
+    except LudusError as error:
+        print(f"ludus: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("ludus: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _find_command(words: Sequence[str]) -> Listing:
@@ -84,6 +92,16 @@ def _find_command(words: Sequence[str]) -> Listing:
     return parser.error(f"unknown COMMAND '{first}'; {suggest(first, list(by_name))}")
 
 
+def _parse_words(parser: argparse.ArgumentParser, words: Sequence[str], arguments: Arguments) -> Arguments:
+    """Parse what was typed behind the command; exits with an error if some of it is unknown."""
+    _, unknown = parser.parse_known_args(words, arguments)
+    if getattr(arguments, "words", None) == [] and (late := _find_late_words(unknown)):
+        arguments.words, unknown = late, []
+    if unknown:
+        _refuse_argument(parser, unknown[0])
+    return arguments
+
+
 def _find_late_words(unknown: Sequence[str]) -> list[str]:
     """The words of a command that argparse misses behind an option; empty if an option is among them."""
     if unknown[:1] == ["--"]:
@@ -99,19 +117,3 @@ def _refuse_argument(parser: argparse.ArgumentParser, word: str) -> NoReturn:
     home = list_homes().get(name) if word.startswith("-") else None
     hint = f"; did you mean --{home}?" if home else ""
     parser.error(f"unknown argument {word}{hint}")
-
-
-def _run_command(command: Command[Any], arguments: Arguments) -> int:
-    from ludus.errors import LudusError
-
-    try:
-        return command.run(arguments)
-    except LudusError as error:
-        print(f"ludus: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("ludus: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of a pipe has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0

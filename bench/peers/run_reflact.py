@@ -48,7 +48,7 @@ class Questions(Env, frozen=True):
         return Score.of(float(right), "" if right else f"said {said[-1:]}, expected {rollout.task.answer}")
 
 
-def answer(stage: str, user: str) -> dict[str, Any]:
+def propose(stage: str, user: str) -> dict[str, Any]:
     """The reply of the optimizer's model in a stage."""
     if stage == "analyst_failure":
         return {"items": [{"op": "append", "content": text} for text in world.rules_asked_for(user)[:4]]}
@@ -77,7 +77,7 @@ def models(delay: float) -> tuple[ScriptedModel, ScriptedModel]:
     async def optimizer(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         if delay:
             await asyncio.sleep(delay)
-        return say(json.dumps(answer(sampling.stage, messages[1].content)))
+        return say(json.dumps(propose(sampling.stage, messages[1].content)))
 
     return ScriptedModel(agent, "agent"), ScriptedModel(optimizer, "optimizer")
 

@@ -108,7 +108,7 @@ def edit(content: str, op: str = "append", **more: Any) -> dict[str, Any]:
 def analyst(messages: Request) -> dict[str, Any]:
     """Proposes the missing rules, in the form that the prompt asks for."""
     system, asked = messages[0].content, messages[1].content
-    rules = wanted_rules(asked.split("# Failed rollouts", 1)[-1]) if get_stage(messages) == "analyst_failure" else []
+    rules = wanted_rules(asked) if get_stage(messages) == "analyst_failure" else []
     if '"op"' in system:
         items: list[dict[str, Any]] = [edit(f"Obey {name}.") for name in rules]
     elif '"kind"' in system:

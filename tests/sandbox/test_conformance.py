@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -241,7 +241,7 @@ def test_past_its_time_a_command_is_killed_with_its_children(backend, in_box, co
         for seconds in (0.2, 2, 20):
             line = f"echo started; {command.replace('100.125', f'100.125{OURS}')}"
             result = await box.exec(line, timeout=seconds)
-            if result.stdout:  # else the machine was too slow to begin
+            if result.stdout:  # empty if the machine was too slow to start it
                 break
         if "eval()" not in command:
             assert (result.exit_code, result.timed_out, result.stdout) == (124, True, b"started\n")
@@ -255,7 +255,7 @@ def test_a_time_out_spares_what_earlier_commands_left_running(backend, in_box):
     async def test(box: Sandbox) -> None:
         await box.exec(f"X=kept; sleep 100.5{OURS} >/dev/null 2>&1 &")
         await wait_running(f"100.5{OURS}")
-        await asyncio.sleep(0.05)  # the kernel tells the age of a process in ticks of 10 ms
+        await asyncio.sleep(0.05)  # the kernel counts the age of a process in ticks of 10 ms
         assert (await box.exec(f"sleep 100.75{OURS}", timeout=0.2)).timed_out
         assert await are_gone(f"100.75{OURS}")
         assert find_processes(f"100.5{OURS}")
@@ -320,14 +320,14 @@ def test_a_shell_killed_between_commands_is_replaced(backend, in_box):
     async def test(box: Sandbox) -> None:
         await box.exec(f"s=$BASHPID; (sleep 0.05; kill -9 $s; exec sleep 100.9{OURS}) >/dev/null 2>&1 &")
         await wait_running(f"100.9{OURS}")
-        await box.exec("true")  # which may be on its way before the death is known
+        await box.exec("true")  # it may be sent before the host notices the death
         assert out(await box.exec("echo on")) == b"on\n"
 
     in_box(backend, test)
 
 
 def test_false_status_records_cost_only_the_shell(backend, in_box):
-    """Shell code of the agent runs in the shell that reports, so it can write there. It must not confuse the host."""
+    """The agent's shell code runs in the shell that reports, so it can write records. The host must not trust them."""
 
     async def test(box: Sandbox) -> None:
         for lie in (r"x 0\0", r"d 9999 0 /\0", r"\0junk\0", r"r nan\0", r"d 1\0", r"\0d 1 x /\0", "%0100000d"):
@@ -420,7 +420,7 @@ def test_what_goes_wrong_with_a_file_is_the_matching_exception(backend, in_box):
             await box.write("/proc/ludus", b"")
         with pytest.raises(ValueError):
             await box.read("")
-        if backend == "bwrap":  # a local slot may run as root, to whom nothing is locked
+        if backend == "bwrap":  # a local slot may run as root, which may read everything
             with pytest.raises(PermissionError):
                 await box.read("locked")
             with pytest.raises(PermissionError):
@@ -489,22 +489,15 @@ def test_any_text_as_a_command_leaves_the_slot_usable(one_box, text):
 def one_box(bwrap):
     """Run async functions, one after the other, in one slot that stays for the whole test."""
     with asyncio.Runner() as runner:
-        stack: list = []
+        stack = AsyncExitStack()
 
         async def enter() -> Sandbox:
-            pool = await open_pool(bwrap).__aenter__()
-            lease = pool.lease(SandboxSpec(disk_mb=64))
-            stack.extend((pool, lease))
-            return await lease.__aenter__()
-
-        async def leave() -> None:
-            pool, lease = stack
-            await lease.__aexit__(None, None, None)
-            await pool.__aexit__(None, None, None)
+            pool = await stack.enter_async_context(open_pool(bwrap))
+            return await stack.enter_async_context(pool.lease(SandboxSpec(disk_mb=64)))
 
         box = runner.run(enter())
         yield lambda test: runner.run(test(box))
-        runner.run(leave())
+        runner.run(stack.aclose())
 
 
 # ---- background processes -----------------------------------------------------------------------------------------
@@ -634,7 +627,7 @@ def test_a_ctrl_c_for_the_driver_does_not_reach_the_slot(backend, in_box):
         ours = os.getpgid(0)
         groups: set[int] = set()
         for pid in find_descendants(find_children(os.getpid())):
-            with suppress(ProcessLookupError):  # of a slot that is ending
+            with suppress(ProcessLookupError):  # the slot is ending
                 groups.add(os.getpgid(pid))
         assert groups
         assert ours not in groups
@@ -681,7 +674,7 @@ def test_files_and_folders_go_in_and_out(backend, in_box, tmp_path):
         assert (await box.exec("folder/a/run.sh; sh folder/link; cat <folder/-odd*")).stdout == b"ran\nran\nodd"
         await box.upload(source / "bytes", "/tmp/x/y")
         assert await box.read("/tmp/x/y") == (source / "bytes").read_bytes()
-        await box.upload(source / "a", "folder")  # beside what is there
+        await box.upload(source / "a", "folder")  # existing files stay
         await box.download("folder", target)
         assert (target / "bytes").read_bytes() == (source / "bytes").read_bytes()
         assert (target / "a" / "empty").is_dir()

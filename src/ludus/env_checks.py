@@ -265,13 +265,13 @@ async def try_task(env: Env, evidence: Evidence, pool: Pool | None, limits: Limi
     """Try one task: once with an empty answer, once with the gold solution."""
     task = evidence.task
 
-    async def opening() -> str:
+    async def render_opening() -> str:
         return "\n".join(message.content for message in make_opening(env, task))
 
-    async def slot() -> SandboxSpec:
+    async def get_spec() -> SandboxSpec:
         return env.slot(task)
 
-    evidence.opening = await _attempt(evidence, "opening", limits.setup_seconds, opening) or ""
+    evidence.opening = await _attempt(evidence, "opening", limits.setup_seconds, render_opening) or ""
     if env.sandbox is None:
         for gold in (False, True):
             answer = await _get_answer(env, evidence, None, limits, gold=gold)
@@ -279,7 +279,7 @@ async def try_task(env: Env, evidence: Evidence, pool: Pool | None, limits: Limi
                 await _verify_twice(env, evidence, None, limits, answer, gold=gold)
         return
     assert pool is not None, "an environment with a sandbox is validated with a pool"
-    spec = await _attempt(evidence, "setup", limits.setup_seconds, slot)
+    spec = await _attempt(evidence, "setup", limits.setup_seconds, get_spec)
     try:
         for gold in (False, True):
             if spec is not None and "setup" not in evidence.broken:
@@ -312,11 +312,11 @@ async def _try_in_slot(
 async def _get_answer(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, *, gold: bool) -> str | None:
     """The empty answer, or that of the gold solution; None if there is no solution or it failed."""
 
-    async def tools() -> None:
+    async def make_tools() -> None:
         make_own_tools(env, evidence.task, box)
 
     if not gold:
-        await _attempt(evidence, "tools", limits.setup_seconds, tools)
+        await _attempt(evidence, "tools", limits.setup_seconds, make_tools)
         return ""
     if not can_solve(env):
         return None

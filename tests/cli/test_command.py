@@ -5,7 +5,7 @@ from tests.cli_kit import (
     Ludus,
 )
 
-from ludus.cli.command import CONFIG, Arguments, Command, argument, make_parser, split_flags
+from ludus.cli.command import CONFIG, Arguments, Command, make_argument, make_parser, split_flags
 from ludus.cli.commands import COMMANDS
 
 
@@ -40,7 +40,7 @@ def test_a_parser_has_the_arguments_of_its_command_and_help_on_settings():
     command = Command(
         lambda arguments: 0,
         "ludus greet anna",
-        (argument("name"), argument("--loud", action="store_true"), CONFIG),
+        (make_argument("name"), make_argument("--loud", action="store_true"), CONFIG),
         GreetArguments,
         "settings: none that matter",
     )

@@ -11,7 +11,7 @@ from typing import IO
 import msgspec
 
 from ludus.batch import GROUPS
-from ludus.cli.command import JSON, Arguments, Command, argument
+from ludus.cli.command import JSON, Arguments, Command, make_argument
 from ludus.cli.token_rows import make_vocabulary, print_line
 from ludus.errors import ConfigError
 from ludus.rl.row_checks import RowReport, Vocabulary, check_lines
@@ -73,8 +73,8 @@ COMMAND = Command(
     run,
     "ludus check runs/first\nludus check groups.jsonl --tokenizer Qwen/Qwen3-8B",
     (
-        argument("file", metavar="FILE", help="a file of JSON lines, a run directory, or - for stdin"),
-        argument(
+        make_argument("file", metavar="FILE", help="a file of JSON lines, a run directory, or - for stdin"),
+        make_argument(
             "--tokenizer", metavar="WHICH", default="", help="a tokenizer.json, a folder, a GGUF file or owner/name"
         ),
         JSON,

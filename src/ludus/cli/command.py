@@ -38,21 +38,25 @@ class Argument(NamedTuple):
     options: Mapping[str, Any]
 
 
-def argument(name: str, **options: Any) -> Argument:
+def make_argument(name: str, **options: Any) -> Argument:
     return Argument(name, options)
 
 
-ENV = argument("env", metavar="ENV", nargs="?", help="a name (`ludus envs`), module:Class or file.py")
-RUN = argument("run", metavar="RUN", help="a run directory, finished or not")
-CONFIG = argument(
-    "--config", action="append", default=[], metavar="FILE", help="settings in YAML; a later file overrides an earlier"
+ENV = make_argument("env", metavar="ENV", nargs="?", help="a name (`ludus envs`), module:Class or file.py")
+RUN = make_argument("run", metavar="RUN", help="a run directory, finished or not")
+CONFIG = make_argument(
+    "--config",
+    action="append",
+    default=[],
+    metavar="FILE",
+    help="settings in YAML; a later file overrides earlier ones",
 )
-OUT = argument("--out", metavar="DIR", help="the run directory; default: runs/<env>-<time>")
-RESUME = argument("--resume", action="store_true", help="continue the run in --out with its own settings")
-PRINT_CONFIG = argument("--print-config", action="store_true", help="print the settings as YAML and stop")
-QUIET = argument("--quiet", action="store_true", help="print only the path of the run directory")
-JSON = argument("--json", action="store_true", help="print JSON for machines on stdout")
-PARSER = argument(
+OUT = make_argument("--out", metavar="DIR", help="the run directory; default: runs/<env>-<time>")
+RESUME = make_argument("--resume", action="store_true", help="continue the run in --out with its own settings")
+PRINT_CONFIG = make_argument("--print-config", action="store_true", help="print the settings as YAML and stop")
+QUIET = make_argument("--quiet", action="store_true", help="print only the path of the run directory")
+JSON = make_argument("--json", action="store_true", help="print JSON for machines on stdout")
+PARSER = make_argument(
     "--parser", metavar="NAME", default="", help="the format of tool calls: hermes, llama3_json, … or auto"
 )
 

@@ -53,10 +53,10 @@ COMMANDS = (
 
 def format_commands() -> str:
     """The commands by group, one per line."""
-    return "\n\n".join("\n".join(_group_lines(group)) for group in GROUPS)
+    return "\n\n".join("\n".join(_format_group(group)) for group in GROUPS)
 
 
-def _group_lines(group: Group) -> Iterator[str]:
+def _format_group(group: Group) -> Iterator[str]:
     width = max(len(each.name) for each in COMMANDS)
     yield f"{GROUPS[group]}:"
     for each in COMMANDS:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from ludus.cli.command import JSON, Arguments, Command
-from ludus.config.references import load_env_class
+from ludus.config.references import ENV, load_env_class
 from ludus.config.settings_page import read_field_docs
 from ludus.envs import BUILTIN
 
@@ -26,6 +26,8 @@ def run(arguments: Arguments) -> int:
         print(f"    {row['description']}")
         for option, doc in row["options"].items():
             print(f"    --env.{option}  {doc}")
+    if installed := [name for name in ENV.list_names() if name not in BUILTIN]:
+        print(f"\ninstalled: {', '.join(installed)}")
     print("\nyour own: a file with a class derived from ludus.env.Env, as in: ludus validate my_env.py")
     return 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ludus.batch import group_outcomes
-from ludus.cli.command import PARSER, RUN, Arguments, Command, argument
+from ludus.cli.command import PARSER, RUN, Arguments, Command, make_argument
 from ludus.cli.common import NO_SLOT, print_notice
 from ludus.cli.token_rows import make_vocabulary, print_line
 from ludus.config import Config, assemble
@@ -99,9 +99,9 @@ COMMAND = Command(
     "ludus export runs/chat --retokenize Qwen/Qwen3-8B --parser hermes > sft.jsonl   # from text; not for RL",
     (
         RUN,
-        argument("--retokenize", metavar="TOKENIZER", default="", help="make rows from text, for fine-tuning"),
+        make_argument("--retokenize", metavar="TOKENIZER", default="", help="make rows from text, for fine-tuning"),
         PARSER,
-        argument("--template", metavar="WHICH", default="", help="a chat template in place of the model's own"),
+        make_argument("--template", metavar="WHICH", default="", help="a chat template in place of the model's own"),
     ),
     ExportArguments,
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ludus.cli.command import PARSER, Arguments, Command, argument
+from ludus.cli.command import PARSER, Arguments, Command, make_argument
 from ludus.cli.token_rows import print_line
 from ludus.errors import ConfigError
 from ludus.parsers import Parser, ReplyParser, list_names
@@ -66,10 +66,12 @@ COMMAND = Command(
     "ludus parse --parser hermes --tools tools.json < reply.txt\nludus parse --jsonl < rows.jsonl",
     (
         PARSER,
-        argument(
+        make_argument(
             "--tools", metavar="FILE", default="", help="the tools that were offered: a JSON list in an API's form"
         ),
-        argument("--jsonl", action="store_true", help='read rows {"parser", "input", "tools"}; print a line for each'),
+        make_argument(
+            "--jsonl", action="store_true", help='read rows {"parser", "input", "tools"}; print a line for each'
+        ),
     ),
     ParseArguments,
 )

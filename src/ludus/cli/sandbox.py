@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from ludus.cli.command import CONFIG, JSON, Arguments, Command, argument
+from ludus.cli.command import CONFIG, JSON, Arguments, Command, make_argument
 from ludus.cli.common import print_notice
 from ludus.config import Config, load
 from ludus.config.build_sandboxes import change_spec, make_profiles, open_slots
@@ -238,8 +238,8 @@ COMMAND = Command(
     "ludus sandbox shell --sandbox.backend docker --sandbox.docker.image python:3.11\n"
     "ludus sandbox prune",
     (
-        argument("action", choices=("status", "exec", "shell", "prune"), help="what to do"),
-        argument("words", metavar="COMMAND", nargs="*", help="for exec: the command, best in quotes"),
+        make_argument("action", choices=("status", "exec", "shell", "prune"), help="what to do"),
+        make_argument("words", metavar="COMMAND", nargs="*", help="for exec: the command, best in quotes"),
         CONFIG,
         JSON,
     ),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ludus.batch import group_outcomes, make_sample_rows
-from ludus.cli.command import JSON, RUN, Arguments, Command, argument
+from ludus.cli.command import JSON, RUN, Arguments, Command, make_argument
 from ludus.cli.output import print_groups, print_rollout, print_summary
 from ludus.config.tree import CONTENT
 from ludus.errors import ConfigError, StoreError, suggest
@@ -91,6 +91,6 @@ COMMAND = Command(
     "ludus show runs/first\n"
     "ludus show runs/first greeting.txt      # its first rollout\n"
     "ludus show runs/first greeting.txt#2    # its second",
-    (RUN, argument("rollout", metavar="ROLLOUT", nargs="?", help="a task id, with #N for its Nth rollout"), JSON),
+    (RUN, make_argument("rollout", metavar="ROLLOUT", nargs="?", help="a task id, with #N for its Nth rollout"), JSON),
     ShowArguments,
 )

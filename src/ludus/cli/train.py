@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agent import Policy
-from ludus.cli.command import RUN_TAKES, Command, RunArguments, argument
+from ludus.cli.command import RUN_TAKES, Command, RunArguments, make_argument
 from ludus.cli.common import (
     RunOutcome,
     RunReport,
@@ -309,8 +309,10 @@ COMMAND = Command(
     "ludus train --resume --out runs/skill",
     (
         *RUN_TAKES,
-        argument("--dry-run", action="store_true", help="estimate calls, tokens and cost, and stop"),
-        argument("--skillopt", metavar="FILE", default="", help="settings in SkillOpt's YAML; --config overrides them"),
+        make_argument("--dry-run", action="store_true", help="estimate calls, tokens and cost, and stop"),
+        make_argument(
+            "--skillopt", metavar="FILE", default="", help="settings in SkillOpt's YAML; --config overrides them"
+        ),
     ),
     TrainArguments,
     _SETTINGS,

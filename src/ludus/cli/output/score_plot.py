@@ -15,14 +15,14 @@ def plot_scores(curve: Curve) -> str:
     low, high = min(0.0, *values), max(1.0, *values)
     grid = [[" "] * columns for _ in range(ROWS)]
 
-    def row(score: float) -> int:
+    def find_row(score: float) -> int:
         return round((high - score) / (high - low) * (ROWS - 1))
 
     for column in range(columns):
         now = [score for step, score in curve.current if step * gap <= column]
-        grid[row(now[-1] if now else curve.current[0][1])][column] = "─"
+        grid[find_row(now[-1] if now else curve.current[0][1])][column] = "─"
     for dot in curve.dots:
-        grid[row(dot.score)][dot.step * gap] = "●" if dot.accepted else "○"
+        grid[find_row(dot.score)][dot.step * gap] = "●" if dot.accepted else "○"
     labels = [f"{high - (high - low) * n / (ROWS - 1):.2f}" if n % 4 == 0 else "" for n in range(ROWS)]
     lines = [f"{label:>6} │{''.join(cells)}".rstrip() for label, cells in zip(labels, grid, strict=True)]
     every = max(1, -(-4 // gap))

@@ -365,7 +365,7 @@ class RunSettings(Settings, frozen=True):
     resume: bool = False
     """Go on with the run in `out`: what is finished there is not run again."""
     seed: int = 0
-    """From which every rollout derives its own seed."""
+    """The seed from which every rollout derives its own."""
     concurrency: Count = 16
     """Rollouts under way at once."""
     retries: Whole = 2

@@ -1,16 +1,18 @@
-"""Settings: a tree of small typed recipes, and the one rule by which it is put together.
+"""Settings: a tree of small typed groups, and the one rule by which values are merged.
 
     defaults  <  YAML files, in the order given  <  dotted flags
 
-Files are merged key by key; a list or a plain value replaces what was there. A dotted flag (`--env.group_size 4`) sets
-what it names: a text field takes the flag's words as they are, any other field reads them as YAML. The `env` section
-holds two kinds of keys side by side: those of `EnvSettings`, and the fields of the environment itself.
+Files are merged key by key; a list or a plain value replaces the earlier one. A dotted flag (`--env.group_size 4`) sets
+one setting: a text field takes the flag's words as they are, any other field reads them as YAML. The `env` section has
+two kinds of keys: those of `EnvSettings`, and the fields of the environment itself.
 
-This module and `cli` are the only readers of settings and environment variables. A secret is named by its variable
-(`api_key_var`), read when a client is built, and is no part of a `Config`, so that `to_record` cannot leak it; there is
-no `${VAR}` in values. Everything wrong with the settings is a `ConfigError` that names the setting, where it was set,
-what was expected and what was found, all problems at once. What is not checked here is whether a server, a model or a
-provider exists: that shows when it is used.
+Only `config` and `cli` read settings and environment variables. A secret is named by its variable (`api_key_var`) and
+read when a client is built. It is never part of a `Config`, so `to_record` cannot leak it. There is no `${VAR}` in
+values. All errors in the settings are reported together, in one `ConfigError`: for each, the setting, the file, what
+was expected and what was found. Whether a server, a model or a provider exists is not checked here.
+
+Read `tree` (the settings) → `reading` (layers and checks) → `references` (what users bring) → `build_…` (from settings
+to objects).
 """
 
 from collections.abc import Sequence
@@ -47,10 +49,10 @@ __all__ = ["FREE", "Config", "assemble", "list_homes", "load", "to_record", "to_
 
 
 def load(files: Sequence[Path] = (), flags: Sequence[tuple[str, str]] = ()) -> Config:
-    """The settings of YAML files and dotted flags (path and words), the later over the earlier.
+    """Read YAML files and dotted flags (path and words). Later ones win over earlier ones.
 
     Raises:
-        ConfigError: something is wrong with them; the message lists all of it.
+        ConfigError: a setting is unknown or wrong; the message lists all problems.
     """
     return assemble(
         [*(read_file_layer(path) for path in files), *(make_flag_layer(path, words) for path, words in flags)]
@@ -58,7 +60,7 @@ def load(files: Sequence[Path] = (), flags: Sequence[tuple[str, str]] = ()) -> C
 
 
 def assemble(layers: Sequence[Layer]) -> Config:
-    """Put layers together and check the result."""
+    """Merge layers, check the result and convert it to a `Config`."""
     tree: Tree = {}
     problems = Problems(list_homes())
     for layer in layers:
@@ -84,25 +86,25 @@ def assemble(layers: Sequence[Layer]) -> Config:
 
 
 def list_homes() -> dict[str, str]:
-    """Where each setting that lies directly in a section belongs."""
+    """The full path of each setting that is directly in a section, by name."""
     found: dict[str, str] = {}
     for section, kind in SECTIONS.items():
-        for recipe in list_types(kind):
-            if isinstance(recipe, kinds.StructType):
-                found |= {f.name: f"{section}.{f.name}" for f in recipe.fields if f.name not in found}
+        for group in list_types(kind):
+            if isinstance(group, kinds.StructType):
+                found |= {f.name: f"{section}.{f.name}" for f in group.fields if f.name not in found}
     return found
 
 
 _SILENT = {"model": "embedded", "optimizer": "same"}
-"""Which kind of model it is if nothing is said about it."""
+"""The type of a model for which no setting is given."""
 
 
 _MODEL_TYPES = frozenset(option.tag for option in list_types(ModelSettings) if isinstance(option, kinds.StructType))
 
 
 def _add_type(section: Any, silent: str) -> Any:
-    """Saying nothing about a model gets the one that needs no account; saying something means a server, unless it is
-    only how that one is to be run."""
+    """The section with its type. Without any setting it is the model that needs no account. With settings that this
+    one does not have, it is a server. A type that is a reference becomes a model of the user's own."""
     if not is_tree(section):
         return section
     if isinstance(kind := section.get("type"), str):
@@ -115,7 +117,7 @@ def _add_type(section: Any, silent: str) -> Any:
 
 
 def _split_env(section: Any, problems: "Problems") -> tuple[Any, Tree]:
-    """The section in two: what Ludus reads, and the environment's own fields with their defaults."""
+    """Split the `env` section into the settings of Ludus and the environment's own fields, with their defaults."""
     if not is_tree(section):
         problems.add_wrong("env", EnvSettings, section)
         return {}, {}
@@ -141,7 +143,7 @@ def _split_env(section: Any, problems: "Problems") -> tuple[Any, Tree]:
 
 
 def to_record(config: Config) -> Tree:
-    """The settings as plain values, defaults included; loading them again gives an equal `Config`. No secrets in it."""
+    """The settings as plain values, defaults included, without secrets. Loading them gives an equal `Config`."""
     record = {name: _list_values(getattr(config, name)) for name in SECTIONS}
     record["env"] |= config.options
     return record
@@ -151,13 +153,13 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(to_record(config), sort_keys=False, allow_unicode=True, width=120)
 
 
-def _list_values(recipe: Struct) -> Tree:
-    """A recipe as plain values with nothing left out, unlike the records of a run, which leave out defaults."""
-    if isinstance(recipe, OwnModelSettings):
-        return {"type": recipe.reference, "options": msgspec.json.decode(to_json(recipe.options))}
-    info = kinds.type_info(type(recipe))
+def _list_values(group: Struct) -> Tree:
+    """Settings as plain values, defaults included. Fields in `added` are left out while they have their default."""
+    if isinstance(group, OwnModelSettings):
+        return {"type": group.reference, "options": msgspec.json.decode(to_json(group.options))}
+    info = kinds.type_info(type(group))
     assert isinstance(info, kinds.StructType)
     plain: Tree = {info.tag_field: info.tag} if info.tag_field else {}
-    for name, value in get_recorded(recipe).items():
+    for name, value in get_recorded(group).items():
         plain[name] = _list_values(value) if isinstance(value, Struct) else msgspec.json.decode(to_json(value))
     return plain

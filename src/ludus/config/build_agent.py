@@ -1,4 +1,4 @@
-"""Builds what acts and what it acts on: environment, policy, harness. Heavy imports are inside."""
+"""Builds the environment, the policy and the harness from settings. Heavy packages are imported inside functions."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def build_env(config: Config) -> Env:
-    """The environment with its options, and with the slot that the `sandbox` section asks for."""
+    """The environment with its options. Its sandbox spec has the values that the `sandbox` section sets."""
     if not config.env.name:
         raise ConfigError("env.name: which environment? `ludus envs` lists those that come with Ludus")
     kind = load_env_class(config.env.name)
@@ -34,7 +34,7 @@ def build_env(config: Config) -> Env:
 
 
 def build_policy(config: Config, env: Env, model: Model, registry: "Registry") -> Policy:
-    """Who acts. Toolsets stay None, for the environment to decide, unless the settings say something about them."""
+    """The policy. Its toolsets are None, which leaves them to the environment, unless the settings name some."""
     from ludus.tools.toolsets import choose_toolsets
 
     tools = config.tools
@@ -47,7 +47,7 @@ def build_policy(config: Config, env: Env, model: Model, registry: "Registry") -
     if config.agent.skill_as != "text":
         if env.sandbox is None and not config.agent.harness:
             raise ConfigError(f"agent.skill_as: {env.name} has no slot to put a file in; leave it at 'text'")
-        _ = skill and skill.front  # raises if its head is not in the Agent Skills form
+        _ = skill and skill.front  # raises if its front matter is not in the Agent Skills form
     return Policy(
         model=model,
         skill=skill,
@@ -63,7 +63,7 @@ def build_policy(config: Config, env: Env, model: Model, registry: "Registry") -
 
 
 def build_harness(agent: AgentSettings) -> Harness | None:
-    """The command-line agent that the settings name; None if they name none.
+    """The command-line agent that the settings name, if they name one.
 
     Raises:
         ConfigError: it is unknown, has no command, or is not installed.
@@ -84,7 +84,9 @@ def build_harness(agent: AgentSettings) -> Harness | None:
             raise ConfigError(f"agent.harnesses.{name}.env: '{variable}' is not the name of a variable")
     mounts = tuple((str(Path(source).expanduser().absolute()), place) for source, place in own.mounts.items())
     command = own.command or base.command
-    needed = tuple(mount for mount in base.mounts if mount[1] in command)  # else it is another installation
+    needed = tuple(
+        mount for mount in base.mounts if mount[1] in command
+    )  # a command of the user's own may not need the mount
     changed = Harness(
         name=name,
         command=command,
@@ -98,7 +100,7 @@ def build_harness(agent: AgentSettings) -> Harness | None:
 
 
 def _choose_limits(config: Config) -> Limits:
-    """The limits; the embedded model's window is known, and leaves room for a reply, if nothing is said of it."""
+    """The limits. For the embedded model, `context_tokens` has a default: its window less the room for a reply."""
     if not isinstance(config.model, EmbeddedSettings) or config.limits.context_tokens is not None:
         return config.limits
     from ludus.models.embedded import EmbeddedRuntime

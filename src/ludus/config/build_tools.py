@@ -1,4 +1,7 @@
-"""Builds the toolsets of a run from settings: search provider, MCP servers, distributions. Heavy imports are inside."""
+"""Builds the toolsets of a run from settings: search provider, MCP servers, tools of the user's own, distributions.
+
+Heavy packages are imported inside functions.
+"""
 
 import dataclasses
 from collections.abc import AsyncGenerator, Sequence
@@ -19,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def build_distribution(config: Config, env: Env, registry: "Registry") -> "Distribution | None":
-    """What the toolsets of each group are drawn from; None if they are not drawn. No draw can fail later on."""
+    """The distribution that the toolsets of each group are drawn from, if they are drawn. It is checked here, so that
+    no draw fails later."""
     from ludus.tools.distributions import find_distribution, list_possible
     from ludus.tools.toolsets import choose_toolsets
 
@@ -36,7 +40,7 @@ def build_distribution(config: Config, env: Env, registry: "Registry") -> "Distr
 
 @asynccontextmanager
 async def open_registry(tools: "ToolsSettings") -> "AsyncGenerator[Registry, None]":
-    """The toolsets of a run, with its search provider and its MCP servers connected."""
+    """Yield the toolsets of a run. Its search provider and its MCP servers are connected until the block ends."""
     from ludus.tools.toolsets import BUILTIN as REGISTRY
 
     async with AsyncExitStack() as stack:
@@ -54,7 +58,7 @@ async def open_registry(tools: "ToolsSettings") -> "AsyncGenerator[Registry, Non
 
 
 def _load_toolset(name: str) -> "Toolset":
-    """A toolset of the user's own, under the name that the settings have for it."""
+    """A toolset of the user's own. Its name is the reference in the settings."""
     from ludus.sandbox import Sandbox
     from ludus.tools import BoundTool, Tool
     from ludus.tools.toolsets import Toolset

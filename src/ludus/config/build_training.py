@@ -1,4 +1,4 @@
-"""Builds what the skill trainer needs from settings. Heavy imports are inside."""
+"""Builds the proposer, the gate rule and the settings of the skill trainer. Proposers are imported when used."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ def build_rule(train: TrainSettings) -> "Rule | None":
 
 
 def has_optimizer(config: Config) -> bool:
-    """Whether there is a model to ask for changes."""
+    """Whether the run has a model for the optimizer."""
     return PROPOSER.load(config.train.proposer).needs_optimizer or not isinstance(config.optimizer, SameSettings)
 
 

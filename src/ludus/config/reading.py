@@ -1,7 +1,7 @@
-"""Reading settings: layers of YAML and flags into checked trees, for any recipe.
+"""Reads settings: layers of YAML and flags become a checked tree, for any Struct of settings.
 
-Values are checked field by field against the recipe's types, before the recipe is made, so that every problem is known
-by its dotted path and all of them are told at once, in our words. Lax about spelling ("4" for 4), strict about names.
+Values are checked field by field against the types before the Struct is made. So every problem has its dotted path, and
+all problems are reported at once. Spelling is lax ("4" for 4), names are strict.
 """
 
 import math
@@ -24,11 +24,11 @@ Tree = dict[str, Any]
 
 
 class Flag(str):
-    """The words of a dotted flag, not yet read: how to read them depends on the field they are for."""
+    """The text of a dotted flag before it is read. How it is read depends on the type of the field."""
 
 
 class Layer(NamedTuple):
-    """Some settings and where they come from."""
+    """Some settings and their source."""
 
     source: str
     tree: Tree
@@ -57,7 +57,7 @@ def make_flag_layer(path: str, words: str) -> Layer:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without its surprises: no dates made of texts, and a key given twice is an error, not a choice."""
+    """YAML without dates, and with an error for a key that is given twice."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -81,7 +81,7 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 
 
 def _parse_yaml(text: str, source: str) -> Any:
-    """The value of a YAML text, or a `ConfigError` that names file and line."""
+    """The value of a YAML text. Raises a `ConfigError` that names the file and the line."""
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
@@ -92,7 +92,7 @@ def _parse_yaml(text: str, source: str) -> Any:
 
 
 def merge_trees(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """Both trees; where they meet, mappings are merged and all else is replaced. An empty section changes nothing."""
+    """Merge two trees: mappings key by key, other values are replaced. An empty section changes nothing."""
     result = dict(under)
     for key, value in over.items():
         old = result.get(key)
@@ -121,7 +121,7 @@ def is_tree(value: Any) -> TypeGuard[Tree]:
 
 
 class Problems:
-    """What is wrong with some settings, in words. `homes` says where a name that strayed belongs."""
+    """The problems of some settings, in words. `homes` has the full path of each known setting, by name."""
 
     def __init__(self, homes: Mapping[str, str]) -> None:
         self.found: list[str] = []
@@ -129,7 +129,7 @@ class Problems:
         self._sources: dict[str, str] = {}
 
     def note_source(self, layer: Layer) -> None:
-        """Remember which settings a layer set, so that a problem can name the file."""
+        """Remember which settings a layer sets, so that a problem can name the file."""
         self._sources.update(dict.fromkeys(_list_paths(layer.tree), layer.source))
 
     def add_unknown(self, section: str, key: str, known: Sequence[str]) -> None:
@@ -159,18 +159,18 @@ class Problems:
 
 
 def check_value(value: Any, kind: Any, path: str, problems: Problems, also: type[Struct] | None = None) -> Any:
-    """`value` with its flags read and every key checked; what is wrong goes to `problems`.
+    """Read the flags in `value` and check every key. Problems are added to `problems`.
 
-    `also` is a recipe whose keys share the section: they count as near names.
+    `also`: other settings in the same section, whose names are suggested, too.
     """
     accepted = list_types(kind)
     if isinstance(value, Flag):
         value = _read_flag(value, accepted)
     if is_tree(value):
-        recipes = {o.tag: o.cls for o in accepted if isinstance(o, kinds.StructType)}
-        if recipes:
-            recipe = _choose_type(value, recipes, path, problems)
-            return _check_keys(value, recipe, path, problems, also) if recipe else value
+        groups = {o.tag: o.cls for o in accepted if isinstance(o, kinds.StructType)}
+        if groups:
+            group = _choose_type(value, groups, path, problems)
+            return _check_keys(value, group, path, problems, also) if group else value
         entry = next((found for o in accepted if (found := get_entry_type(o))), None)
         if entry:
             return {key: check_value(item, entry, f"{path}.{key}", problems) for key, item in value.items()}
@@ -186,11 +186,11 @@ def check_value(value: Any, kind: Any, path: str, problems: Problems, also: type
 
 
 def _check_keys(
-    tree: Mapping[str, Any], recipe: type[Struct], path: str, problems: Problems, also: type[Struct] | None
+    tree: Mapping[str, Any], group: type[Struct], path: str, problems: Problems, also: type[Struct] | None
 ) -> Tree:
-    info = kinds.type_info(recipe)
+    info = kinds.type_info(group)
     assert isinstance(info, kinds.StructType)
-    fields = {f.name: f for f in msgspec.structs.fields(recipe)}
+    fields = {f.name: f for f in msgspec.structs.fields(group)}
     found: Tree = {}
     for key, value in tree.items():
         if key == info.tag_field:
@@ -207,18 +207,18 @@ def _check_keys(
 
 
 def _choose_type(
-    value: Mapping[str, Any], recipes: Mapping[Any, type[Struct]], path: str, problems: Problems
+    value: Mapping[str, Any], groups: Mapping[Any, type[Struct]], path: str, problems: Problems
 ) -> type[Struct] | None:
-    """The recipe that the mapping's tag (most often `type`) names, where there are several."""
-    one = next(iter(recipes.values()))
-    if len(recipes) == 1:
+    """The Struct that the mapping's tag (such as `type`) names, if there are several."""
+    one = next(iter(groups.values()))
+    if len(groups) == 1:
         return one
     name = one.__struct_config__.tag_field or "type"
     tag = value.get(name)
-    if tag not in recipes:
+    if tag not in groups:
         given = f"'{tag}' is not one" if tag else "not set"
-        problems.found.append(f"{path}.{name}: {given}; {suggest(str(tag), [str(name) for name in recipes])}")
-    return recipes.get(tag)
+        problems.found.append(f"{path}.{name}: {given}; {suggest(str(tag), [str(name) for name in groups])}")
+    return groups.get(tag)
 
 
 def list_types(kind: Any) -> tuple[kinds.Type, ...]:
@@ -227,11 +227,11 @@ def list_types(kind: Any) -> tuple[kinds.Type, ...]:
 
 
 def get_entry_type(option: kinds.Type) -> Any:
-    """The recipe of a mapping's values, or the union of recipes, if they are recipes; else None."""
+    """The Struct of a mapping's values, or the union of Structs; None if they are something else."""
     values = option.value_type if isinstance(option, kinds.DictType) else option
-    recipes = values.types if isinstance(values, kinds.UnionType) else (values,)
-    found = [recipe.cls for recipe in recipes if isinstance(recipe, kinds.StructType)]
-    if not isinstance(option, kinds.DictType) or len(found) < len(recipes):
+    groups = values.types if isinstance(values, kinds.UnionType) else (values,)
+    found = [group.cls for group in groups if isinstance(group, kinds.StructType)]
+    if not isinstance(option, kinds.DictType) or len(found) < len(groups):
         return None
     kind: Any = found[0]
     for another in found[1:]:
@@ -248,7 +248,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _read_flag(words: Flag, accepted: Sequence[kinds.Type]) -> Any:
-    """The words as the field takes them: as they are, as a list (commas will do), or as YAML."""
+    """A flag's words as the field takes them: as text, as a list (with commas), or as YAML."""
     nothing = any(isinstance(o, kinds.NoneType) for o in accepted)
     if any(isinstance(o, _TEXTS) for o in accepted):
         return None if nothing and words == "null" else str(words)
@@ -275,7 +275,7 @@ def _read_flags(value: Any) -> Any:
 
 
 def convert_tree(tree: Mapping[str, Any], kind: type[Any], path: str) -> Any:
-    """The recipe itself. What is left to go wrong is its own objection (`__post_init__`)."""
+    """Convert a checked tree to a Struct. Only its own check (`__post_init__`) can still fail, as a ConfigError."""
     try:
         return msgspec.convert(tree, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -299,7 +299,7 @@ def _suggest_name(section: str, key: str, known: Sequence[str]) -> str:
 
 
 def describe_type(kind: Any) -> str:
-    """A type in words: "a whole number of at least 1 or null"."""
+    """A type in words, such as "a whole number of at least 1 or null"."""
     return _describe_info(kinds.type_info(kind))
 
 
@@ -334,6 +334,8 @@ _PLAIN: Mapping[type[kinds.Type], str] = {
 
 
 def _describe_bounds(info: kinds.IntType | kinds.FloatType) -> str:
+    if info.ge is not None and info.le is not None:
+        return f" from {info.ge:g} to {info.le:g}"
     words = {"of at least": info.ge, "above": info.gt, "of at most": info.le, "below": info.lt}
     return "".join(f" {word} {bound:g}" for word, bound in words.items() if bound is not None)
 

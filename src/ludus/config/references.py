@@ -165,9 +165,9 @@ def _is_tool(found: Any) -> bool:
 
 
 def _is_parser(found: Any) -> bool:
-    from ludus.parsers import Format, ReplyParser
+    from ludus.parsers import Format, is_parser
 
-    return isinstance(found, Format) or (isinstance(found, ReplyParser) and not isinstance(found, type))
+    return isinstance(found, Format) or is_parser(found)
 
 
 def _is_harness(found: Any) -> bool:

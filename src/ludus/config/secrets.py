@@ -1,7 +1,7 @@
-"""Secrets, proxies and folders: the only reader of environment variables, beside the command line.
+"""Secrets, proxies and folders: everything that is read from environment variables.
 
-Settings name variables; their values are read here, when a client is built, and go nowhere else. `exposed` finds
-settings that hold a secret itself, as far as their names tell.
+Settings name variables. Their values are read here when a client is built, and are stored nowhere. `find_exposed` finds
+settings that hold a secret themselves, as far as their names tell.
 """
 
 import os
@@ -20,7 +20,7 @@ from ludus.sandbox.backends import BACKENDS
 
 
 def read_secret(variable: str, setting: str) -> str:
-    """The value of an environment variable that a setting names; empty when the setting names none."""
+    """The value of the environment variable that a setting names; empty if it names none. Raises ConfigError."""
     if not variable:
         return ""
     value = os.environ.get(variable, "").strip()
@@ -33,7 +33,7 @@ def read_secret(variable: str, setting: str) -> str:
 
 
 def list_secrets(config: Config) -> tuple[str, ...]:
-    """The values of all variables that the settings name, to be masked in whatever is written."""
+    """The values of all variables that the settings name. They are masked in all files of a run."""
     variables = [variable for _, variable in _list_variables(config)]
     values = [os.environ.get(variable, "").strip() for variable in variables]
     proxies = [urlsplit(_add_scheme(os.environ.get(name, ""))).password or "" for name in _PROXIES]
@@ -44,7 +44,7 @@ _PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY
 
 
 def _list_variables(config: Config) -> Iterator[tuple[str, str]]:
-    """Every setting that names a secret's variable, and that name."""
+    """Every setting that names the variable of a secret, and the variable."""
     for role, model in _list_servers(config):
         yield f"{role}.api_key_var", model.api_key_var
         yield from ((f"{role}.header_vars.{key}", var) for key, var in model.header_vars.items())
@@ -61,7 +61,7 @@ def _list_variables(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _list_profiles(config: Config) -> Iterator[tuple[str, BackendSettings]]:
-    """Every kind of slots that the settings describe, by the setting."""
+    """The settings of every sandbox profile, by the path of the setting."""
     sandbox = config.sandbox
     for name in BACKENDS:
         if (profile := getattr(sandbox, name, None)) is not None:
@@ -70,7 +70,7 @@ def _list_profiles(config: Config) -> Iterator[tuple[str, BackendSettings]]:
 
 
 def _list_options(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The options of classes of the user's own, by the setting."""
+    """The options of the user's own classes, by the path of the setting."""
     for role, model in (("model", config.model), ("optimizer", config.optimizer)):
         if isinstance(model, OwnModelSettings):
             yield f"{role}.options", model.options
@@ -79,7 +79,7 @@ def _list_options(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _list_servers(config: Config) -> Iterator[tuple[str, ServerSettings]]:
-    """The models that are servers, by the sections they are in."""
+    """The models that are servers, by section."""
     models = {"model": config.model, "optimizer": config.optimizer}
     return ((role, model) for role, model in models.items() if isinstance(model, ServerSettings))
 
@@ -89,7 +89,7 @@ _SECRET = re.compile(r"(key|token|secret|password|passwd|cookie|authorization)$"
 
 
 def find_exposed(config: Config) -> Iterator[str]:
-    """Settings that hold a secret itself, which would then be printed and recorded. The messages do not repeat it."""
+    """Messages about settings that hold a secret, which would be recorded. They do not repeat the secret."""
     for setting, variable in _list_variables(config):
         if variable and not _VARIABLE.fullmatch(variable):
             yield f"{setting}: this is not the name of an environment variable. Put the key in one and give its name"
@@ -134,7 +134,7 @@ def _add_scheme(address: str) -> str:
 
 
 def find_proxy(url: str, setting: str) -> str:
-    """The proxy for an address: the setting, else what the usual variables say. Without a scheme it is an HTTP one."""
+    """The proxy for an address: the setting, or else the usual variables. Without a scheme it is an HTTP proxy."""
     found = setting or _find_usual_proxy(url)
     if found in ("", "none"):
         return ""
@@ -158,12 +158,12 @@ def _find_usual_proxy(url: str) -> str:
 
 
 def find_weights_folder() -> Path:
-    """Where model weights are kept between runs."""
+    """The folder where model weights are kept."""
     return find_cache(os.environ)
 
 
 def find_agents_folder() -> Path:
-    """Where `scripts/setup-agents` puts command-line agents. Not in the home of root, which slots cannot see."""
+    """The folder where `scripts/setup-agents` installs command-line agents. Slots cannot see the home of root."""
     if given := os.environ.get("LUDUS_AGENTS", ""):
         return Path(given).expanduser().absolute()
     if os.geteuid() == 0:

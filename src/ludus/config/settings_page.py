@@ -1,4 +1,4 @@
-"""The settings reference, made from the recipes themselves, so that it cannot drift from them."""
+"""The page of all settings (`docs/configuration.md`), made from their definitions."""
 
 import ast
 import inspect
@@ -13,7 +13,7 @@ from msgspec import inspect as kinds
 
 from ludus.config.reading import describe_type, get_entry_type, list_types
 from ludus.config.references import load_env_class
-from ludus.config.tree import SECTIONS, ModelSettings
+from ludus.config.tree import SECTIONS, ModelSettings, OwnModelSettings
 from ludus.envs import BUILTIN
 from ludus.models.server import ServerSettings
 from ludus.sandbox.backend import RemoteSettings
@@ -21,7 +21,7 @@ from ludus.sandbox.backends import BACKENDS
 
 
 def render_settings_page() -> str:
-    """Every setting as a Markdown page, from the recipes themselves."""
+    """The page, in Markdown."""
     parts = ["# Settings", inspect.cleandoc(_INTRODUCTION)]
     for name, kind in SECTIONS.items():
         parts.append(f"## {name}")
@@ -41,70 +41,72 @@ def render_settings_page() -> str:
 
 
 def _render_models() -> Iterator[str]:
-    """The kinds of models, with what servers of all kinds have in common told once."""
+    """The types of models. The settings that all servers have are listed once."""
     types = [o for o in list_types(ModelSettings) if isinstance(o, kinds.StructType)]
     yield _MODEL
     servers = ", ".join(f"`{o.tag}`" for o in types if issubclass(o.cls, ServerSettings))
     yield f"### Servers: {servers}\n\n{inspect.cleandoc(ServerSettings.__doc__ or '')}"
     yield _render_table(ServerSettings, "model")
     for option in types:
-        recipe = option.cls
-        only = set(recipe.__annotations__) if issubclass(recipe, ServerSettings) else None
-        yield f"### `model.type: {option.tag}`\n\n{inspect.cleandoc(recipe.__doc__ or '')}"
-        yield _render_table(recipe, "model", only)
+        group = option.cls
+        only = set(group.__annotations__) if issubclass(group, ServerSettings) else None
+        name = "module:Class" if group is OwnModelSettings else option.tag
+        yield f"### `model.type: {name}`\n\n{inspect.cleandoc(group.__doc__ or '')}"
+        yield _render_table(group, "model", {"options"} if group is OwnModelSettings else only)
 
 
-def _list_own_fields(recipe: type[Struct]) -> list[str]:
-    """A recipe's fields without those that are told of elsewhere."""
-    return [f.name for f in msgspec.structs.fields(recipe) if f.name not in BACKENDS]
+def _list_own_fields(group: type[Struct]) -> list[str]:
+    """The fields of a section without those of the backends, which have sections of their own."""
+    return [f.name for f in msgspec.structs.fields(group) if f.name not in BACKENDS]
 
 
 def _render_backends() -> Iterator[str]:
-    """The sections of the backends, with what all have in common told once."""
-    recipes = {name: b.Settings for name, b in BACKENDS.items() if issubclass(b.Settings, RemoteSettings)}
-    names = ", ".join(f"`{name}`" for name in recipes)
+    """The sections of the backends. The settings that all have are listed once."""
+    groups = {name: b.Settings for name, b in BACKENDS.items() if issubclass(b.Settings, RemoteSettings)}
+    names = ", ".join(f"`{name}`" for name in groups)
     yield f"### Remote slots: {names}\n\n{_BACKENDS}"
     yield _render_table(RemoteSettings, "sandbox.<backend>")
-    for name, recipe in recipes.items():
-        base = next((other for other, kind in recipes.items() if recipe.__base__ is kind), "")
+    for name, group in groups.items():
+        base = next((other for other, kind in groups.items() if group.__base__ is kind), "")
         also = f" Beside these, all settings of `sandbox.{base}`." if base else ""
-        yield f"### `sandbox.{name}`\n\n{inspect.cleandoc(recipe.__doc__ or '')}{also}"
-        yield _render_table(recipe, f"sandbox.{name}", set(recipe.__annotations__))
+        yield f"### `sandbox.{name}`\n\n{inspect.cleandoc(group.__doc__ or '')}{also}"
+        yield _render_table(group, f"sandbox.{name}", set(group.__annotations__))
 
 
 _BACKENDS = """\
-What all of them have in common, in the section of each. A profile (`sandbox.profiles.<name>`) takes the same settings
-and `backend`, which says whose they are."""
+The settings that all of them have, in the section of each. A profile (`sandbox.profiles.<name>`) takes the settings of
+a backend, and `backend`, the backend's name."""
 
 _MODEL = """\
-Who acts. `model.type` says which kind of model it is. Left out, it is `openai` if anything is said about the model that
-the embedded one does not know, and `embedded` if not."""
+The agent's model. `model.type` says which kind it is. Without it, the type is `openai` if a setting is given that the
+embedded model does not have, and else `embedded`."""
 
 _OPTIMIZER = """\
-Who proposes changes in `ludus train`. `optimizer.type: same` (the default): the agent's own model; for a proposer that
-asks nobody, no model at all. Any other type takes the same settings as `model` above, under `optimizer`. Left out, the
-type is `openai` if anything else is said."""
+The model that proposes changes in `ludus train`. `optimizer.type: same` (the default): the agent's own model, or no
+model at all if the proposer needs none. Any other type takes the same settings as `model` above, under `optimizer`.
+Without `optimizer.type`, the type is `openai` if any other setting is given."""
 
 _INTRODUCTION = """
     Defaults, then YAML files in the order given (`--config a.yaml --config b.yaml`), then dotted flags
-    (`--env.group_size 4`): the later wins. `--print-config` shows the result. This page is printed by `ludus config`.
+    (`--env.group_size 4`): later ones win. `--print-config` shows the result. `ludus config` prints this page. In place
+    of a built-in name, several settings take a class or function of your own ([Extending Ludus](extending.md)).
     """
 
 
 def _render_env(name: str) -> str:
     kind = load_env_class(name)
     table = _render_table(kind, "env")
-    return f"### Of `{name}`\n\n{table}" if table else ""
+    return f"### Options of `{name}`\n\n{table}" if table else ""
 
 
-def _render_table(recipe: type[Struct], prefix: str, only: Collection[str] | None = None) -> str:
-    rows = list(_render_rows(recipe, prefix, only))
+def _render_table(group: type[Struct], prefix: str, only: Collection[str] | None = None) -> str:
+    rows = list(_render_rows(group, prefix, only))
     return "\n".join(["| setting | takes | default | |", "|---|---|---|---|", *rows]) if rows else ""
 
 
-def _render_rows(recipe: type[Struct], prefix: str, only: Collection[str] | None = None) -> Iterator[str]:
-    docs = read_field_docs(recipe)
-    for f in msgspec.structs.fields(recipe):
+def _render_rows(group: type[Struct], prefix: str, only: Collection[str] | None = None) -> Iterator[str]:
+    docs = read_field_docs(group)
+    for f in msgspec.structs.fields(group):
         if only is not None and f.name not in only:
             continue
         path = f"{prefix}.{f.name}"
@@ -130,18 +132,20 @@ def _render_default(info: msgspec.structs.FieldInfo) -> str:
     return "" if text in {'""', "[]", "{}"} else f"`{text}`"
 
 
-def read_field_docs(recipe: type[Struct]) -> dict[str, str]:
-    """The string beneath each field, inherited ones included."""
+def read_field_docs(group: type[Struct]) -> dict[str, str]:
+    """The string below each field, inherited fields included."""
     docs: dict[str, str] = {}
-    fields = {f.name for f in msgspec.structs.fields(recipe)}
-    for kind in reversed(recipe.__mro__):
+    fields = {f.name for f in msgspec.structs.fields(group)}
+    for kind in reversed(group.__mro__):
         if not issubclass(kind, Struct) or kind is Struct:
             continue
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
         assert isinstance(definition, ast.ClassDef)
         for statement, below in pairwise(definition.body):
             match statement, below:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))) if name in fields:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))) if (
+                    name in fields
+                ):
                     docs[name] = " ".join(text.split())
                 case _:
                     pass

@@ -1,7 +1,7 @@
-"""The recipes: every setting, its type, its default and what it is for.
+"""The tree of settings: one field of `Config` for each section.
 
-The string beneath a field is its documentation: `ludus config` and the reference page are made from it. A secret is
-never a setting; settings that end in `_var` or `_vars` name the environment variables that hold one.
+The settings of a section are defined beside the code that they configure (`ludus.settings` says how). Here are only the
+tree itself and what belongs to the tree: which models there are, and which settings may change when a run is resumed.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class OwnModelSettings(Settings, frozen=True, tag_field="type", tag="own"):
     `mine.py:Class`), or the name that an installed package has given it."""
 
     reference: str
-    """What was given as the type. Records have it there."""
+    """The reference that was given as the type. Records have it there, too."""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """The parameters of the class's constructor. They are recorded: no secrets here."""
 
@@ -42,18 +42,18 @@ ModelSettings = (
 
 
 class SameSettings(Settings, frozen=True, tag_field="type", tag="same"):
-    """The agent's own model; for a proposer that asks nobody, no model at all."""
+    """The agent's own model, or no model at all if the proposer needs none."""
 
 
 OptimizerSettings = SameSettings | ModelSettings
 
 
 class Config(Settings, frozen=True):
-    """Everything that a run is told. Hashable by content through `to_record`."""
+    """All settings of a run."""
 
     env: EnvSettings = EnvSettings()
     options: dict[str, Any] = field(default_factory=dict[str, Any])
-    """The environment's own fields, all of them; written in the `env` section."""
+    """The environment's own fields. In files and flags they are in the `env` section."""
     agent: AgentSettings = AgentSettings()
     model: ModelSettings = EmbeddedSettings()
     sampling: Sampling = Sampling()
@@ -71,9 +71,9 @@ class Config(Settings, frozen=True):
 SECTIONS: Mapping[str, Any] = {f.name: f.type for f in msgspec.structs.fields(Config) if f.name != "options"}
 
 CONTENT = "content"
-"""The section of a training run's record that says what its settings pointed at; it is no setting."""
+"""A section in the record of a training run: hashes of the files that its settings name. It is not a setting."""
 TRAINING = frozenset({"train", "data", "optimizer"})
-"""Sections that only training reads."""
+"""Sections that only training uses."""
 
 _PLACE = (
     "servers", "timeouts", "retry", "concurrency", "proxy", "api_key_var", "price", "base_url", "requests_per_minute",
@@ -84,4 +84,4 @@ FREE = frozenset(
     | {f"sandbox.{name}" for name in ("max_slots", "warm", "acquire_seconds", "idle_seconds", "starts_per_second")}
     | {f"{role}.{name}" for role in ("model", "optimizer") for name in _PLACE}
 )
-"""Settings that may differ when a run is resumed: they decide how fast and how far it goes, not what comes out."""
+"""Settings that may change when a run is resumed. They decide how fast and how far it goes, not its results."""

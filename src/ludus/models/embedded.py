@@ -49,11 +49,12 @@ class EmbeddedSettings(Settings, frozen=True, tag_field="type", tag="embedded"):
     """`chat`: the server renders and parses, and only text is recorded. `token`: Ludus does, and the exact ids, masks
     and logprobs are recorded, as RL needs them (`docs/tokens.md`)."""
     parser: str = "hermes"
-    """In token mode, the format that the model writes tool calls in (`docs/parsers.md`)."""
+    """In token mode, the format in which the model writes tool calls (`docs/parsers.md`), or one of your own:
+    `module:NAME` or `file.py:NAME`."""
     template: str = "chatml"
     """In token mode, the chat template: a file, or `chatml`; empty: the one in the weights."""
     history: Literal["template", "append"] = "template"
-    """In token mode, what the model sees of its past: what the template makes of it, or replies as sampled."""
+    """In token mode, how the model sees its earlier replies: as the template renders them, or as they were sampled."""
 
     @property
     def weights_path(self) -> Path | None:

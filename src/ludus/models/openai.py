@@ -31,22 +31,23 @@ class OpenAISettings(ServerSettings, frozen=True, tag_field="type", tag="openai"
     `base_url` most often ends in `/v1`."""
 
     max_tokens_field: str = "max_tokens"
-    """How the server calls the limit; OpenAI's reasoning models want `max_completion_tokens`."""
+    """The server's name for the limit; OpenAI's reasoning models use `max_completion_tokens`."""
     mode: Literal["chat", "token"] = "chat"
     """`chat`: the server renders and parses, and only text is recorded. `token`: Ludus does, and the exact ids, masks
     and logprobs are recorded, as RL needs them (`docs/tokens.md`)."""
     engine: Literal["vllm", "sglang", "llamacpp", "atropos", "vllm_chat"] = "vllm"
-    """In token mode, what the server is. `atropos`: the `/generate` server of its trainers; `vllm_chat`: vLLM renders
-    and parses itself and tells the ids, so drift costs rows."""
+    """In token mode, the kind of server. `atropos`: the `/generate` server of Atropos's trainers. `vllm_chat`: vLLM
+    renders and parses, and reports the ids; where they do not fit together, rows are lost."""
     tokenizer: str = ""
-    """In token mode: a `tokenizer.json`, a folder, a GGUF file, or `owner/name` on the hub; empty: what `model.name`
-    says."""
+    """In token mode: a `tokenizer.json`, a folder, a GGUF file, or `owner/name` on the hub; empty:
+    `model.name`."""
     parser: str = "auto"
-    """In token mode, the format that the model writes tool calls in (`docs/parsers.md`)."""
+    """In token mode, the format in which the model writes tool calls (`docs/parsers.md`), or one of your own:
+    `module:NAME` or `file.py:NAME`."""
     template: str = ""
     """In token mode, a chat template in place of the model's own: a file, or `chatml`."""
     history: Literal["template", "append"] = "template"
-    """In token mode, what the model sees of its past: what the template makes of it, or replies as sampled."""
+    """In token mode, how the model sees its earlier replies: as the template renders them, or as they were sampled."""
 
 
 class AzureSettings(ServerSettings, frozen=True, tag_field="type", tag="azure"):
@@ -57,7 +58,7 @@ class AzureSettings(ServerSettings, frozen=True, tag_field="type", tag="azure"):
     api_version: str = "2024-10-21"
     """The version of the API."""
     max_tokens_field: str = "max_tokens"
-    """How the server calls the limit; OpenAI's reasoning models want `max_completion_tokens`."""
+    """The server's name for the limit; OpenAI's reasoning models use `max_completion_tokens`."""
 
 
 class ChatModel(ServerPool):

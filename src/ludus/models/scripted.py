@@ -30,7 +30,7 @@ class ScriptedSettings(Settings, frozen=True, tag_field="type", tag="scripted"):
     script: str = ""
     """`module:function` or `file.py:function`; also the name of a list of replies."""
     name: str = "scripted"
-    """What the record calls it."""
+    """Its name in records."""
 
 
 Reply = Completion | Message | str

@@ -35,9 +35,9 @@ class Price(Settings, frozen=True, omit_defaults=True):
     completion: float = 0.0
     """Tokens of the reply."""
     cached: float | None = None
-    """Prompt tokens read from the server's cache; None: as `prompt`."""
+    """Prompt tokens read from the server's cache; null: as `prompt`."""
     written: float | None = None
-    """Prompt tokens written to the server's cache (Anthropic); None: as `prompt`."""
+    """Prompt tokens written to the server's cache (Anthropic); null: as `prompt`."""
 
     def compute_cost(self, prompt: int, completion: int, cached: int = 0, written: int = 0) -> float:
         """The cost of the tokens in dollars. `cached` and `written` are parts of `prompt`."""
@@ -96,7 +96,7 @@ class ServerSettings(Settings, frozen=True):
     price: Price = Price()
     """Dollars per million tokens, for the cost in reports and for `budget.dollars`."""
     proxy: str = ""
-    """Address of an HTTP proxy; empty: what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say; `none`: no proxy."""
+    """Address of an HTTP proxy; empty: as HTTPS_PROXY, HTTP_PROXY and NO_PROXY say; `none`: no proxy."""
 
     @property
     def addresses(self) -> tuple[str, ...]:

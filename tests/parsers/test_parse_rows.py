@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ludus.errors import ConfigError
+from ludus.parsers import ParsedReply
 from ludus.parsers.parse_rows import parse_rows, parse_text, read_tools
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": {"type": "string"}}}}}]
@@ -76,3 +77,21 @@ def test_tools_come_in_two_forms_and_the_rest_is_passed_over() -> None:
     specs = read_tools([*TOOLS, {"name": "g", "description": "G", "parameters": None}, {"type": "web_search"}, 3])
     assert [(spec.name, spec.description) for spec in specs] == [("f", ""), ("g", "G")]
     assert read_tools(None) == ()
+
+
+class Nothing:
+    """A parser that reads no calls."""
+
+    name = "nothing"
+
+    def parse(self, text: str, tools: object, *, thinking: bool = False, first: int = 0) -> ParsedReply:
+        return ParsedReply(text.upper())
+
+    def render(self, calls: object, content: str = "") -> str:
+        return content
+
+
+def test_the_parser_may_be_an_object() -> None:
+    assert json.loads(parse_text("hi", Nothing()))["content"] == "HI"
+    rows = [json.dumps({"input": "hi"}), json.dumps({"parser": "hermes", "input": "hi"})]
+    assert [json.loads(line)["content"] for line in parse_rows(rows, Nothing())] == ["HI", "hi"]

@@ -16,7 +16,7 @@ Read `formats` (the table) → `shapes` and `notations` (how calls are written) 
 """
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 from ludus.errors import ConfigError
 from ludus.parsers.formats import Format, combine_formats, find_format, list_names
@@ -34,6 +34,7 @@ __all__ = [
     "ReplyStream",
     "Text",
     "Thought",
+    "is_parser",
     "list_names",
     "make_parser",
 ]
@@ -59,6 +60,11 @@ class ReplyParser(Protocol):
         ...
 
 
+def is_parser(value: object) -> TypeGuard[ReplyParser]:
+    """Whether an object has the methods of a parser. A class has not: an instance is needed."""
+    return isinstance(value, ReplyParser) and not isinstance(value, type)
+
+
 def make_parser(parser: "str | Format | ReplyParser") -> ReplyParser:
     """The parser for a name, a format, or an object that is a parser already.
 
@@ -67,7 +73,7 @@ def make_parser(parser: "str | Format | ReplyParser") -> ReplyParser:
     """
     if isinstance(parser, str | Format):
         return Parser(parser)
-    if not isinstance(parser, ReplyParser) or isinstance(parser, type):
+    if not is_parser(parser):
         raise ConfigError(
             f"a parser must be a name, a ludus.parsers.Format, or an object with `name`, `parse` and `render` "
             f"(see ludus.parsers.ReplyParser), not {type(parser).__name__}"

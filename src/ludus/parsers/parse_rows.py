@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 
 from ludus.errors import ConfigError
-from ludus.parsers import ParsedReply, ReplyParser, make_parser
+from ludus.parsers import ParsedReply, ReplyParser, is_parser, make_parser
 from ludus.parsers.offered_tools import as_mapping
 from ludus.parsers.values import dumps
 from ludus.types import JsonObject, ToolSpec
@@ -37,7 +37,7 @@ def parse_rows(lines: Iterable[str], parser: str | ReplyParser = "", tools: Any 
 
 
 def _find_parser(parser: Any, named: dict[str, ReplyParser]) -> ReplyParser:
-    if isinstance(parser, ReplyParser):
+    if is_parser(parser):
         return parser
     if not isinstance(parser, str) or not parser:
         raise ConfigError('no parser: set "parser" in the row, or --parser')

@@ -23,14 +23,13 @@ from ludus.batch import (
     SUMMARY,
     Batch,
     BatchProgress,
-    to_chat_message,
     evaluate,
-    read_groups,
+    group_outcomes,
     load_tasks,
     plan_jobs,
     process,
-    run_batch,
-    group_outcomes,
+    read_groups,
+    to_chat_message,
 )
 from ludus.env import Env
 from ludus.errors import BudgetExhausted, ConfigError, ModelError, StoreError
@@ -169,7 +168,7 @@ def test_each_rollout_is_in_the_store_before_anyone_hears_of_it(tmp_path: Path):
             assert rollout in [r for _, r in run.read_outcomes()]
             heard.append(progress)
 
-        asyncio.run(run_batch(batch(), None, run, on_rollout=hear))
+        asyncio.run(evaluate(batch(), None, run, on_rollout=hear))
     assert [p.done for p in heard] == [1, 2, 3, 4, 5, 6]
     assert heard[-1] == BatchProgress(6, 6, 6, 1.0, heard[-1].usage)
     assert heard[-1].usage.tokens > heard[0].usage.tokens > 0
@@ -180,8 +179,8 @@ def test_what_is_in_the_store_is_not_run_again(tmp_path: Path):
     asked = batch(env=Toy(log=log))
     for resume in (False, True):
         with RunDir.open(tmp_path / "run", {}, resume=resume) as run:
-            asyncio.run(run_batch(asked, None, run))
-            assert run.count_outcomes() == 6
+            asyncio.run(evaluate(asked, None, run))
+            assert len(run.read_scores()) == 6
             assert [len(g.rollouts) for g in read_groups(asked, run)] == [2, 2, 2]
     assert set(Counter(Path(log).read_text().splitlines()).values()) == {1}
 
@@ -227,7 +226,7 @@ def test_stopping_drains_and_a_resume_does_the_rest(tmp_path: Path):
 
     with RunDir.open(tmp_path, {}) as run:
         report = asyncio.run(stopped(run))
-        assert (run.count_outcomes(), report.groups, report.partial) == (5, 3, 1)
+        assert (len(run.read_scores()), report.groups, report.partial) == (5, 3, 1)
         assert [(row["task"]["id"], row["partial"]) for row in rows(run, GROUPS)] == [
             ("t0", False),
             ("t1", False),
@@ -262,7 +261,7 @@ def test_finished_work_is_kept_and_written_when_something_stops_the_run(tmp_path
     with RunDir.open(tmp_path, {}) as run:
         with pytest.raises(type(error), match=str(error)):
             asyncio.run(command(asked, None, run, RunOptions(2)))
-        assert run.count_outcomes() == 14
+        assert len(run.read_scores()) == 14
         if command is process:
             assert [row["task"]["id"] for row in rows(run, GROUPS)] == [f"t{n}" for n in range(7)]
         else:
@@ -271,7 +270,7 @@ def test_finished_work_is_kept_and_written_when_something_stops_the_run(tmp_path
         assert (tmp_path / PAGE).exists()
     with RunDir.open(tmp_path, {}, resume=True) as run:
         asyncio.run(command(batch(env=Toy(many=9)), None, run))
-        assert run.count_outcomes() == 18
+        assert len(run.read_scores()) == 18
 
 
 # ---- what comes out -----------------------------------------------------------------------------------------------
@@ -282,7 +281,7 @@ def test_a_row_has_the_conversation_and_not_the_answer(tmp_path: Path):
     with RunDir.open(tmp_path, {}) as run:
         asyncio.run(process(batch(script, Toy(many=1), 1), None, run))
         (row,) = rows(run, GROUPS)
-        assert run.count_outcomes() == 1
+        assert len(run.read_scores()) == 1
     assert {key: row[key] for key in ("schema", "index", "size", "partial")} == {
         "schema": 1,
         "index": 0,
@@ -327,7 +326,7 @@ def test_an_evaluation_has_numbers_and_samples(tmp_path: Path):
 
 def test_groups_can_be_read_without_the_batch(tmp_path: Path):
     with RunDir.open(tmp_path, {}) as run:
-        asyncio.run(run_batch(batch(), None, run))
+        asyncio.run(evaluate(batch(), None, run))
     with RunDir.read(tmp_path) as run:
         found = group_outcomes(run, size=3)
     assert [(g.task.id, len(g.rollouts), g.partial) for g in found] == [(f"t{n}", 2, True) for n in range(3)]
@@ -410,7 +409,7 @@ def test_kills_at_any_moment_lose_nothing_and_repeat_nothing(tmp_path: Path):
         kept = Path(log).read_text().count("kept")
         if kept:
             with RunDir.read(home) as run:
-                assert run.count_outcomes() >= kept
+                assert len(run.read_scores()) >= kept
                 assert all(row["size"] == 4 for row in rows(run, GROUPS))
     assert killed >= 5
     _, status = os.waitpid(forked(work), 0)
@@ -423,7 +422,7 @@ def test_kills_at_any_moment_lose_nothing_and_repeat_nothing(tmp_path: Path):
         if event == "kept":
             seen.add(which)
     with RunDir.open(home, {}, resume=True) as run:
-        assert run.count_outcomes() == 240 == len(list(run.read_outcomes()))
+        assert len(run.read_scores()) == 240 == len(list(run.read_outcomes()))
         found = rows(run, GROUPS)
         assert sorted(row["index"] for row in found) == list(range(60))
         assert all(len(row["rollouts"]) == 4 and not row["partial"] for row in found)
@@ -441,10 +440,10 @@ def test_a_disk_that_fills_up_stops_the_run_as_a_store_error(tmp_path: Path):
     _, status = os.waitpid(forked(work), 0)
     assert os.waitstatus_to_exitcode(status) == 7
     with RunDir.open(tmp_path, {}, resume=True) as run:
-        before = run.count_outcomes()
+        before = len(run.read_scores())
         assert 0 < before < 400
         asyncio.run(process(asked, None, run))
-        assert run.count_outcomes() == 400
+        assert len(run.read_scores()) == 400
         assert len(rows(run, GROUPS)) == 100
 
 
@@ -452,5 +451,5 @@ def test_a_policy_that_acts_otherwise_has_other_outcomes(tmp_path: Path):
     one = batch()
     other = replace(one, policy=replace(one.policy, system="Be brief."))
     with RunDir.open(tmp_path, {}) as run:
-        asyncio.run(run_batch(one, None, run))
+        asyncio.run(evaluate(one, None, run))
         assert list(read_groups(other, run)) == []

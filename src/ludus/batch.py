@@ -3,7 +3,7 @@
     plan_jobs ──> run_stored ──> store (the truth) ──> groups.jsonl | summary.json, samples.jsonl | trajectories.html
 
 `plan_jobs` is pure: the same batch gives the same jobs, seeds and toolset draws in every process, so a job's content
-address finds its outcome again. `run_batch` runs the jobs that have no score in the store. A failed rollout is stored
+address finds its outcome again. Only jobs without a score in the store are run. A failed rollout is stored
 too, and is run again when the run is resumed: a failure is not a result. All other files are derived from the store.
 `process` writes scored groups as they complete; `evaluate` writes numbers and samples. When a budget is spent or
 something breaks, both write what there is and then raise.
@@ -190,22 +190,9 @@ def _make_plan(batch: Batch) -> _Plan:
 # ---- running it ---------------------------------------------------------------------------------------------------
 
 
-async def run_batch(
-    batch: Batch,
-    pool: Pool | None,
-    run: RunDir,
-    options: RunOptions = RunOptions(),
-    *,
-    on_rollout: OnRollout | None = None,
+async def _run_plan(
+    plan: _Plan, pool: Pool | None, run: RunDir, options: RunOptions, on_rollout: OnRollout | None
 ) -> None:
-    """Run every job that has no score in the store yet. `on_rollout` is called with each rollout after it is stored.
-
-    Setting `options.stop` drains and returns; a spent budget drains and raises `BudgetExhausted`.
-    """
-    await _run(_make_plan(batch), pool, run, options, on_rollout)
-
-
-async def _run(plan: _Plan, pool: Pool | None, run: RunDir, options: RunOptions, on_rollout: OnRollout | None) -> None:
     count = _Count(plan, run.read_scores())
 
     def on_outcome(_: str, rollout: Rollout) -> None:
@@ -294,7 +281,7 @@ async def process(
         return ProcessReport(summary.overall.tasks, summary.partial, summary)
 
     run.write(GROUPS, (read_line(index) + b"\n" for id, index in places.items() if not missing[id]))
-    running = _run(plan, pool, run, options, on_stored)
+    running = _run_plan(plan, pool, run, options, on_stored)
     return await _run_to_end(running, finish)
 
 
@@ -317,7 +304,7 @@ async def evaluate(
         _write_page(plan, run, summary)
         return summary
 
-    running = _run(plan, pool, run, options, on_rollout)
+    running = _run_plan(plan, pool, run, options, on_rollout)
     return await _run_to_end(running, finish)
 
 

@@ -250,10 +250,6 @@ class RunDir:
             for key, body in rows:
                 yield key, self._decode(key, body)
 
-    def count_outcomes(self) -> int:
-        with _explain_errors(self.path):
-            return self._db.execute("SELECT count(*) FROM outcomes").fetchone()[0]
-
     def _decode(self, key: str, body: bytes) -> Rollout:
         try:
             return _ROLLOUT.decode(body)

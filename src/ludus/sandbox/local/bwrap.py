@@ -29,13 +29,15 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypedDict
 
 import msgspec
 
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
-from ludus.sandbox.limits import SHM_MB, LimitStatus
+from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend
+from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.local.cgroups import Cgroups, describe_limits, find_cgroups, make_ulimits
 from ludus.sandbox.local.host_dir import HostDir, make_open_folder, remove_tree, write_file
 from ludus.sandbox.local.layers import Layers
@@ -102,12 +104,37 @@ class _Shared:
             os.close(fd)
 
 
-class Bwrap:
+class BwrapSettings(BackendSettings, frozen=True, tag="bwrap"):
+    """Slots of this machine, isolated by bubblewrap."""
+
+
+class Bwrap(SlotBackend[BwrapSettings]):
     """Makes bubblewrap slots. Close it after all its slots are closed."""
 
-    def __init__(self) -> None:
+    name = "bwrap"
+    Settings = BwrapSettings
+
+    def __init__(
+        self, settings: BwrapSettings = BwrapSettings(), secrets: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        super().__init__(settings, secrets)
         self._shared: _Shared | None = None
         self._binary: Path | None = None
+
+    @classmethod
+    def isolates(cls, settings: BwrapSettings) -> bool:
+        return True
+
+    @classmethod
+    async def look(cls) -> BackendFinding:
+        bwrap = cls()
+        try:
+            return await bwrap.try_out()
+        finally:
+            await bwrap.close()
+
+    async def check(self) -> None:
+        self.find_working_binary()
 
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
         shared = self._get_shared()
@@ -124,17 +151,25 @@ class Bwrap:
         layer = await shared.layers.save(await box.pack_changes(), spec.base)
         return msgspec.structs.replace(spec, base=(*spec.base, layer))
 
-    def close(self) -> None:
+    async def try_out(self) -> BackendFinding:
+        try:
+            path = await asyncio.to_thread(self.find_working_binary)
+        except ConfigError as error:
+            remedy = "or, for code that you trust: --sandbox.backend local"
+            return BackendFinding(self.name, "broken", str(error), remedy)
+        limits = describe_limits(self._get_shared().cgroups)
+        return BackendFinding(self.name, "works", f"isolates, with {path}", limits=limits)
+
+    async def close(self) -> None:
+        self._release()
+
+    def _release(self) -> None:
         if self._shared is not None:
             self._shared.cgroups.remove()
             self._shared.host.close()
             self._shared = None
 
-    def describe_limits(self) -> tuple[LimitStatus, ...]:
-        """Describe which limits hold here, for people to read."""
-        return describe_limits(self._get_shared().cgroups)
-
-    def check(self) -> Path:
+    def find_working_binary(self) -> Path:
         """Run bubblewrap once, as for a slot, and return its path. Raises ConfigError with the reason and the remedy.
 
         If the host has several bubblewraps, the first that works is used from then on: a security policy may allow one
@@ -142,7 +177,7 @@ class Bwrap:
         """
         problems: list[str] = []
         for binary in find_bwraps():
-            self.close()
+            self._release()
             self._binary = binary
             problem = _try_bwrap(self._get_shared())
             if not problem:

@@ -15,14 +15,18 @@ import asyncio
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
 from ludus.errors import SandboxError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.archive import extract_entries, read_entries
+from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend
+from ludus.sandbox.limits import LimitStatus
 from ludus.sandbox.local.host_dir import HostDir, find_bash, remove_tree
 from ludus.sandbox.processes import Child, find_descendants, is_dead, kill_trees
 from ludus.sandbox.shell import Pipes, SlotShell
@@ -32,10 +36,20 @@ _START_SECONDS = 30.0
 _MARK = "LUDUS_SLOT"
 
 
-class Local:
+class LocalSettings(BackendSettings, frozen=True, tag="local"):
+    """Slots of this machine that isolate nothing: for trusted code only."""
+
+
+class Local(SlotBackend[LocalSettings]):
     """Makes local slots. Close it after all its slots are closed."""
 
-    def __init__(self) -> None:
+    name = "local"
+    Settings = LocalSettings
+
+    def __init__(
+        self, settings: LocalSettings = LocalSettings(), secrets: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        super().__init__(settings, secrets)
         self._host: HostDir | None = None
         self._layers = 0
 
@@ -59,7 +73,18 @@ class Local:
             raise SandboxError(f"no snapshot could be made: {error}") from error
         return msgspec.structs.replace(box.spec, base=(str(layer),))
 
-    def close(self) -> None:
+    @classmethod
+    async def look(cls) -> BackendFinding:
+        limits = (
+            *(LimitStatus(limit, "nothing", False) for limit in ("memory", "processes", "disk")),
+            LimitStatus("time and output", "the driver", True),
+        )
+        return BackendFinding(cls.name, "works", "isolates nothing: for trusted code only", limits=limits)
+
+    async def try_out(self) -> BackendFinding:
+        return await self.look()
+
+    async def close(self) -> None:
         if self._host is not None:
             self._host.close()
             self._host = None

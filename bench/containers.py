@@ -58,7 +58,7 @@ def bare(command: list[str], count: int, env: dict[str, str] | None = None) -> f
 
 
 def measure_docker(folder: Path, image: Path, count: int) -> Iterator[tuple[object, ...]]:
-    engine = machinery.docker(folder, image)
+    engine = machinery.start_docker(folder, image)
     socket = next(engine)
     docker = ["docker", "--host", f"unix://{socket}"]
     try:
@@ -73,9 +73,9 @@ def measure_docker(folder: Path, image: Path, count: int) -> Iterator[tuple[obje
 
 
 def measure_podman(folder: Path, image: Path, count: int) -> Iterator[tuple[object, ...]]:
-    engine = machinery.podman(folder, image)
+    engine = machinery.start_podman(folder, image)
     socket, name = next(engine), f"localhost/{machinery.IMAGE}"
-    podman, env = machinery.podman_command(folder)
+    podman, env = machinery.build_podman_command(folder)
     try:
         run = [*podman, "run", "--detach", "--rm", "--network", "none", "--name", "bare", name, "sleep", "1000"]
         subprocess.run(run, check=True, capture_output=True, env=env)
@@ -105,7 +105,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ludus-b-", ignore_cleanup_errors=True) as name:
         image = Path(name) / "image.tar"
         try:
-            machinery.image_tar(image)
+            machinery.build_image(image)
         except machinery.Missing as missing:
             print(f"containers: SKIP {missing}")
             return 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.sandbox.remote.machinery import Daemon, free_port, listens
+from tests.sandbox.remote.machinery import Daemon, find_free_port, is_listening
 
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.remote.bundle import build_bundle, build_file_command, build_receive_command
@@ -71,10 +71,10 @@ class HttpSlotd:
         self.token = "0123456789abcdef"
         config = {"token": self.token, "host": "127.0.0.1", "view": "system", **settings}
         (folder / "slotd.json").write_text(json.dumps(config))
-        self.port = free_port()
+        self.port = find_free_port()
         command = build_file_command(PYTHON, str(folder / "slotd"), str(folder / "slotd.json"), str(self.port))
         self.daemon = Daemon(command, folder / "log")
-        self.daemon.wait_until(lambda: listens(self.port))
+        self.daemon.wait_until(lambda: is_listening(self.port))
 
     @property
     def url(self) -> str:

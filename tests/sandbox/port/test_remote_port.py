@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 
 import msgspec
 import pytest
-from tests.sandbox.remote.machinery import finish, hanging_up
+from tests.sandbox.remote.machinery import finish, make_lossy_proxy
 from tests.slotd_kit import HttpSlotd, needs_python, open_boxes, start_slotd
 
 from ludus.errors import SandboxError
@@ -287,7 +287,7 @@ def test_data_is_complete_although_replies_are_lost(http_slotd, monkeypatch):
         writer.close()
 
     async def work() -> None:
-        proxy = await asyncio.start_server(hanging_up(http_slotd.port, loses), "127.0.0.1", 0)
+        proxy = await asyncio.start_server(make_lossy_proxy(http_slotd.port, loses), "127.0.0.1", 0)
         address = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
         async with proxy, Client(response_bytes=1 << 24) as client:
             link = HttpLink(client, address, http_slotd.token)

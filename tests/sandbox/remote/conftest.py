@@ -1,18 +1,16 @@
 """Backends for the tests, started when first asked for and stopped at the end of the session."""
 
 import asyncio
-import importlib.util
 import shutil
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.sandbox.remote import machinery
 
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.backends import make_backend
@@ -28,20 +26,6 @@ HERE = Path(__file__).parent
 SPEC = SandboxSpec(disk_mb=64, memory_mb=512)
 BACKENDS = ("docker", "docker_single", "podman", "ssh", "nomad", "apptainer", "modal")
 """With `docker_single`, a slot has a container to itself, without namespaces in it; elsewhere several share one."""
-
-
-def load(path: Path) -> ModuleType:
-    """A file of tests as a module."""
-    spec = importlib.util.spec_from_file_location(f"ludus_tests_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-machinery = load(HERE / "machinery.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -87,7 +71,7 @@ def skipping(name: str) -> Iterator[None]:
 def image(folder: Path) -> Path:
     path = folder / "image.tar"
     with skipping("image"):
-        machinery.image_tar(path)
+        machinery.build_image(path)
     return path
 
 
@@ -95,28 +79,28 @@ def image(folder: Path) -> Path:
 def docker_socket(folder: Path, image: Path) -> Iterator[Path]:
     with skipping("docker"):
         (folder / "docker").mkdir()
-        yield from machinery.docker(folder / "docker", image)
+        yield from machinery.start_docker(folder / "docker", image)
 
 
 @pytest.fixture(scope="session")
 def podman_socket(folder: Path, image: Path) -> Iterator[Path]:
     with skipping("podman"):
         (folder / "podman").mkdir()
-        yield from machinery.podman(folder / "podman", image)
+        yield from machinery.start_podman(folder / "podman", image)
 
 
 @pytest.fixture(scope="session")
 def sshd(folder: Path) -> Iterator[Any]:
     with skipping("ssh"):
         (folder / "ssh").mkdir()
-        yield from machinery.sshd(folder / "ssh")
+        yield from machinery.start_sshd(folder / "ssh")
 
 
 @pytest.fixture(scope="session")
 def nomad(folder: Path) -> Iterator[Any]:
     with skipping("nomad"):
         (folder / "nomad").mkdir()
-        yield from machinery.nomad(folder / "nomad")
+        yield from machinery.start_nomad(folder / "nomad")
 
 
 @pytest.fixture(scope="session")
@@ -125,14 +109,14 @@ def apptainer(folder: Path, image: Path) -> tuple[Path, Path]:
     with skipping("apptainer"):
         (folder / "apptainer").mkdir()
         folder.chmod(0o755)
-        return machinery.apptainer(folder / "apptainer", image)
+        return machinery.make_apptainer(folder / "apptainer", image)
 
 
 @pytest.fixture(scope="session")
 def modal_standin(folder: Path, apptainer: tuple[Path, Path]) -> Iterator[Any]:
     with skipping("modal"):
         (folder / "modal").mkdir()
-        yield from machinery.modal(folder / "modal", apptainer[1])
+        yield from machinery.start_modal(folder / "modal", apptainer[1])
 
 
 @pytest.fixture(scope="session")
@@ -140,7 +124,7 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
     """The variables of a cluster's user."""
     with skipping("slurm"):
         (folder / "slurm").mkdir()
-        yield from machinery.slurm(folder / "slurm")
+        yield from machinery.start_slurm(folder / "slurm")
 
 
 # ---- one pool per backend ----------------------------------------------------------------------------------------

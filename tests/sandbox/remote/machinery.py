@@ -1,7 +1,7 @@
 """Real daemons for the tests of backends, each with its files, sockets and pid below one temporary folder.
 
-Everything listens on unix sockets or loopback, is started by whoever asks first, and is stopped by its pid at the end.
-A tool that is not installed is a `Missing`, with the remedy.
+They listen on unix sockets or loopback only, are started when a test first needs them, and are stopped at the end. A tool
+that is not installed raises `Missing`, with the remedy.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _SKIPPED = (
 
 
 def finish(work: Callable[[], Awaitable[None]]) -> None:
-    """A test's coroutine, which must not hang."""
+    """Run a test's coroutine, with a time limit."""
 
     async def main() -> None:
         async with asyncio.timeout(300):
@@ -45,8 +45,9 @@ def finish(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def hanging_up(port: int, loses: Callable[[], bool]) -> Callable[..., Awaitable[None]]:
-    """For `asyncio.start_server`: passes on to a port, and hangs up on those pieces of an answer that it `loses`."""
+def make_lossy_proxy(port: int, loses: Callable[[], bool]) -> Callable[..., Awaitable[None]]:
+    """A handler for `asyncio.start_server` that forwards connections to a port. It disconnects, instead of forwarding a
+    piece of a reply, whenever `loses` returns true."""
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
@@ -70,7 +71,7 @@ class Missing(Exception):
     """This machine cannot run it; the message says why."""
 
 
-def need(*programs: str) -> None:
+def require_programs(*programs: str) -> None:
     missing = [name for name in programs if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
     if os.geteuid() != 0:
         raise Missing("needs root")
@@ -120,13 +121,13 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
 
 
-def answers(path: Path) -> bool:
+def is_answering(path: Path) -> bool:
     """Whether somebody listens on a unix socket."""
     with socket.socket(socket.AF_UNIX) as sock:
         try:
@@ -139,9 +140,9 @@ def answers(path: Path) -> bool:
 # ---- an image, without a registry ---------------------------------------------------------------------------------
 
 
-def image_tar(target: Path) -> None:
+def build_image(target: Path) -> None:
     """A root file system made of this host's own Debian packages: bash, the usual tools, Python."""
-    need("dpkg", "apt-cache")
+    require_programs("dpkg", "apt-cache")
     options = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
     found = subprocess.run(
         ["apt-cache", "depends", "--recurse", "--installed", *options, *PACKAGES],
@@ -183,9 +184,9 @@ _FILES = {
 # ---- Docker and Podman --------------------------------------------------------------------------------------------
 
 
-def docker(folder: Path, image: Path) -> Iterator[Path]:
+def start_docker(folder: Path, image: Path) -> Iterator[Path]:
     """The socket of a Docker engine of our own, with the image in it."""
-    need("dockerd", "containerd", "runc")
+    require_programs("dockerd", "containerd", "runc")
     socket_path = folder / "docker.sock"
     daemon = Daemon(
         [
@@ -197,16 +198,16 @@ def docker(folder: Path, image: Path) -> Iterator[Path]:
         folder / "dockerd.log",
     )
     try:
-        daemon.wait_until(lambda: answers(socket_path))
-        run("docker", "--host", f"unix://{socket_path}", "import", str(image), IMAGE)
+        daemon.wait_until(lambda: is_answering(socket_path))
+        run_command("docker", "--host", f"unix://{socket_path}", "import", str(image), IMAGE)
         yield socket_path
-        left = run("docker", "--host", f"unix://{socket_path}", "ps", "--all", "--no-trunc")
+        left = run_command("docker", "--host", f"unix://{socket_path}", "ps", "--all", "--no-trunc")
         assert len(left.splitlines()) == 1, f"containers are left over:\n{left}"
     finally:
         daemon.stop()
 
 
-def podman_command(folder: Path) -> tuple[list[str], dict[str, str]]:
+def build_podman_command(folder: Path) -> tuple[list[str], dict[str, str]]:
     """How to call Podman so that it keeps everything below a folder: the command, and its environment."""
     env = {
         "CONTAINERS_CONF": str(folder / "containers.conf"),
@@ -216,25 +217,25 @@ def podman_command(folder: Path) -> tuple[list[str], dict[str, str]]:
     return ["podman", "--runtime", "runc", "--tmpdir", str(folder / "tmp")], {**os.environ, **env}
 
 
-def podman(folder: Path, image: Path) -> Iterator[Path]:
+def start_podman(folder: Path, image: Path) -> Iterator[Path]:
     """The socket of a Podman service of our own, with the image in it."""
-    need("podman", "runc", "conmon")
+    require_programs("podman", "runc", "conmon")
     (folder / "containers.conf").write_text(_PODMAN)
     (folder / "storage.conf").write_text(
         f'[storage]\ndriver = "overlay"\nrunroot = "{folder}/run"\ngraphroot = "{folder}/graph"\n'
     )
-    common, env = podman_command(folder)
-    run(*common, "import", "--quiet", str(image), f"localhost/{IMAGE}", env=env)
+    common, env = build_podman_command(folder)
+    run_command(*common, "import", "--quiet", str(image), f"localhost/{IMAGE}", env=env)
     socket_path = folder / "podman.sock"
     daemon = Daemon([*common, "system", "service", "--time=0", f"unix://{socket_path}"], folder / "podman.log", env)
     try:
-        daemon.wait_until(lambda: answers(socket_path))
+        daemon.wait_until(lambda: is_answering(socket_path))
         yield socket_path
-        left = run(*common, "ps", "--all", env=env)
+        left = run_command(*common, "ps", "--all", env=env)
         assert len(left.splitlines()) == 1, f"containers are left over:\n{left}"
     finally:
         daemon.stop()
-        run(*common, "rm", "--all", "--force", "--time=0", env=env)
+        run_command(*common, "rm", "--all", "--force", "--time=0", env=env)
 
 
 _PODMAN = """
@@ -259,16 +260,16 @@ class Sshd:
     daemon: Daemon
 
 
-def sshd(folder: Path) -> Iterator[Sshd]:
-    need("sshd", "ssh", "ssh-keygen")
+def start_sshd(folder: Path) -> Iterator[Sshd]:
+    require_programs("sshd", "ssh", "ssh-keygen")
     host_key, key = folder / "host_key", folder / "key"
     for path in (host_key, key):
-        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path))
+        run_command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path))
     authorized = folder / "authorized_keys"
     authorized.write_text(key.with_suffix(".pub").read_text())
     authorized.chmod(0o600)
     Path("/run/sshd").mkdir(exist_ok=True)
-    port = free_port()
+    port = find_free_port()
     (folder / "sshd_config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {host_key}\nPidFile {folder}/sshd.pid\nUsePAM no\n"
         f"AuthorizedKeysFile {authorized}\nStrictModes no\nPermitRootLogin prohibit-password\n"
@@ -276,9 +277,9 @@ def sshd(folder: Path) -> Iterator[Sshd]:
     )
     known = folder / "known_hosts"
     known.write_text(f"[127.0.0.1]:{port} {host_key.with_suffix('.pub').read_text()}")
-    daemon = Daemon([_find("sshd"), "-D", "-e", "-f", str(folder / "sshd_config")], folder / "sshd.log")
+    daemon = Daemon([_find_program("sshd"), "-D", "-e", "-f", str(folder / "sshd_config")], folder / "sshd.log")
     try:
-        daemon.wait_until(lambda: listens(port))
+        daemon.wait_until(lambda: is_listening(port))
         yield Sshd(port, key, known, daemon)
     finally:
         daemon.stop()
@@ -294,26 +295,26 @@ class NomadStandin:
     daemon: Daemon
 
 
-def nomad(folder: Path, docker_socket: Path | None = None) -> Iterator[NomadStandin]:
+def start_nomad(folder: Path, docker_socket: Path | None = None) -> Iterator[NomadStandin]:
     """A stand-in of Nomad; with an engine's socket, it can run docker tasks too."""
-    port, token = free_port(), "test-token"
+    port, token = find_free_port(), "test-token"
     script = Path(__file__).parent / "nomad_standin.py"
     env = {"DOCKER_HOST": f"unix://{docker_socket}"} if docker_socket else {}
     command = ["/usr/bin/python3", str(script), str(port), str(folder), token]
     daemon = Daemon(command, folder / "nomad.log", env)
     try:
-        daemon.wait_until(lambda: listens(port))
+        daemon.wait_until(lambda: is_listening(port))
         yield NomadStandin(f"http://127.0.0.1:{port}", token, daemon)
     finally:
         daemon.stop()
 
 
-def apptainer(folder: Path, image: Path) -> tuple[Path, Path]:
+def make_apptainer(folder: Path, image: Path) -> tuple[Path, Path]:
     """The stand-in of the `apptainer` command, and an image for it: a folder."""
-    need("setpriv", "tar")
+    require_programs("setpriv", "tar")
     root = folder / "root"
     root.mkdir()
-    run("tar", "--extract", "--file", str(image), "--directory", str(root))
+    run_command("tar", "--extract", "--file", str(image), "--directory", str(root))
     for part in (folder, root):
         part.chmod(0o755)
     bwrap = folder / "bwrap"
@@ -335,17 +336,17 @@ class ModalStandin:
     daemon: Daemon
 
 
-def modal(folder: Path, root: Path) -> Iterator[ModalStandin]:
+def start_modal(folder: Path, root: Path) -> Iterator[ModalStandin]:
     """A stand-in of Modal's servers, for which an image is the folder `root`."""
     if importlib.util.find_spec("modal") is None:
         raise Missing("Modal's client is not installed: pip install modal")
     bwrap = folder / "bwrap"
     _copy_bwrap(bwrap)
-    port, script = free_port(), Path(__file__).parent / "modal_standin.py"
+    port, script = find_free_port(), Path(__file__).parent / "modal_standin.py"
     command = [sys.executable, str(script), str(port), str(folder), str(root), f"{bwrap}/bwrap"]
     daemon = Daemon(command, folder / "modal.log", {"LD_LIBRARY_PATH": str(bwrap)})
     try:
-        daemon.wait_until(lambda: listens(port))
+        daemon.wait_until(lambda: is_listening(port))
         yield ModalStandin(f"http://127.0.0.1:{port}", daemon)
     finally:
         daemon.stop()
@@ -360,18 +361,18 @@ def _copy_bwrap(folder: Path) -> None:
         (folder / source.name).chmod(0o755)
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     with socket.socket() as sock:
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _find(program: str) -> str:
+def _find_program(program: str) -> str:
     found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     assert found is not None
     return found
 
 
-def run(*command: str, env: dict[str, str] | None = None) -> str:
+def run_command(*command: str, env: dict[str, str] | None = None) -> str:
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}, timeout=120
     )
@@ -383,14 +384,14 @@ def run(*command: str, env: dict[str, str] | None = None) -> str:
 # ---- Slurm --------------------------------------------------------------------------------------------------------
 
 
-def slurm(folder: Path) -> Iterator[dict[str, str]]:
+def start_slurm(folder: Path) -> Iterator[dict[str, str]]:
     """The variables with which `sbatch` finds a cluster of our own: two nodes, both of them this machine."""
-    need("munged", "slurmctld", "slurmd", "sbatch")
+    require_programs("munged", "slurmctld", "slurmd", "sbatch")
     key, munge_socket = folder / "munge.key", folder / "munge.sock"
     key.write_bytes(os.urandom(128))
     key.chmod(0o400)
     folder.chmod(0o755)
-    control, node = free_port(), free_port_pair()
+    control, node = find_free_port(), find_port_pair()
     config = folder / "slurm.conf"
     host = socket.gethostname().partition(".")[0]
     config.write_text(
@@ -408,28 +409,28 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
     daemons: list[Daemon] = []
     try:
         for name, arguments in commands.items():
-            program = _find("slurmd" if name.startswith("node") else name)
+            program = _find_program("slurmd" if name.startswith("node") else name)
             daemons.append(Daemon([program, *arguments], folder / f"{name}.out", env))
             if name == "munged":
                 daemons[-1].wait_until(munge_socket.exists)
-        daemons[1].wait_until(lambda: _idle_nodes(env) == 2)
+        daemons[1].wait_until(lambda: _count_idle_nodes(env) == 2)
         yield env
     finally:
         for daemon in reversed(daemons):
             daemon.stop()
 
 
-def _idle_nodes(env: dict[str, str]) -> int:
+def _count_idle_nodes(env: dict[str, str]) -> int:
     try:
-        return run("sinfo", "--noheader", "--Node", "--states=idle", env=env).count("\n")
+        return run_command("sinfo", "--noheader", "--Node", "--states=idle", env=env).count("\n")
     except Missing:  # the controller does not answer yet
         return 0
 
 
-def free_port_pair() -> int:
+def find_port_pair() -> int:
     """A port that is free, and so is the next."""
     while True:
-        port = free_port()
+        port = find_free_port()
         with socket.socket() as sock:
             if sock.connect_ex(("127.0.0.1", port + 1)) != 0:
                 return port

@@ -2,10 +2,10 @@
 
 import asyncio
 import os
-import sys
 from itertools import pairwise
 
 import pytest
+from tests.sandbox.remote.machinery import finish
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
@@ -14,9 +14,6 @@ from ludus.sandbox.processes import find_children
 from ludus.sandbox.remote.apptainer import ApptainerSettings, build_apptainer_command
 
 SPEC = SandboxSpec(disk_mb=32)
-
-run = sys.modules["ludus_tests_machinery"].finish
-
 
 def test_slots_of_an_ordinary_user(apptainer_fleet, tmp_path):
     async def work() -> None:
@@ -34,7 +31,7 @@ def test_slots_of_an_ordinary_user(apptainer_fleet, tmp_path):
         await fleet.close()
         assert set(find_children(os.getpid())) == before
 
-    run(work)
+    finish(work)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +50,7 @@ def test_what_cannot_start_says_why(apptainer_fleet, change, words):
             await fleet.create(SPEC)
         await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 def test_the_command_line():

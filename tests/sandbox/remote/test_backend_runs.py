@@ -29,7 +29,6 @@ from typing import ClassVar
 from msgspec.structs import replace
 from ludus.env import Env
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.owner import own_mark
 from ludus.types import Score, Task
 
 class Places(Env, frozen=True):

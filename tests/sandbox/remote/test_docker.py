@@ -3,11 +3,11 @@
 import asyncio
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 from tests.sandbox.remote.engine_standin import EngineStandin, make_response
+from tests.sandbox.remote.machinery import finish
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
@@ -32,9 +32,6 @@ def engine(request):
     """A way to make fleets, and the engine's socket."""
     socket = request.getfixturevalue("podman_socket" if request.param == "podman" else "docker_socket")
     return request.getfixturevalue(f"{request.param}_fleet"), str(socket)
-
-
-run = sys.modules["ludus_tests_machinery"].finish
 
 
 def open_files() -> int:
@@ -101,7 +98,7 @@ def test_a_slot_is_isolated_from_its_container_and_the_network(engine):
             await fleet.close()
         await none_left(socket)
 
-    run(work)
+    finish(work)
 
 
 def test_limits_hold_and_the_slot_goes_on(engine):
@@ -125,7 +122,7 @@ def test_limits_hold_and_the_slot_goes_on(engine):
         finally:
             await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 def test_a_dirty_slot_is_reset(engine):
@@ -148,7 +145,7 @@ def test_a_dirty_slot_is_reset(engine):
         finally:
             await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 def test_commands_run_as_root_for_images_that_expect_it(docker_fleet, tmp_path):
@@ -166,7 +163,7 @@ def test_commands_run_as_root_for_images_that_expect_it(docker_fleet, tmp_path):
         finally:
             await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 def test_read_only_image_environment_and_caches(docker_fleet, tmp_path):
@@ -184,7 +181,7 @@ def test_read_only_image_environment_and_caches(docker_fleet, tmp_path):
             finally:
                 await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 def test_a_snapshot_starts_other_slots(docker_fleet):
@@ -204,7 +201,7 @@ def test_a_snapshot_starts_other_slots(docker_fleet):
         finally:
             await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 # ---- failures -------------------------------------------------------------------------------------------------------
@@ -233,7 +230,7 @@ def test_a_container_that_dies_fails_its_slot_and_the_next_slot_gets_another(eng
             await fleet.close()
         await none_left(socket)
 
-    run(work)
+    finish(work)
 
 
 def test_a_paused_container_is_noticed(docker_fleet, docker_socket):
@@ -244,14 +241,14 @@ def test_a_paused_container_is_noticed(docker_fleet, docker_socket):
             box = await fleet.create(SPEC)
             (entry,) = await containers(str(docker_socket))
             await engine.request("POST", f"/containers/{entry['Id']}/pause")
-            with pytest.raises(SandboxError, match="no answer"):
+            with pytest.raises(SandboxError, match="did not reply"):
                 await box.exec("sleep 30")
             await box.close()
         finally:
             await fleet.close()
         await none_left(str(docker_socket))
 
-    run(work)
+    finish(work)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +271,7 @@ def test_what_cannot_start_says_why_and_leaves_nothing(docker_fleet, docker_sock
             await fleet.close()
         await none_left(str(docker_socket))
 
-    run(work)
+    finish(work)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +295,7 @@ def test_an_engine_that_fails_is_reported_soon(tmp_path, answer, words):
                 await backend.launch(SPEC)
             await backend.close()
 
-    run(work)
+    finish(work)
 
 
 def test_an_image_that_is_not_there_is_fetched(tmp_path):
@@ -319,7 +316,7 @@ def test_an_image_that_is_not_there_is_fetched(tmp_path):
                 await backend.close()
                 assert b"POST /images/create?fromImage=host%2Fa%2Fb&tag=v1 HTTP/1.1" in engine.requests
 
-    run(work)
+    finish(work)
 
 
 def test_an_engine_that_comes_back_is_used_again(docker_fleet, docker_socket, tmp_path):
@@ -336,7 +333,7 @@ def test_an_engine_that_comes_back_is_used_again(docker_fleet, docker_socket, tm
         finally:
             await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 def test_no_engine_at_all(tmp_path):
@@ -346,7 +343,7 @@ def test_no_engine_at_all(tmp_path):
             await backend.launch(SPEC)
         await backend.close()
 
-    run(work)
+    finish(work)
 
 
 def test_a_cut_connection_to_the_engine_ends_the_slot_and_the_container(docker_fleet, docker_socket, tmp_path):
@@ -384,7 +381,7 @@ def test_a_cut_connection_to_the_engine_ends_the_slot_and_the_container(docker_f
             await fleet.close()
             server.close()
 
-    run(work)
+    finish(work)
 
 
 def test_a_storm_of_slots_and_cancelled_starts_leaves_nothing(docker_fleet, docker_socket):
@@ -406,7 +403,7 @@ def test_a_storm_of_slots_and_cancelled_starts_leaves_nothing(docker_fleet, dock
         await none_left(str(docker_socket))
         assert open_files() == fds
 
-    run(work)
+    finish(work)
 
 
 # ---- drivers that died ----------------------------------------------------------------------------------------------
@@ -432,7 +429,7 @@ def test_what_dead_drivers_left_is_removed(docker_fleet, docker_socket):
             for name in ("alive", "elsewhere"):
                 await engine.request("DELETE", f"/containers/sweep-{name}", {"force": "true"})
 
-    run(work)
+    finish(work)
 
 
 # ---- pure -----------------------------------------------------------------------------------------------------------
@@ -500,4 +497,4 @@ def test_looking_at_an_engine_says_whether_it_replies_and_which_limits_it_has(tm
         async with EngineStandin(path, make_response(500, b"")):
             assert (await Docker.look()).state == "broken"
 
-    run(work)
+    finish(work)

@@ -1,20 +1,12 @@
 """Requests to a Docker engine: errors, time limits and attached streams, with a stand-in for the engine."""
 
-import asyncio
 import struct
 
 import pytest
 from tests.sandbox.remote.engine_standin import EngineStandin, make_response
+from tests.sandbox.remote.machinery import finish
 
 from ludus.sandbox.remote.docker_api import DockerApi, DockerApiError
-
-
-def finish(work):
-    async def main() -> None:
-        async with asyncio.timeout(60):
-            await work()
-
-    asyncio.run(main())
 
 
 def test_a_request_has_method_query_and_body_and_returns_the_response(tmp_path):

@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from tests.sandbox.remote.machinery import hanging_up
+from tests.sandbox.remote.machinery import make_lossy_proxy
 from tests.slotd_kit import PYTHON, SPEC, HttpSlotd, call, make_run, needs_python, open_boxes, start_slotd
 
 from ludus.errors import SandboxError
@@ -88,7 +88,7 @@ def test_a_request_whose_reply_is_lost_is_repeated_and_nothing_runs_twice(http_s
             lost += 1
             return lost % 2 == 1
 
-        server = await asyncio.start_server(hanging_up(http_slotd.port, loses), "127.0.0.1", 0)
+        server = await asyncio.start_server(make_lossy_proxy(http_slotd.port, loses), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server, Client() as client:
             link = HttpLink(client, f"http://127.0.0.1:{port}", http_slotd.token)

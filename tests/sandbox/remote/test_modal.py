@@ -4,6 +4,7 @@ import asyncio
 import sys
 
 import pytest
+from tests.sandbox.remote.machinery import finish
 
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import SandboxSpec
@@ -11,9 +12,6 @@ from ludus.sandbox.owner import make_owner_mark
 from ludus.sandbox.remote.modal import Modal, ModalSettings
 
 SPEC = SandboxSpec(disk_mb=32)
-
-run = sys.modules["ludus_tests_machinery"].finish
-
 
 async def sandboxes(app: str) -> list:
     import modal
@@ -36,7 +34,7 @@ def test_a_sandbox_has_what_the_profile_says_and_ends_with_its_slots(modal_fleet
         await fleet.close()
         assert await sandboxes("one") == []
 
-    run(work)
+    finish(work)
 
 
 def test_a_sandbox_that_is_ended_fails_its_slots(modal_fleet):
@@ -54,7 +52,7 @@ def test_a_sandbox_that_is_ended_fails_its_slots(modal_fleet):
         assert (await again.exec("echo on")).stdout == b"on\n"
         await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +71,7 @@ def test_what_cannot_start_says_why_and_leaves_nothing(modal_fleet, change, spec
         await fleet.close()
         assert await sandboxes("three") == []
 
-    run(work)
+    finish(work)
 
 
 def test_what_dead_drivers_left_is_ended(modal_fleet, modal_standin):
@@ -98,7 +96,7 @@ def test_what_dead_drivers_left_is_ended(modal_fleet, modal_standin):
         assert {made["alive"].object_id, made["elsewhere"].object_id} < left
         await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 def test_without_the_client_the_remedy_is_told(monkeypatch):

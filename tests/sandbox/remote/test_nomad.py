@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-import sys
 
 import pytest
+from tests.sandbox.remote import machinery
+from tests.sandbox.remote.machinery import finish
 
 from ludus.errors import SandboxError
 from ludus.http_client import Client
@@ -15,8 +16,6 @@ from ludus.sandbox.remote.nomad import Nomad, NomadSettings, build_job
 
 SPEC = SandboxSpec(disk_mb=32)
 
-machinery = sys.modules["ludus_tests_machinery"]
-run = machinery.finish
 
 
 async def ask(nomad, method: str, path: str, body: object = None):
@@ -43,7 +42,7 @@ def test_a_job_lives_as_long_as_its_slots(nomad, nomad_fleet):
         assert await jobs(nomad) == []
         await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 def test_trouble_that_passes_is_not_noticed(nomad, nomad_fleet):
@@ -55,13 +54,13 @@ def test_trouble_that_passes_is_not_noticed(nomad, nomad_fleet):
         await fleet.close()
         assert await jobs(nomad) == []
 
-    run(work)
+    finish(work)
 
 
 @pytest.mark.parametrize(
     ("trouble", "change", "words"),
     [
-        ({"status": 500, "times": 50}, {"start_seconds": 3.0}, "Nomad answered 500: .*No cluster leader"),
+        ({"status": 500, "times": 50}, {"start_seconds": 3.0}, "Nomad replied with status 500: .*No cluster leader"),
         ({"delay": 2, "times": 50}, {"start_seconds": 3.0, "api_seconds": 0.2}, "Nomad cannot be reached"),
         ({"times": 0}, {"start_seconds": 3.0, "address": "http://127.0.0.1:1"}, "Nomad cannot be reached: .*refused"),
         ({"times": 0}, {"memory_mb": 200_000}, "no room for a job: memory"),
@@ -79,7 +78,7 @@ def test_trouble_that_stays_is_told_and_leaves_nothing(nomad, nomad_fleet, troub
         await ask(nomad, "POST", "/standin", {"times": 0})
         await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 def test_a_wrong_token_is_refused_for_good(nomad):
@@ -90,7 +89,7 @@ def test_a_wrong_token_is_refused_for_good(nomad):
         assert not refused.value.retryable
         await backend.close()
 
-    run(work)
+    finish(work)
 
 
 def test_an_allocation_that_is_stopped_fails_its_slots(nomad, nomad_fleet, monkeypatch):
@@ -110,7 +109,7 @@ def test_an_allocation_that_is_stopped_fails_its_slots(nomad, nomad_fleet, monke
         assert (await again.exec("echo on")).stdout == b"on\n"
         await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 def test_what_dead_drivers_left_is_purged(nomad, nomad_fleet):
@@ -130,13 +129,13 @@ def test_what_dead_drivers_left_is_purged(nomad, nomad_fleet):
         assert set(names) & set(await jobs(nomad)) == set()
         await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 def test_the_docker_driver_runs_in_a_real_engine(folder, docker_socket, tmp_path):
     """The stand-in passes what Nomad's docker driver is told on to the engine."""
 
-    daemon = machinery.nomad(tmp_path, docker_socket)
+    daemon = machinery.start_nomad(tmp_path, docker_socket)
     nomad = next(daemon)
 
     async def work() -> None:
@@ -153,7 +152,7 @@ def test_the_docker_driver_runs_in_a_real_engine(folder, docker_socket, tmp_path
         await backend.close()
 
     try:
-        run(work)
+        finish(work)
     finally:
         daemon.close()
 
@@ -168,7 +167,7 @@ def test_the_singularity_driver_runs_apptainer(apptainer, tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", f"{command.parent}:/usr/sbin:/usr/bin:/sbin:/bin")
     for part in (tmp_path, *list(tmp_path.parents)[:2]):
         part.chmod(0o755)
-    daemon = machinery.nomad(tmp_path)
+    daemon = machinery.start_nomad(tmp_path)
     nomad = next(daemon)
 
     async def work() -> None:
@@ -186,7 +185,7 @@ def test_the_singularity_driver_runs_apptainer(apptainer, tmp_path, monkeypatch)
         await backend.close()
 
     try:
-        run(work)
+        finish(work)
     finally:
         daemon.close()
 

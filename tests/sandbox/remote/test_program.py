@@ -1,20 +1,12 @@
 """A child process as a channel."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
+from tests.sandbox.remote.machinery import finish
 
 from ludus.errors import SandboxError
 from ludus.sandbox.remote.program import run_program
-
-
-def finish(work):
-    async def main() -> None:
-        async with asyncio.timeout(60):
-            await work()
-
-    asyncio.run(main())
 
 
 def test_bytes_go_in_and_come_out_and_stderr_is_kept():

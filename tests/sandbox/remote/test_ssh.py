@@ -3,11 +3,11 @@
 import asyncio
 import os
 import signal
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.sandbox.remote.machinery import finish
 
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
@@ -16,9 +16,6 @@ from ludus.sandbox.processes import find_children
 from ludus.sandbox.remote.ssh import SshSettings, build_ssh_command
 
 SPEC = SandboxSpec(disk_mb=32)
-
-run = sys.modules["ludus_tests_machinery"].finish
-
 
 def test_one_connection_carries_all_slots_and_leaves_nothing(ssh_fleet, tmp_path):
     async def work() -> None:
@@ -42,7 +39,7 @@ def test_one_connection_carries_all_slots_and_leaves_nothing(ssh_fleet, tmp_path
         await fleet.close()
         assert set(find_children(os.getpid())) == before
 
-    run(work)
+    finish(work)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +59,7 @@ def test_what_cannot_connect_says_why(ssh_fleet, change, words):
             await fleet.create(SPEC)
         await fleet.close()
 
-    run(work)
+    finish(work)
 
 
 def test_a_killed_connection_fails_its_slots_and_the_next_slot_gets_another(ssh_fleet):
@@ -86,7 +83,7 @@ def test_a_killed_connection_fails_its_slots_and_the_next_slot_gets_another(ssh_
             await asyncio.sleep(0.05)
         raise AssertionError("the command is still running")
 
-    run(work)
+    finish(work)
 
 
 def _bytes(path: Path) -> bytes:

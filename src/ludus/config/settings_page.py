@@ -18,6 +18,7 @@ from ludus.envs import BUILTIN
 from ludus.models.server import ServerSettings
 from ludus.sandbox.backend import RemoteSettings
 from ludus.sandbox.backends import BACKENDS
+from ludus.sandbox.pool import PoolSettings
 
 
 def render_settings_page() -> str:
@@ -31,6 +32,8 @@ def render_settings_page() -> str:
             parts.append(_OPTIMIZER)
         elif name == "sandbox":
             parts += [inspect.cleandoc(kind.__doc__ or ""), _render_table(kind, name, _list_own_fields(kind))]
+            parts += [f"### The pool\n\n{inspect.cleandoc(PoolSettings.__doc__ or '')}"]
+            parts += [_render_table(kind, name, PoolSettings.__struct_fields__)]
         else:
             parts += [inspect.cleandoc(kind.__doc__ or ""), _render_table(kind, name)]
         if name == "env":
@@ -56,8 +59,10 @@ def _render_models() -> Iterator[str]:
 
 
 def _list_own_fields(group: type[Struct]) -> list[str]:
-    """The fields of a section without those of the backends, which have sections of their own."""
-    return [f.name for f in msgspec.structs.fields(group) if f.name not in BACKENDS]
+    """The fields of the `sandbox` section without those of the pool and of the backends, which have tables of their
+    own."""
+    others = {*BACKENDS, *PoolSettings.__struct_fields__}
+    return [f.name for f in msgspec.structs.fields(group) if f.name not in others]
 
 
 def _render_backends() -> Iterator[str]:

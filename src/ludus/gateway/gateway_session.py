@@ -45,7 +45,7 @@ class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tools: tuple[ToolSpec, ...] = ()
     sampling: Sampling = Sampling()
     """The sampling that was used."""
-    requested_sampling: Sampling | None = field(default=None, name="request")
+    requested_sampling: Sampling | None = field(default=None, name="asked")
     """The sampling that the agent requested, if it differs."""
     ignored: tuple[str, ...] = ()
     """What the agent requested and did not get."""

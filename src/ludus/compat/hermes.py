@@ -1,13 +1,14 @@
-"""The flat sandbox settings of Hermes environments (`tool_pool_mode`, `nomad_address`, `modal_image` …), as ours.
+"""Reads the flat sandbox settings of Hermes environments (`tool_pool_mode`, `nomad_address`, `modal_image` …).
 
     sandboxes = read_sandboxes({"tool_pool_mode": "nomad", "sandbox_image": "python:3.11", "slots_per_container": 4})
     async with open_pool(sandboxes.profile, sandboxes.pool) as pool: …
 
-Their several Modal profiles, of a YAML file or of environment variables, are read by `modal_profiles` and
-`modal_profiles_of`: give each `profile` to `open_pool` under its name. Names that are not among theirs are refused
-with the nearest one; so is a setting that cannot mean here what it meant there.
-What differs: slots always see their files at `/workspace`; jobs are always removed at the end; a pool grows with the
-slots that are asked for, up to the maximum, and `min_containers` is a number of slots kept warm. Defaults are theirs.
+Hermes can have several Modal profiles. `read_modal_profiles` reads them from a YAML file, `read_modal_variables` from
+environment variables; pass the `profile` of each to `open_pool` under its name. Unknown names are refused with the
+nearest known one, and so is a setting that cannot mean the same here.
+
+Differences: slots always see their files at `/workspace`. Jobs are always removed at the end. A pool grows with demand,
+up to the maximum, and `min_containers` is the number of slots that are kept warm. The defaults are those of Hermes.
 """
 
 from collections.abc import Mapping
@@ -26,10 +27,10 @@ from ludus.types import Count, Positive, Whole
 
 
 class HermesSandboxes(Struct, frozen=True, kw_only=True):
-    """What the flat settings say, in our terms."""
+    """The flat settings as settings of Ludus."""
 
     profile: BackendSettings = BwrapSettings()
-    """By default, and with `tool_pool_mode: default`, isolated slots of this host."""
+    """With `tool_pool_mode: default`: isolated slots of this host."""
     network: bool = True
     require_sandbox: bool = False
     pool: PoolSettings = PoolSettings(acquire_seconds=30.0)
@@ -37,7 +38,7 @@ class HermesSandboxes(Struct, frozen=True, kw_only=True):
 
 
 class _Flat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Their names and defaults."""
+    """The names and defaults of Hermes."""
 
     tool_pool_mode: Literal["default", "nomad", "modal"] = "default"
     allow_network: bool = True
@@ -72,7 +73,7 @@ class _Flat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def read_sandboxes(flat: Mapping[str, Any], *, nomad_token_var: str = "") -> HermesSandboxes:
-    """Take flat settings. `nomad_token_var` names the variable with Nomad's token (theirs is NOMAD_TOKEN).
+    """Read flat settings. `nomad_token_var` names the variable with Nomad's token (in Hermes it is NOMAD_TOKEN).
 
     Raises:
         ConfigError: a name is unknown, or a value cannot be used.
@@ -186,7 +187,7 @@ _PREFIX = "ATROPOS_MODAL_"
 
 
 def read_modal_profiles(profiles: Mapping[str, Mapping[str, Any]]) -> dict[str, HermesSandboxes]:
-    """Their `profiles:` of a YAML file, by name. There is always a `default`.
+    """Read the `profiles:` of a YAML file, by name. There is always a `default`.
 
     Raises:
         ConfigError: a name is unknown, or a value cannot be used; the message begins with the profile.
@@ -196,8 +197,8 @@ def read_modal_profiles(profiles: Mapping[str, Mapping[str, Any]]) -> dict[str, 
 
 
 def read_modal_variables(variables: Mapping[str, str]) -> dict[str, HermesSandboxes]:
-    """The same from their environment variables: ATROPOS_MODAL_PROFILES names them, ATROPOS_MODAL_PROFILE_<NAME>_<KEY>
-    sets one of them, ATROPOS_MODAL_<KEY> all."""
+    """Read profiles from environment variables: ATROPOS_MODAL_PROFILES has their names,
+    ATROPOS_MODAL_PROFILE_<NAME>_<KEY> sets a key of one profile, and ATROPOS_MODAL_<KEY> of all."""
     names = [name.strip() for name in variables.get(f"{_PREFIX}PROFILES", "").split(",") if name.strip()]
     found: dict[str, dict[str, str]] = {}
     for name in dict.fromkeys(["default", *names]):
@@ -226,7 +227,7 @@ def _read_modal_profile(name: str, keys: Mapping[str, Any]) -> HermesSandboxes:
 
 
 def _flatten_value(value: Any) -> Any:
-    """Lists and mappings of a YAML file as the one text that a flat setting is."""
+    """A list or mapping of a YAML file as the text of a flat setting."""
     match value:
         case list() | tuple():
             return ",".join(map(str, cast(list[object], value)))

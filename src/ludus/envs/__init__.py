@@ -1,4 +1,4 @@
-"""The environments that come with Ludus, one file each. `BUILTIN` maps the names users type to where they live."""
+"""The environments that come with Ludus, one file each. `BUILTIN` has their names and where they are."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,7 +1,8 @@
 """Grade-school maths in the GSM8K format: a question in words, an answer that ends in `#### <number>`.
 
-A dozen items of our own come with the package. The published set is read from a JSONL file (`--env.path train.jsonl`,
-rows with `question` and `answer`) or from the Hugging Face hub (`--env.path hub:openai/gsm8k`, extra `ludus[hub]`).
+Twelve items written for Ludus come with the package. The published set is read from a JSONL file (`--env.path
+train.jsonl`, rows with `question` and `answer`) or from the Hugging Face hub (`--env.path hub:openai/gsm8k`, extra
+`ludus[hub]`).
 """
 
 import hashlib
@@ -36,7 +37,7 @@ class Gsm8k(Env, frozen=True):
     )
 
     path: str = ""
-    """A JSONL file with `question` and `answer` per line, or `hub:<dataset>`; empty for the bundled items."""
+    """A JSONL file with `question` and `answer` per line, or `hub:<dataset>`; empty: the bundled items."""
 
     def tasks(self, split: str) -> Iterator[Task]:
         for number, item in enumerate(self._load_items(split)):
@@ -81,9 +82,9 @@ def _parse_items(data: bytes, source: str) -> list[Item]:
 
 
 def _load_from_hub(dataset: str, split: str) -> list[Item]:
-    """The split as the hub publishes it, fetched once into the hub's own cache."""
+    """The split as the hub publishes it. It is downloaded once, into the hub's cache."""
     try:
-        import datasets  # pyright: ignore  # an extra: heavy, and only this line needs it
+        import datasets  # pyright: ignore  # an extra: heavy, and only used here
     except ImportError:
         raise ConfigError("env.path: reading from the hub needs: pip install 'ludus[hub]'") from None
     rows = datasets.load_dataset(dataset, "main", split=split)  # pyright: ignore

@@ -1,8 +1,8 @@
-"""Orders into records: "Please send 83 blue lamps to the store." is to become `lamps|blue|83`.
+"""Orders into records: "Please send 83 blue lamps to the store." becomes `lamps|blue|83`.
 
-The smallest task that a skill can be trained on: the system text says the form in so many words, yet a small model
-keeps chatting until it has seen records being made. Tasks are drawn from a seed, phrasing by phrasing. Phrasings and
-colors are the same in every split; the things are not, so no record can be copied from one split into another.
+The smallest task that a skill can be trained on. The system text says the form in words, but a small model keeps
+chatting until it has seen example records. Tasks are drawn from a seed, phrasing by phrasing. Phrasings and colors are
+the same in every split; the things are not, so no record of one split is in another.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class Orders(Env, frozen=True):
     system: ClassVar[str] = f"Write each order as a record: {'|'.join(PARTS)}."
 
     seed: int = 0
-    """Another seed draws other orders."""
+    """The seed of the orders."""
 
     def tasks(self, split: str) -> Iterator[Task]:
         if split not in SIZES:

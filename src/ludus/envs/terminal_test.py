@@ -1,7 +1,7 @@
 """Create a file with exact content: the smallest task that needs a tool and a sandbox.
 
-Good for a first look and as a smoke test of a model, a tool-call format or a backend. A small model does better with
-`--env.examples 2`: the conversation then opens with two files that were made before.
+Use it for a first look, or as a smoke test of a model, a tool-call format or a sandbox backend. A small model does
+better with `--env.examples 2`: the conversation then begins with two files that were made before.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ class TerminalTest(Env, frozen=True):
     toolsets: ClassVar[tuple[str, ...]] = ("terminal", "file")
 
     examples: Annotated[int, Meta(ge=0, le=len(EXAMPLES))] = 0
-    """How many worked examples the conversation opens with."""
+    """The number of worked examples at the beginning of the conversation."""
 
     def tasks(self, split: str) -> Iterator[Task]:
         for path, content in TASKS.get(split, {}).items():
@@ -61,7 +61,7 @@ class TerminalTest(Env, frozen=True):
         assert box is not None
         try:
             found = await box.read(rollout.task.id)
-        except (OSError, ValueError) as error:  # missing, a folder, or far too large: all the agent's doing
+        except (OSError, ValueError) as error:  # missing, a folder, or too large: the agent's fault
             return Score.of(0.0, f"The file cannot be read: {error}")
         return compare_texts(rollout.task.answer, found.decode(errors="replace"))
 
@@ -76,7 +76,7 @@ def _make_prompt(path: str, content: str) -> str:
 
 
 def _make_example(path: str, content: str) -> tuple[Message, ...]:
-    """An earlier request of the same kind, and how it was done."""
+    """An earlier request of the same kind, and how it was carried out."""
     arguments = msgspec.json.encode({"path": path, "content": content}).decode()
     call = Call(f"example-{path}", "write_file", arguments)
     return (

@@ -1,18 +1,18 @@
-"""Agents that we did not write, in place of our loop: a command-line program in a slot, and the gateway it talks to.
+"""Command-line agents in place of the loop: a program in a slot, and the gateway that it talks to.
 
-    rollout.run ──> act: open a gateway ──> open a door into the slot ──> run the command ──> close: the record
-                              ^                                                 │
-                              └──── 127.0.0.1:PORT in the slot <── model calls ─┘
+    rollout.run ──> run_harness: open a gateway ──> open a port in the slot ──> run the command ──> close: the record
+                                        ^                                               │
+                                        └── 127.0.0.1:PORT in the slot <── model calls ─┘
 
 A `Harness` says how one agent is started: its command, variables, files, and where it looks for skills. The agent acts
-inside the slot with whatever tools it brings; the slot has no network but the door, behind which every model call is
-answered by the policy's own model and recorded, exact ids included in token mode. So its rollouts are scored, stored
-and trained on like any other: `turns_of` makes turns of the record.
+inside the slot with its own tools. The slot's only network is a port to the gateway. Every model call that goes there
+is answered by the policy's model and recorded, in token mode with exact ids. So its rollouts are scored, stored and
+trained on like any other; `make_turns` converts the gateway's record to turns.
 
-Decisions. An agent that ends without having asked the model once did not run: that is a failure, not a zero, and so is
-a model server that broke meanwhile. One that asked and then ended with an error (`crashed`), ran out of turns
-(`max_turns`) or of time (`timeout`) did act: its work is judged, and how it ended is on the record (`Rollout.exit`).
-The environment's own tools and toolsets are not offered: the agent brings its own.
+Decisions. An agent that ends without a single model call did not run. That is a failure, not a zero, and so is a model
+server that fails. An agent that called the model and then ended with an error (`crashed`), ran out of turns
+(`max_turns`) or of time (`timeout`) did act: its work is judged, and `Rollout.exit` records how it ended. The
+environment's own tools and toolsets are not offered.
 """
 
 import re
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from ludus.gateway.gateway_session import SessionRecord
 
 _OUTPUT_CHARS = 4_000
-"""How much of the end of the program's output is kept."""
+"""The length of the end of the program's output that is kept."""
 _KILLED = re.compile(rb"^\S*bash: line \d+: +\d+ Killed .*", re.MULTILINE | re.DOTALL)
 _NOT_THERE = (126, 127)
-"""Exit codes of a shell that found no program to run: trying again does not help."""
+"""Exit codes of a shell that found no program to run. A retry does not help."""
 
 
 class Harness(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -48,22 +48,22 @@ class Harness(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
 
     name: str
     command: str
-    """Run by bash in /workspace. What is asked is on its standard input; in the command, fields are quoted."""
+    """Run by bash in /workspace. The prompt is on its standard input. Fields in the command are quoted."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     files: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Text files to write before the start, by path; `~/` is the slot's home."""
+    """Text files that are written before the start, by path. `~/` is the slot's home."""
     skills: str = ""
-    """The folder in which the agent looks for skills, such as `~/.claude/skills`; empty if it looks nowhere."""
+    """The folder in which the agent looks for skills, such as `~/.claude/skills`; empty if there is none."""
     model: str = ""
-    """The model's name as the agent is told; empty: its real name."""
+    """The model's name that the agent is given; empty: its real name."""
     mounts: tuple[tuple[str, str], ...] = ()
-    """Folders of the host and where the slot sees them, read-only: what is installed of the agent."""
+    """Folders of the host with the agent's installation, and their paths in the slot, read-only."""
     version: str = ""
-    """Of what is installed, where that is known."""
+    """The version of the installation, if it is known."""
 
     @property
     def identity(self) -> "Harness":
-        """What decides how it acts: where it lies on this host does not."""
+        """What decides how it acts. Where it is installed on this host does not."""
         return msgspec.structs.replace(self, mounts=())
 
     @property
@@ -71,7 +71,7 @@ class Harness(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         return f"{self.name}@{self.version}" if self.version else self.name
 
     def extend_spec(self, spec: SandboxSpec) -> SandboxSpec:
-        """The slot that the agent needs for tasks that want `spec`."""
+        """The spec with the mounts that the agent needs."""
         return msgspec.structs.replace(spec, caches=(*spec.caches, *self.mounts)) if self.mounts else spec
 
 
@@ -99,14 +99,14 @@ class AgentResult:
     """What an agent did."""
 
     opening: tuple[Message, ...]
-    """What the model was really asked first."""
+    """The first messages that the model got."""
     tools: tuple[str, ...]
-    """What the agent offered to the model."""
+    """The tools that the agent offered to the model."""
     turns: tuple[Turn, ...]
     stop: StopReason
     exit: Exit | None
     error: LudusError | None
-    """Why it does not count, if it does not."""
+    """Why the rollout does not count, if it does not."""
     details: JsonObject | None = None
     """What the agent returned besides its turns, for the environment's `verify`."""
 
@@ -125,10 +125,10 @@ async def run_harness(
     """Run the agent once, until it ends or its time is over.
 
     Raises:
-        SandboxError: the slot has no door.
+        SandboxError: the slot has no port.
         SetupError: the agent's files could not be written.
     """
-    from ludus.gateway.service import Gateway  # a web server, which few runs need
+    from ludus.gateway.service import Gateway  # a web server; few runs need it
 
     async with Gateway(model, host=None) as gateway, open_port(box, gateway.accept) as port:
         session = gateway.open(sampling=sampling, budget=Budget(calls=turns), name=name)
@@ -143,7 +143,7 @@ async def run_harness(
         }
         await _write_files(harness, box)
         ended = await _run_command(harness, fields, box, seconds)
-        record = await gateway.close(session, grace=0.0)  # whoever asked is dead
+        record = await gateway.close(session, grace=0.0)  # the agent is dead
         used_up = session.ledger is not None and session.ledger.total.calls >= turns
     return _sum_up(harness.name, record, _clean_result(session.secret, ended), used_up)
 
@@ -151,7 +151,7 @@ async def run_harness(
 async def _run_command(
     harness: Harness, fields: Mapping[str, str], box: Sandbox, seconds: float
 ) -> ExecResult | SandboxError:
-    """How the command ended. A slot that broke is no reason to lose what was said until then."""
+    """Run the command. The error of a broken slot is returned, so that the turns until then are kept."""
     try:
         return await box.exec(
             fill_fields(harness.command, fields, quoted=True),
@@ -165,8 +165,8 @@ async def _run_command(
 
 
 def _clean_result(secret: str, ended: ExecResult | SandboxError) -> ExecResult | SandboxError:
-    """The result without the session's secret, which is of no use any more but has no place in a record, and without
-    the shell's own words about a killed command, which repeat the command."""
+    """The result without the session's secret, and without the shell's message about a killed command, which repeats
+    the command."""
     if isinstance(ended, SandboxError):
         return ended
     stderr = _KILLED.sub(b"", ended.stderr) if ended.timed_out else ended.stderr
@@ -192,25 +192,25 @@ async def _write_files(harness: Harness, box: Sandbox) -> None:
 
 
 async def resolve_path(path: str, box: Sandbox) -> str:
-    """A path with `~/` turned into the slot's home."""
+    """The path with `~/` replaced by the slot's home."""
     if not path.startswith("~/"):
         return path
     home = await box.exec('printf %s "$HOME"')
     return home.stdout.decode() + path[1:]
 
 
-# ---- what the agent is told ---------------------------------------------------------------------------------------
+# ---- the prompt ---------------------------------------------------------------------------------------------------
 
 _FIELD = re.compile(r"(?<!\$)\{(prompt|model|url|anthropic_url|key|workspace)\}")
 
 
 def fill_fields(text: str, fields: Mapping[str, str], *, quoted: bool = False) -> str:
-    """The text with its fields; `quoted`: each as one word of a shell."""
+    """Replace the fields in a text. `quoted`: each becomes one word of a shell command."""
     return _FIELD.sub(lambda found: quote(fields[found[1]]) if quoted else fields[found[1]], text)
 
 
 def render_prompt(opening: Sequence[Message]) -> str:
-    """A conversation as one text, for programs that take one: system text, what was said before, what is asked now."""
+    """A conversation as one text, for programs that take one: system text, earlier messages, the last message."""
     system = [message.content for message in opening if message.role == "system"]
     said = [message for message in opening if message.role != "system"]
     before = [line for message in said[:-1] for line in _render_message(message)]
@@ -225,15 +225,15 @@ def _render_message(message: Message) -> list[str]:
     return words + [f"{message.role}: called {call.name} with {call.arguments}" for call in message.calls]
 
 
-# ---- what became of it --------------------------------------------------------------------------------------------
+# ---- the result ---------------------------------------------------------------------------------------------------
 
 
 def make_turns(record: "SessionRecord", stop: StopReason) -> tuple[Turn, ...]:
-    """The replies as turns, each with what came back before the next one; the last one says why it was the last."""
+    """The replies as turns, each with the messages before the next reply. The last turn has the stop reason."""
     turns = list(record.make_turns())
     followed: set[int] = set()
     for number, exchange in enumerate(record.exchanges):
-        # A conversation of its own, such as a sub-agent's, follows nothing: it began after the reply before it.
+        # A separate conversation, such as a sub-agent's, follows no reply. It is put after the reply before it.
         before = number - 1 if exchange.follows is None else exchange.follows
         if before >= 0 and before not in followed:
             followed.add(before)
@@ -253,7 +253,7 @@ def find_stop(record: "SessionRecord", result: ExecResult) -> StopReason:
 
 
 def find_error(name: str, record: "SessionRecord", result: ExecResult, *, used_up: bool) -> LudusError | None:
-    """Why a rollout does not count. `used_up`: the agent had all the turns that it may have."""
+    """Why a rollout does not count, if it does not. `used_up`: the agent has used all its turns."""
     if record.failure is not None:
         return ModelError(record.failure.message, retryable=record.failure.retryable)
     if record.stop == "budget" and not used_up:

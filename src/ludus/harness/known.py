@@ -1,8 +1,8 @@
-"""Agents that Ludus knows how to start.
+"""The agents that Ludus knows how to start.
 
-`scripts/setup-agents` installs them into a folder of the host, which slots see below `/opt/agents`; docs/agents.md says
-what was tried with each. As far as they can be, they are told not to repeat failed requests: the model client behind
-the gateway has done so already.
+`scripts/setup-agents` installs them into a folder of the host, which slots see below `/opt/agents`. docs/agents.md says
+what was tried with each. Where possible they are set not to retry failed requests, because the model client behind the
+gateway retries them.
 """
 
 import os
@@ -78,10 +78,10 @@ KNOWN: Mapping[str, Harness] = {harness.name: harness for harness in (MINI_SWE_A
 
 
 def find_installation(harness: Harness, folder: Path) -> Harness:
-    """The recipe with its mounts found, of which relative ones lie in `folder`, and the version that is there.
+    """The harness with absolute mounts, of which relative ones are in `folder`, and with the installed version.
 
     Raises:
-        ConfigError: something is not there, or slots could not see it.
+        ConfigError: a folder does not exist, or slots cannot see it.
     """
     mounts = tuple((str(folder / source), place) for source, place in harness.mounts)
     for source, _ in mounts:
@@ -97,10 +97,10 @@ def find_installation(harness: Harness, folder: Path) -> Harness:
 
 
 def find_harness(name: str, others: Iterable[str] = ()) -> Harness:
-    """The recipe of that name; `others` are those that the settings have beside these.
+    """The known harness of a name. `others`: names in the settings, which are suggested, too.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the name is unknown.
     """
     if name not in KNOWN:
         raise ConfigError(
@@ -111,13 +111,13 @@ def find_harness(name: str, others: Iterable[str] = ()) -> Harness:
 
 
 def _read_version(folder: Path) -> str:
-    """What `scripts/setup-agents` wrote down."""
+    """The version that `scripts/setup-agents` has recorded."""
     noted = folder / ".version"
     return noted.read_text().strip() if noted.is_file() else ""
 
 
 def _find_closed(path: Path) -> Path | None:
-    """The first folder above that slots cannot pass, when the driver is root and they are not."""
+    """The first folder of the path that slots may not enter. Only if the driver is root: slots run as other users."""
     if os.geteuid() != 0:
         return None
     return next((part for part in (path, *path.parents) if not part.stat().st_mode & stat.S_IXOTH), None)

@@ -1,11 +1,10 @@
 """What the agent can do: `Tool`, and `@tool`, which makes one from a function.
 
 The signature is the schema. `@tool` reads parameter names, types, defaults and `Annotated[..., Meta(description=…)]`
-once, gives the model a JSON schema of them, and checks every call's arguments against it before the function runs, so
-a tool's body never meets a wrong type. A wrong argument is the model's mistake: it comes back as `BadArguments`, which
-the loop shows to the model. Whatever else a tool raises is shown to it too, except a `RolloutError`: then the world
-broke. `bound=True` marks a function whose first parameter is not the model's to give (the slot, a store); `bind`
-supplies it for one rollout.
+once and makes a JSON schema of them for the model. Every call's arguments are checked against it before the function
+runs, so a tool's body never gets a wrong type. Wrong arguments raise `BadArguments`, which the loop shows to the model.
+Other exceptions of a tool are shown to the model, too, except a `RolloutError`: that is a failure of the world. With
+`bound=True` the first parameter is not the model's (it is the slot, or a store); `bind` supplies it for one rollout.
 """
 
 import inspect
@@ -23,7 +22,7 @@ Run = Callable[[JsonObject], Awaitable[str]]
 
 
 class BadArguments(Exception):
-    """The model called a tool with arguments that do not fit; the text tells it how to mend that."""
+    """The model called a tool with wrong arguments. The text tells it what to change."""
 
 
 class ToolOptions(TypedDict, total=False):
@@ -36,7 +35,7 @@ class ToolOptions(TypedDict, total=False):
 
 
 class Tool:
-    """A spec and the way to run it."""
+    """A spec and a function that runs it."""
 
     def __init__(
         self,
@@ -51,13 +50,13 @@ class Tool:
         self.spec = spec
         self.run = run
         self.parallel = parallel
-        """May run beside its neighbours in the same turn: it neither changes nor depends on what they do."""
+        """May run at the same time as other calls of the turn: it does not depend on them and changes nothing."""
         self.ends_episode = ends_episode
-        """A call of it that succeeds ends the rollout, as `submitted`."""
+        """A successful call ends the rollout, as `submitted`."""
         self.seconds = seconds
-        """Its own time limit instead of the policy's."""
+        """Its own time limit, instead of the policy's."""
         self.result_chars = result_chars
-        """Its own result-size budget instead of the policy's."""
+        """Its own limit for the length of a result, instead of the policy's."""
 
     @property
     def name(self) -> str:
@@ -65,7 +64,7 @@ class Tool:
 
 
 class BoundTool:
-    """A tool that still lacks its first argument."""
+    """A tool whose first argument is not bound yet."""
 
     def __init__(self, function: Callable[..., Awaitable[str]], options: ToolOptions) -> None:
         self._function = function
@@ -120,17 +119,17 @@ def _make_tool(function: Callable[..., Awaitable[str]], options: ToolOptions) ->
 
 @dataclass(frozen=True)
 class _Signature:
-    """What a call's arguments are checked against: the types, and the schema that the model was shown of them."""
+    """The types of a call's arguments, and their schema as the model sees it."""
 
     struct: type[msgspec.Struct]
     properties: Mapping[str, JsonObject]
 
 
 def _check_arguments(raw: JsonObject, signature: _Signature) -> JsonObject:
-    """The arguments with their declared types, or `BadArguments`.
+    """The arguments with their declared types. Raises `BadArguments`.
 
-    Lax about spelling ("42" for 42, "true" for true, null for "not given", a list written as text), because models do
-    that; strict about names.
+    Spelling is lax ("42" for 42, "true" for true, null for "not given", a list written as text), because models write
+    like that. Names are strict.
     """
     try:
         value = msgspec.convert(raw, signature.struct, strict=False)
@@ -143,8 +142,8 @@ def _check_arguments(raw: JsonObject, signature: _Signature) -> JsonObject:
 
 
 def _repair_arguments(raw: JsonObject, properties: Mapping[str, JsonObject]) -> JsonObject:
-    """What the model most likely meant: nulls left out, lists and objects taken out of their quotes, and a single value
-    where a list belongs made a list of one."""
+    """What the model most likely meant: nulls are dropped, lists and objects in quotes are parsed, and a single value
+    for a list parameter becomes a list of one."""
     mended: JsonObject = {}
     for name, value in raw.items():
         arms: list[JsonObject] = properties[name].get("anyOf", [properties[name]]) if name in properties else []
@@ -166,7 +165,7 @@ def _parse_text(text: str) -> Any:
 
 
 def _explain_error(error: str, names: Sequence[str]) -> str:
-    """The checker's message in the model's terms: an argument by its name, and the names there are."""
+    """The checker's message in words for the model, with the names of the parameters."""
     text = error.replace("`$.", "`").replace("`$`", "the arguments").replace("Object contains", "The arguments contain")
     text = text.replace("Object missing", "Missing")
     if re.search(r"(unknown|required) field `[^`]*`$", text):
@@ -200,7 +199,7 @@ def _read_signature(function: Callable[..., Awaitable[str]], *, skip_first: bool
 
 
 def _unwrap_docstring(docstring: str) -> str:
-    """A docstring without the line breaks that only keep the source narrow; lists and indented text stay."""
+    """A docstring without the line breaks inside paragraphs. Lists and indented text stay."""
     return re.sub(r"(?<=\S)\n(?=\w)", " ", inspect.cleandoc(docstring))
 
 
@@ -216,9 +215,9 @@ def _simplify_object(schema: JsonObject) -> JsonObject:
 
 
 def _simplify_schema(schema: JsonObject) -> JsonObject:
-    """A parameter's schema as simple as it can be: some servers and most small models trip over the rest.
+    """A parameter's schema in its simplest form: some servers and most small models fail on others.
 
-    Null is accepted for a parameter that may be left out, but not offered as a second way to leave it out.
+    Null is accepted for an optional parameter, but the schema does not show it.
     """
     kept: list[JsonObject] = [arm for arm in schema.get("anyOf", []) if arm != {"type": "null"}]
     if "default" in schema and schema["default"] is None and len(kept) == 1:

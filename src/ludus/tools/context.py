@@ -1,13 +1,13 @@
-"""A rollout's slot as code in the driver uses it: `ToolContext`, `execute`, `execute_batch` and the two hooks.
+"""A rollout's slot for code in the driver: `ToolContext`, `execute`, `execute_batch` and two functions for hooks.
 
     context = ToolContext(box)
     done = await context.terminal("pytest -q", timeout=60)
     if done.exit_code == 0: ...
 
-Everything goes through the slot of one rollout, and nothing blocks the event loop. What a command or a file operation
-does wrong is in the result (`error`, `exit_code`); a slot that breaks raises `SandboxError`, so that a verifier that
-asks too much of a dead slot fails and does not score 0. `exec_tool` gives structured results, for set-up and verify;
-`tool_handler` gives the text that a model is shown, for the loop.
+All calls act in the slot of one rollout, and none blocks the event loop. The errors of commands and file operations are
+in the result (`error`, `exit_code`). A broken slot raises `SandboxError`, so that a verifier fails and does not return
+0. `make_exec_tool` gives structured results, for set-up and verify; `make_tool_handler` gives the text that a model
+sees, for the loop.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from ludus.types import Call, JsonObject
 
 LONGEST_SECONDS = 600.0
 SHELLS = ("bash", "terminal", "exec")
-"""Names under which a command is run."""
+"""Names of the tool that runs a command."""
 
 
 class ToolOutcome(Struct, frozen=True, omit_defaults=True):
-    """What one tool did in a slot."""
+    """The result of one tool in a slot."""
 
     success: bool
     output: str = ""
     error: str = ""
-    """Why it counts as failed; empty if it does not."""
+    """Why it failed; empty if it did not."""
     exit_code: int = 0
     timed_out: bool = False
     truncated: bool = False
@@ -45,19 +45,23 @@ class ToolOutcome(Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One thing to do in one slot."""
+    """One call of a tool in one slot."""
 
     box: Sandbox
     tool: str
     args: JsonObject
     timeout: float | None = None
     execution: str | None = None
-    """Asked again under the same id, a command is not run again."""
+    """A command with the same id as an earlier one is not run again."""
 
 
 async def execute(call: ToolCall) -> ToolOutcome:
-    """Run a command (`bash`), or `read_file` and `write_file`, in a slot. Raises SandboxError if the slot is gone, and
-    ValueError for a tool that slots do not have or arguments that it does not take."""
+    """Run a command (`bash`), `read_file` or `write_file` in a slot.
+
+    Raises:
+        SandboxError: the slot is gone.
+        ValueError: slots have no such tool, or it does not take these arguments.
+    """
     if call.tool in SHELLS:
         return await _run_command(call)
     path = call.args.get("path")
@@ -94,8 +98,7 @@ async def _run_command(call: ToolCall) -> ToolOutcome:
 
 
 async def execute_batch(calls: Sequence[ToolCall]) -> list[ToolOutcome | SandboxError]:
-    """Run calls side by side, those of one slot in their order. What fails, or cannot be run, is that call's result
-    alone."""
+    """Run calls at the same time, those of one slot in their order. A call that fails does not affect the others."""
     results: dict[int, ToolOutcome | SandboxError] = {}
     by_slot: dict[int, list[int]] = {}
     for number, call in enumerate(calls):
@@ -133,7 +136,7 @@ def make_exec_tool(box: Sandbox) -> ExecTool:
 
 
 def make_tool_handler(tools: Iterable[Tool]) -> Callable[[Call, JsonObject], Awaitable[str]]:
-    """A handler for the loop that answers every call with JSON: `{"output": …}` or `{"error": …}`."""
+    """A handler for the loop that returns JSON for every call: `{"output": …}` or `{"error": …}`."""
     by_name = {tool.name: tool for tool in tools}
 
     async def handle(call: Call, args: JsonObject) -> str:
@@ -152,7 +155,7 @@ async def _call_as_json(tools: dict[str, Tool], name: str, args: JsonObject) -> 
         raise
     except BadArguments as error:
         return _encode_json({"error": str(error)})
-    except Exception as error:  # a tool is foreign code: what it raises is shown to whoever called it
+    except Exception as error:  # a tool is foreign code: its caller sees what it raises
         return _encode_json({"error": f"{type(error).__name__}: {error}"})
 
 
@@ -177,7 +180,7 @@ class ToolContext:
         return await execute(ToolCall(self._box, "write_file", {"path": path, "content": content}))
 
     async def upload_file(self, local: Path, remote: str) -> None:
-        """Any bytes, any length up to the transfer limit. Raises OSError."""
+        """Upload a file of any bytes, up to the transfer limit. Raises OSError."""
         await self._box.upload(local, remote)
 
     async def upload_dir(self, local: Path, remote: str) -> None:
@@ -194,9 +197,9 @@ class ToolContext:
         return await self.call_tool("search_files", {"pattern": query, "path": path})
 
     async def call_tool(self, name: str, args: JsonObject) -> str:
-        """Any tool of the rollout by name; the result is JSON, `{"output": …}` or `{"error": …}`."""
+        """Call any tool of the rollout. The result is JSON: `{"output": …}` or `{"error": …}`."""
         return await _call_as_json(self._tools, name, args)
 
     async def cleanup(self) -> None:
-        """End every process of the rollout. The slot itself is given back by whoever leased it."""
+        """End every process of the rollout. The slot is released by the code that leased it."""
         await self._box.settle()

@@ -1,12 +1,13 @@
-"""Drawing toolsets at random, so that an agent learns to work with whatever tools it is given.
+"""Random draws of toolsets, so that an agent learns to work with different tools.
 
-A distribution gives every toolset a percentage. A draw takes each one independently with that chance and is never
-empty: if nothing was drawn, it is the likeliest toolset. It is made once per group, so that all its rollouts are
-comparable, and the same seed gives the same draw in every process.
+A distribution gives every toolset a percentage. A draw takes each toolset independently with that chance. It is never
+empty: if no toolset was drawn, it is the one with the highest chance. There is one draw per group, so that the rollouts
+of a group are comparable. The same seed gives the same draw in every process.
 
-`PUBLISHED` are the distributions of the Hermes agent's data generation, with their names and percentages. They also
-name toolsets that Ludus does not have; a draw leaves out what the run's registry lacks and says so. Each toolset's
-chance is drawn whether it is there or not, so configuring one more does not change the draws of the others.
+`PUBLISHED` has the distributions of the Hermes agent's data generation, with their names and percentages. They also
+name toolsets that Ludus does not have. A draw skips the toolsets that the run does not have and lists them. The random
+number of a toolset is drawn even if the run does not have it, so one more toolset does not change the draws of the
+others.
 """
 
 import random
@@ -37,11 +38,11 @@ class Distribution:
 
 @dataclass(frozen=True)
 class ToolsetDraw:
-    """What came of a draw: goes on the record."""
+    """The result of a draw."""
 
     toolsets: tuple[str, ...]
     skipped: tuple[str, ...] = ()
-    """Toolsets of the distribution that the run does not have, or has switched off."""
+    """Toolsets of the distribution that the run does not have, or has disabled."""
 
 
 def _make_distributions(**distributions: Mapping[str, float]) -> Mapping[str, Distribution]:
@@ -74,9 +75,10 @@ PUBLISHED = _make_distributions(
 def find_distribution(
     name: str, own: Mapping[str, Mapping[str, float]] | None = None, registry: Registry = BUILTIN
 ) -> Distribution:
-    """A distribution by name: one of the run's own (toolset → percent), or a published one.
+    """A distribution by name: one of the user's own (toolset → percent), or a published one.
 
-    One's own may only name toolsets that the registry knows: there a stranger is a typing error.
+    Raises:
+        ConfigError: the name is unknown, or one of the user's own names an unknown toolset.
     """
     own = own or {}
     if name in own:
@@ -91,7 +93,7 @@ def find_distribution(
 def draw_toolsets(
     distribution: Distribution, seed: int, registry: Registry = BUILTIN, disabled: Sequence[str] = ()
 ) -> ToolsetDraw:
-    """Draw toolsets from those that the run has and has not disabled altogether."""
+    """Draw toolsets from those that the run has and has not disabled."""
     usable = list_possible(distribution, registry, disabled)
     chance = random.Random(seed)
     rolls = [(toolset, percent, chance.random() * 100) for toolset, percent in distribution.percent]
@@ -103,7 +105,7 @@ def draw_toolsets(
 def list_possible(
     distribution: Distribution, registry: Registry = BUILTIN, disabled: Sequence[str] = ()
 ) -> Mapping[str, float]:
-    """The toolsets that a draw is made from, and their percentages: at least one is above 0."""
+    """The toolsets that can be drawn, and their percentages, of which one at least is above 0. Raises ConfigError."""
     off = frozenset(leaf.name for leaf in registry.list_leaves(disabled))
     usable = {toolset: percent for toolset, percent in distribution.percent if _is_usable(toolset, registry, off)}
     if any(usable.values()):

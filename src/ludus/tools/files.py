@@ -1,12 +1,12 @@
-"""Files in the slot: read with line numbers, write, patch, search.
+"""Tools for files in the slot: read with line numbers, write, patch, search.
 
-Every path is resolved by the slot, never on the host: `..`, links and absolute paths lead nowhere else. A file that is
-missing, a folder, binary or too large is told to the agent in words, with what to do instead.
+Every path is resolved in the slot, never on the host, whatever `..`, links or absolute paths are in it. For a path that
+does not exist, is a folder, or holds a binary or too large file, the agent gets an error that says what to do instead.
 
-`patch` replaces a piece of text. It looks for the exact text first; if there is none, for the one place whose lines are
-the same but for whitespace, and says which it was. It never guesses between several places, and a file that is not
-UTF-8 text is left alone. `search_files` uses ripgrep where the slot has it and find and grep where not, with the same
-results: hidden files are searched, `.git` is not, files come in the order of their paths.
+`patch` replaces a piece of text. It looks for the exact text first. If there is none, it looks for the one place whose
+lines differ only in whitespace, and reports that. It never chooses between several places, and does not change a file
+that is not UTF-8 text. `search_files` uses ripgrep if the slot has it, and else find and grep, with the same results:
+hidden files are searched, `.git` is not, and files are in the order of their paths.
 """
 
 import posixpath
@@ -24,13 +24,13 @@ from ludus.tools import Tool, tool
 from ludus.tools.terminal import clean_output
 
 FILE_BYTES = 10_000_000
-"""The largest file that is read into a tool."""
+"""The largest file that a tool reads."""
 READ_LINES = 2_000
 LINE_CHARS = 2_000
 READ_CHARS = 50_000
-"""How much `read_file` shows at once; the rest is read with the next offset."""
+"""How much `read_file` shows at once. The rest is read with the next offset."""
 MATCHES = 500
-"""The most that one search returns."""
+"""The most matches that one search returns."""
 SEARCH_SECONDS = 60.0
 
 Path = Annotated[str, Meta(description=f"Absolute, or relative to {WORKSPACE}.", min_length=1)]
@@ -44,7 +44,7 @@ def file_tools(box: Sandbox | None) -> Sequence[Tool]:
 # ---- read and write -----------------------------------------------------------------------------------------------
 
 
-# Its results are bounded here and, alone, never spilled to a file: that file would have to be read with this tool.
+# Its results are limited here and never written to a file: that file would have to be read with this tool.
 @tool(bound=True, parallel=True, result_chars=2 * READ_CHARS)
 async def read_file(
     box: Sandbox,
@@ -87,7 +87,7 @@ async def _read_bytes(box: Sandbox, path: str) -> bytes:
 
 
 async def _suggest_paths(box: Sandbox, path: str) -> str:
-    """Names like the missing one in the folder where it should be."""
+    """Names in the folder that are similar to the missing one, as part of a message."""
     folder, name = posixpath.split(posixpath.join(WORKSPACE, path))
     listing = await box.exec("ls -A | head -n 500", cwd=folder, timeout=10)
     near = get_close_matches(name, listing.stdout.decode(errors="replace").splitlines(), n=3)
@@ -95,7 +95,7 @@ async def _suggest_paths(box: Sandbox, path: str) -> str:
 
 
 def number_lines(text: str, offset: int, limit: int) -> str:
-    """Lines from `offset` on as the agent sees them, as many as fit."""
+    """The lines from `offset` on, with their numbers, as many as fit."""
     lines = _split_lines(text)
     if not lines:
         return "[the file is empty]"
@@ -116,7 +116,7 @@ def number_lines(text: str, offset: int, limit: int) -> str:
 
 
 def _split_lines(text: str) -> list[str]:
-    """Lines as grep and sed count them: only a newline ends one, and a last one without it counts."""
+    """Lines as grep and sed count them: only a newline ends a line, and a last line without one counts."""
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
@@ -149,11 +149,11 @@ async def patch(
 
 @dataclass(frozen=True)
 class PatchResult:
-    """A text after a patch, and where and how it was matched."""
+    """A text after a patch, and where and how `old` was found."""
 
     text: str
     at: tuple[int, ...]
-    """First line of every place, from 1, in the text before."""
+    """The first line of every place, from 1, in the text before the patch."""
     exact: bool
 
 
@@ -165,8 +165,8 @@ class _Place:
 
 
 def patch_text(text: str, old: str, new: str, *, replace_all: bool = False) -> PatchResult:
-    """The text with `old` replaced by `new`. Raises ValueError or LookupError, in words for the agent, if there is no
-    such place or more than one."""
+    """Replace `old` by `new`. If there is no such place, or more than one, raises LookupError or ValueError with a
+    message for the agent."""
     if not old:
         raise ValueError("patch: `old` is empty; to create or replace a whole file use write_file")
     if old == new:
@@ -203,7 +203,7 @@ def _find_exact_places(text: str, old: str, new: str) -> list[_Place]:
 
 
 def _find_loose_places(text: str, old: str, new: str) -> list[_Place]:
-    """Places of whole lines that equal those of `old` but for whitespace, with `new` indented as they are."""
+    """Places of whole lines that differ from `old` only in whitespace, with `new` indented like them."""
     wanted = [_squeeze_line(line) for line in old.strip().split("\n")]
     if wanted == [""]:
         return []
@@ -220,7 +220,7 @@ def _find_loose_places(text: str, old: str, new: str) -> list[_Place]:
             index += 1
             continue
         fitted = _reindent(new, _get_indent(old.strip("\n")), _get_indent(lines[index]))
-        # Without new text the lines go, and the newline after them with them.
+        # Without new text, the newline after the lines is removed, too.
         end = min(starts[after] - (1 if fitted else 0), len(text))
         places.append(_Place(starts[index], end, fitted))
         index = after
@@ -236,7 +236,7 @@ def _get_indent(text: str) -> str:
 
 
 def _reindent(new: str, written: str, wanted: str) -> str:
-    """`new` with the indentation that the place has instead of the one that it was written with."""
+    """`new` with the indentation of the place (`wanted`) instead of its own (`written`)."""
     if not new.strip():
         return ""
     lines = new.strip("\n").split("\n")
@@ -246,7 +246,7 @@ def _reindent(new: str, written: str, wanted: str) -> str:
 
 
 def _describe_nearest(text: str, old: str) -> str:
-    """The lines that look most like the first line of `old`. Looks at the first lines only: comparing is slow."""
+    """The lines most similar to the first line of `old`. Only the first lines of the text are compared: it is slow."""
     first = old.strip().split("\n")[0].strip()
     lines = [line.strip()[:200] for line in text.split("\n")[:READ_LINES]]
     near = get_close_matches(first[:200], dict.fromkeys(lines), n=3)
@@ -276,7 +276,7 @@ async def search_files(
     """Find lines in files by a regular expression, or files by name. Prefer it to grep and find in the terminal."""
     limit = min(limit, MATCHES)
     command = _make_line_search(pattern, path, glob) if target == "content" else _make_name_search(pattern, path, glob)
-    # One line more than asked for tells whether there are more; `cut` guards against files that are one long line.
+    # One more line than asked for shows whether there are more. `cut` is for files that are one long line.
     result = await box.exec(f"({command}) | cut -b 1-2000 | head -n {limit + 1}", cwd=WORKSPACE, timeout=SEARCH_SECONDS)
     found = [_cut_line(line.removeprefix("./"), 500) for line in _split_lines(clean_output(result.stdout))]
     if not found and result.timed_out:
@@ -291,13 +291,13 @@ async def search_files(
 
 
 def _make_line_search(pattern: str, path: str, glob: str | None) -> str:
-    """A command that prints file:line:text of every line that matches, in the order of the paths."""
+    """A command that prints file:line:text of every matching line, in the order of the paths."""
     q, where = shlex.quote(pattern), _quote_path(path)
     globs = f"--glob {shlex.quote(glob)} --glob '!.git'" if glob else "--glob '!.git'"
     ripgrep = (
         f"rg --no-config --color never --no-heading -nH --sort path --hidden --no-ignore {globs} -e {q} -- {where}"
     )
-    # Perl's dialect is the one closest to ripgrep's; a grep without it gets the extended one.
+    # Perl's dialect is the closest to ripgrep's. A grep without it uses the extended dialect.
     grep = (
         "kind=P; printf x | grep -qP x 2>/dev/null || kind=E; "
         f"{_make_find(path, glob)} -print0 | LC_ALL=C sort -z | xargs -0 -r grep -nHI$kind -e {q} --"
@@ -311,7 +311,7 @@ def _make_name_search(pattern: str, path: str, glob: str | None) -> str:
 
 
 def _make_find(path: str, *globs: str | None) -> str:
-    """The opening of a find command for files whose names fit all the globs; one with a slash is for the whole path."""
+    """The beginning of a find command for files that match all globs. A glob with a slash is for the whole path."""
     tests = [
         f"-path {shlex.quote('*/' + glob.replace('**/', '*').lstrip('/'))}"
         if "/" in glob
@@ -323,7 +323,7 @@ def _make_find(path: str, *globs: str | None) -> str:
 
 
 def _quote_path(path: str) -> str:
-    """A path as seen from the workspace, which no command takes for an option."""
+    """A path relative to the workspace, quoted, that no command takes for an option."""
     if path == WORKSPACE or path.startswith(WORKSPACE + "/"):
         path = posixpath.relpath(path, WORKSPACE)
     path = re.sub(r"^(\./+)+", "", path) or "."

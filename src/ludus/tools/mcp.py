@@ -1,16 +1,16 @@
 """Toolsets from MCP servers: `async with mcp_toolset("name", settings) as toolset`.
 
 An MCP server is a program that the operator trusts. It runs on this machine (`command`) or elsewhere (`url`), **not in
-the slot**: what its tools do to files and networks, they do with the server's rights. All rollouts of a run share one
-connection, so a server that keeps state keeps it across them.
+the slot**: its tools use files and networks with the server's rights. All rollouts of a run share one connection, so a
+server that keeps state keeps it across rollouts.
 
-A server's tools are shown to the model as the server describes them, and arguments are checked against its schemas
-before it is asked. What the server reports as a tool's error is told to the model. A server that cannot be started is
-the operator's to mend (`ConfigError`). One that dies on the way is the world's failure (`ToolBroken`); the next call
-starts it again.
+The model sees a server's tools as the server describes them. Arguments are checked against the server's schemas before
+a call. A tool's error that the server reports is shown to the model. A server that cannot be started is a
+`ConfigError`. A server that dies during the run is a failure of the world (`ToolBroken`); the next call starts it
+again.
 
-The official SDK does the talking (extra `ludus[mcp]`). It cancels the task that holds a connection when the connection
-breaks, so each connection is held by a task of its own, and a broken server cannot take the run with it.
+The official SDK is used for the protocol (extra `ludus[mcp]`). When a connection breaks, the SDK cancels the task that
+holds it. So each connection is held by a task of its own, and a broken server does not end the run.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ def refuse_secret(variable: str, setting: str) -> str:
 
 
 class McpToolError(Exception):
-    """A tool of a server failed, in the server's words."""
+    """A tool of a server failed. The text is the server's."""
 
 
 @asynccontextmanager
@@ -136,17 +136,17 @@ def _pick_offers(name: str, offers: "Sequence[Offer]", only: Sequence[str]) -> "
 
 
 class _Link:
-    """One connection and the task that holds it."""
+    """A connection and the task that holds it."""
 
     def __init__(self) -> None:
         self.client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self.done = asyncio.Event()
-        """Set when it is no longer wanted."""
+        """Set when it is no longer needed."""
         self.task: asyncio.Task[None] | None = None
 
 
 class _Server:
-    """A server that is connected to when it is needed, and again after the connection broke."""
+    """A server. It is connected when it is needed, and again after the connection breaks."""
 
     def __init__(
         self, name: str, settings: McpSettings, log: TextIO, *, env: Mapping[str, str], headers: Mapping[str, str]
@@ -157,7 +157,7 @@ class _Server:
         self._headers = headers
         self._log = log
         self._links: list[_Link] = []
-        """Those whose tasks may still run; the last one is in use."""
+        """Connections whose tasks may still run. The last one is in use."""
 
     async def list_offers(self) -> "Sequence[Offer]":
         client = await asyncio.shield(self._get_link().client)
@@ -185,17 +185,17 @@ class _Server:
             raise self._make_broken(str(error)) from error
 
     async def close(self) -> None:
-        """End the connection and what was started for it. The SDK bounds how long that takes."""
+        """Close the connection and end the program that was started. The SDK limits how long that takes."""
         tasks = [link.task for link in self._links if link.task]
         for link in self._links:
             link.done.set()
-            if link.task and not link.client.done():  # still connecting: not worth waiting for
+            if link.task and not link.client.done():  # still connecting: do not wait for it
                 link.task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
     def _get_link(self) -> _Link:
-        """The connection in use, or a new one."""
+        """The current connection, or a new one."""
         self._links = [link for link in self._links if link.task and not link.task.done()]
         if not self._links or self._links[-1].done.is_set():
             link = _Link()
@@ -204,7 +204,7 @@ class _Server:
         return self._links[-1]
 
     async def _hold_link(self, link: _Link) -> None:
-        """Keep a connection open until it breaks or is no longer wanted."""
+        """Keep a connection open until it breaks or is no longer needed."""
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(self._settings.start_seconds):
@@ -215,9 +215,9 @@ class _Server:
             if not link.client.done():
                 link.client.set_exception(self._make_broken(_find_reason(error)))
         finally:
-            if not link.client.done():  # cancelled, which whoever waits here must not take for its own cancellation
+            if not link.client.done():  # cancelled: those who wait must not see it as their own cancellation
                 link.client.set_exception(self._make_broken("the connection was given up"))
-            link.client.exception()  # seen, whether anybody waits or not
+            link.client.exception()  # mark it as retrieved, also if nobody waits
 
     async def _connect(self, stack: AsyncExitStack) -> "Client":
         import httpx2
@@ -230,7 +230,7 @@ class _Server:
             parameters = StdioServerParameters(command=program, args=arguments, env=dict(self._env), cwd=settings.cwd)
             transport = stdio_client(parameters, errlog=self._log)
         else:
-            # A call may take as long as the tool's own time limit allows, so reading has none here.
+            # The time limit of a call is the tool's, so reading has none here.
             timeout = httpx2.Timeout(settings.start_seconds, read=None)
             http = httpx2.AsyncClient(headers=dict(self._headers), timeout=timeout)
             transport = streamable_http_client(settings.url, http_client=await stack.enter_async_context(http))
@@ -243,7 +243,7 @@ class _Server:
 
 
 def _read_tail(file: int, size: int = 500) -> str:
-    """The end of a file, without moving the position at which the server writes."""
+    """The end of a file. Does not move the position at which the server writes."""
     start = max(0, os.fstat(file).st_size - size)
     return " ".join(os.pread(file, size, start).decode(errors="replace").split())
 
@@ -267,15 +267,15 @@ def _make_tool(server: _Server, offer: "Offer", settings: McpSettings) -> Tool:
             raise McpToolError(_format_result(result) or "the tool failed without saying why")
         return _format_result(result) or "(no output)"
 
-    # Model servers allow fewer characters in a name than MCP does.
+    # Model servers allow fewer characters in a name than MCP.
     name = re.sub(r"[^A-Za-z0-9_-]", "_", settings.prefix + offer.name)[:64]
     spec = ToolSpec(name, offer.description or offer.title or "", offer.input_schema)
     return Tool(spec, run, parallel=settings.parallel, seconds=settings.call_seconds)
 
 
 def _make_checker(name: str, schema: JsonObject) -> Callable[[JsonObject], None]:
-    """A function that raises `BadArguments` for what does not fit the schema."""
-    jsonschema: Any = import_module("jsonschema")  # comes with the SDK, and without types
+    """A function that raises `BadArguments` for arguments that do not fit the schema."""
+    jsonschema: Any = import_module("jsonschema")  # comes with the SDK, without types
     referencing: Any = import_module("referencing")
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
@@ -283,14 +283,14 @@ def _make_checker(name: str, schema: JsonObject) -> Callable[[JsonObject], None]
     except jsonschema.SchemaError as error:
         advice = "leave the tool out with `only`"
         raise ConfigError(f"tools.mcp: the schema of tool '{name}' is not valid ({error.message}); {advice}") from None
-    # An empty registry: a reference to elsewhere must not make us fetch it.
+    # An empty registry, so that references to other places are not fetched.
     validator = kind(schema, registry=referencing.Registry())
 
     def check(arguments: JsonObject) -> None:
         try:
             error = jsonschema.exceptions.best_match(validator.iter_errors(arguments))
         except referencing.exceptions.Unresolvable:
-            return  # the server knows its schema and checks again
+            return  # the server checks them again
         if error is not None:
             where = ".".join(str(part) for part in error.absolute_path)
             raise BadArguments(f"{where}: {error.message}" if where else error.message)
@@ -299,7 +299,7 @@ def _make_checker(name: str, schema: JsonObject) -> Callable[[JsonObject], None]
 
 
 def _format_result(result: "CallToolResult") -> str:
-    """A result in words. Structured content is shown only where there is no text: servers send both for the same."""
+    """A result as text. Structured content is shown only if there is no text: servers send the same in both."""
     text = "\n".join(_format_block(block) for block in result.content)
     if not text and result.structured_content is not None:
         return to_json(result.structured_content).decode()

@@ -1,7 +1,7 @@
-"""Python in the slot: a script goes in through stdin, its output and exit code come back.
+"""A tool that runs Python in the slot: the script is sent through stdin, its output and exit code are returned.
 
-Each call is a fresh interpreter in the shell's current folder; nothing is written to the slot's disk, modules in that
-folder can be imported, and nothing lasts but the files that the script makes.
+Each call starts a new interpreter in the shell's current folder. Modules in that folder can be imported. The script is
+not written to the slot's disk, and only the files that it makes remain.
 """
 
 from collections.abc import Sequence

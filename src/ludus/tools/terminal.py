@@ -1,11 +1,11 @@
-"""The terminal: shell commands in the slot, in the foreground and in the background.
+"""The terminal tools: shell commands in the slot, in the foreground and in the background.
 
-Commands run in the slot's one persistent shell, so `cd` and exported variables last. What the agent sees is text:
-escape sequences are stripped and bytes that are no text are replaced. A command that fails, or is killed at its time
-limit, is a result like any other: the exit code is part of the text. Only a broken slot is an error of its own
-(`SandboxError`), and it is never shown as output. How much of a long output the model sees is the loop's business.
+Commands run in the slot's one persistent shell, so `cd` and exported variables last. The agent sees text: escape
+sequences are removed, and bytes that are not text are replaced. A command that fails or reaches its time limit is a
+normal result: the exit code is part of the text. A broken slot raises `SandboxError` and is never shown as output. The
+loop decides how much of a long output the model sees.
 
-Background processes belong to the slot and die with it, at the latest before the task is verified.
+Background processes belong to the slot. They end with it, and always before the task is verified.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ async def _describe_process(shell: TerminalState, id: str) -> str:
 
 
 async def _wait_for_end(box: Sandbox, id: str, seconds: float) -> None:
-    """Return when the process has ended or the time is up. A slot cannot tell us, so we ask, ever more rarely."""
+    """Return when the process has ended or the time is up. Slots do not report it, so they are polled."""
     pause = 0.02
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -132,7 +132,7 @@ async def _read_log(shell: TerminalState, id: str) -> str:
 
 
 def choose_seconds(wanted: float | None, box: Sandbox) -> float:
-    """The time limit to use: what was asked for, or the slot's own, within the bounds."""
+    """The time limit of a command: the wanted one, or the slot's, within the bounds."""
     return _clamp_seconds(box.spec.command_seconds if wanted is None else wanted)
 
 
@@ -141,7 +141,7 @@ def _clamp_seconds(seconds: float) -> float:
 
 
 def format_result(result: ExecResult, limit: float) -> str:
-    """What a command did, in words: its output, and how it ended unless that was well."""
+    """The output of a command as text, and how it ended if not with exit code 0."""
     gap = b"\n" if result.stdout and result.stderr and not result.stdout.endswith(b"\n") else b""
     parts = [clean_output(result.stdout + gap + result.stderr).rstrip("\n")]
     if result.truncated:
@@ -154,6 +154,6 @@ def format_result(result: ExecResult, limit: float) -> str:
 
 
 def clean_output(data: bytes) -> str:
-    """Bytes as text: no escape sequences, and a mark in place of whatever is not text."""
+    """Bytes as text, without escape sequences. What is not text becomes a replacement character."""
     text = _ESCAPES.sub("", data.decode(errors="replace")).replace("\r\n", "\n")
     return _CONTROLS.sub("\ufffd", text)

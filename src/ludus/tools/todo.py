@@ -1,6 +1,6 @@
-"""A list of what is to be done, kept for the agent between turns.
+"""A tool that keeps the agent's list of things to do.
 
-The list belongs to one rollout and lives outside the slot: it is the agent's memory, not something that is judged.
+The list belongs to one rollout and is outside the slot: it is the agent's memory, and is not judged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ class Todo(Struct, frozen=True):
 
 
 class TodoEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """An item as the model writes it; with merge, what it leaves out stays as it was."""
+    """An item as the model writes it. With `merge`, fields that it leaves out stay the same."""
 
     id: Annotated[str | int, Meta(description="A short name of your choice.")]
     text: Annotated[str | None, Meta(description="What is to be done.")] = None
@@ -55,7 +55,7 @@ async def todo(
 
 
 def merge_items(old: Mapping[str, Todo], entries: Iterable[TodoEntry]) -> dict[str, Todo]:
-    """The old list with the entries worked in: known ids are updated where they are, new ones come last."""
+    """The old list with the entries merged in: known ids are updated in place, new ones are added at the end."""
     items = dict(old)
     for entry in entries:
         key = str(entry.id)

@@ -1,14 +1,13 @@
-"""Which tools an agent gets: toolsets, the registry that knows them, and the choice of a run.
+"""Toolsets: named groups of tools, the registry that lists them, and which ones a run uses.
 
-A `Toolset` is a name for some tools and the way to make them for one rollout, or a name for other toolsets. A
-`Registry` is a fixed list of toolsets: `BUILTIN` has those that need no configuration, and a run that has more (a
-search provider, MCP servers) makes its own with `extended`. There is no process-wide registry to change: two runs in
-one process may differ in everything.
+A `Toolset` is a name for some tools and a function that makes them for one rollout, or a name for other toolsets. A
+`Registry` is a fixed list of toolsets. `BUILTIN` has those that need no configuration; a run that has more (a search
+provider, MCP servers) makes its own with `extend`. There is no process-wide registry: two runs in one process are
+independent.
 
-What holds: every built-in tool belongs to exactly one leaf toolset; composites only include others, each at most once
-however often it is reached; `make_tools` keeps the order of the names. A name that nobody knows, a toolset that lacks
-its configuration and one that needs a slot where there is none are `ConfigError`s, never a silently smaller set of
-tools.
+Every built-in tool belongs to exactly one leaf toolset. Composites only include others, each at most once. `make_tools`
+keeps the order of the names. An unknown name, a toolset without its configuration, and one that needs a slot where
+there is none are `ConfigError`s: tools are never left out silently.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,11 +31,11 @@ class Toolset:
     name: str
     description: str
     make: Make | None = None
-    """The tools for one rollout, acting in its slot; what they remember is theirs alone."""
+    """Makes the tools for one rollout. They act in its slot and share no state with other rollouts."""
     needs_box: bool = False
     includes: tuple[str, ...] = ()
     missing: str = ""
-    """What must be configured before it can be used; empty when it is ready."""
+    """What must be configured before it can be used; empty if it can be used."""
 
     def __post_init__(self) -> None:
         if bool(self.make) + bool(self.includes) + bool(self.missing) != 1:
@@ -45,7 +44,7 @@ class Toolset:
 
 @dataclass(frozen=True)
 class Registry:
-    """The toolsets of a run, in the order in which they are listed."""
+    """The toolsets of a run, in order."""
 
     toolsets: tuple[Toolset, ...]
 
@@ -69,13 +68,13 @@ class Registry:
         raise ConfigError(f"toolsets: unknown toolset '{name}'; {suggest(name, self.names)}")
 
     def extend(self, *toolsets: Toolset) -> "Registry":
-        """This registry and more. One that lacked its configuration is replaced by the new one of its name."""
+        """A new registry with more toolsets. A new one replaces a toolset of its name that lacks its configuration."""
         new = {toolset.name for toolset in toolsets}
         kept = (toolset for toolset in self.toolsets if not (toolset.missing and toolset.name in new))
         return Registry((*kept, *toolsets))
 
     def list_leaves(self, names: Iterable[str]) -> tuple[Toolset, ...]:
-        """The leaf toolsets behind the names, each once, in the order in which they are first reached."""
+        """The leaf toolsets of the names and their includes, each once, in the order in which they are reached."""
         found: dict[str, Toolset] = {}
         visited: set[str] = set()
 
@@ -94,11 +93,11 @@ class Registry:
         return tuple(found.values())
 
     def find_missing(self, name: str) -> str:
-        """What must be configured before this toolset can be used, its includes considered; empty when it is ready."""
+        """What must be configured before this toolset and its includes can be used; empty if nothing."""
         return next((leaf.missing for leaf in self.list_leaves([name]) if leaf.missing), "")
 
     def require_usable(self, names: Iterable[str], *, slot: bool) -> tuple[Toolset, ...]:
-        """The leaf toolsets behind the names. Raises ConfigError for one that cannot be used."""
+        """The leaf toolsets of the names. Raises ConfigError if one cannot be used."""
         leaves = self.list_leaves(names)
         for leaf in leaves:
             if leaf.missing:
@@ -134,7 +133,7 @@ BUILTIN = Registry(
         Toolset("coding", "terminal, files and Python", includes=("terminal", "file", "code")),
     )
 )
-"""What there is without configuration."""
+"""The toolsets that need no configuration."""
 
 
 def make_tools(names: Iterable[str], box: Sandbox | None, registry: Registry = BUILTIN) -> list[Tool]:
@@ -150,7 +149,7 @@ def choose_toolsets(
 ) -> tuple[str, ...]:
     """The leaf toolsets of a run: those enabled (None: the default; empty: none), less those disabled.
 
-    `disabled` is subtracted last and leaf by leaf, so it also takes a part out of a composite.
+    `disabled` is subtracted last, leaf by leaf, so it also removes a part of a composite.
     """
     out = {leaf.name for leaf in registry.list_leaves(disabled)}
     chosen = registry.list_leaves(default if enabled is None else enabled)

@@ -1,16 +1,15 @@
-"""The web: search and reading pages, through a provider that the operator chooses.
+"""The web tools: search and reading pages, through a provider that the operator chooses.
 
-Requests are made by this process, not in the slot: the model says what to look up, never where the key goes. `Tavily`
-searches and extracts; `Brave` and `Searxng` (self-hosted, no key) search, and `Pages` fetches pages and strips the
-HTML. The wire formats are the providers' documented ones; the tests run against loopback servers that follow them, not
-against the providers themselves.
+Requests are made by this process, not in the slot: the model gives the query, and never sees the key. `Tavily` searches
+and extracts. `Brave` and `Searxng` (self-hosted, no key) search, and `Pages` fetches pages and strips the HTML. The
+wire formats are those that the providers document. The tests use loopback servers that follow them, not the providers.
 
-What an answer means: no results, a page that is gone or refused, a query that the provider rejects are told to the
-model. A provider that is down, limits us for long or refuses the key is the world's failure (`ToolBroken`).
+The model is shown: no results, a page that is gone or refused, a query that the provider rejects. A provider that is
+down, limits requests for long or refuses the key is a failure of the world (`ToolBroken`).
 
-`Pages` fetches whatever address the model names, so it refuses hosts whose addresses are not public (this machine, the
-local network, cloud metadata), at every redirect. It looks the name up before the connection does, so a name server
-that changes its answer in between is not guarded against; block such networks at the firewall where that matters.
+`Pages` fetches any address that the model names, so it refuses hosts whose addresses are not public (this machine, the
+local network, cloud metadata), at every redirect. It resolves the name before the connection does, so a name server
+that changes its reply in between is not guarded against. Block such networks at the firewall if that matters.
 """
 
 import asyncio
@@ -36,12 +35,12 @@ from ludus.tools import Tool, tool
 from ludus.tools.toolsets import Toolset
 
 RESULTS = 20
-"""The most that one search returns."""
+"""The most results of one search."""
 PAGES = 5
 """The most pages that one call reads."""
 PAGE_CHARS = 50_000
 PAGE_BYTES = 1_000_000
-"""How much of a page is looked at."""
+"""How much of a page is read."""
 REDIRECTS = 5
 ATTEMPTS = 3
 TIMEOUTS = Timeouts(connect=10.0, silence=30.0, total=60.0)
@@ -71,7 +70,7 @@ class Hit(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """What one address holds, or why it could not be read."""
+    """The text of one address, or why it could not be read."""
 
     url: str
     text: str = ""
@@ -90,7 +89,7 @@ class WebProvider(Protocol):
 
 
 def make_web_toolsets(provider: WebProvider) -> tuple[Toolset, Toolset]:
-    """The toolsets `search` and `extract`, for `Registry.extended`; `web` includes both."""
+    """The toolsets `search` and `extract`, for `Registry.extend`. The toolset `web` includes both."""
 
     def search(_: Sandbox | None) -> Sequence[Tool]:
         return [web_search.bind(provider)]
@@ -213,7 +212,7 @@ class _BraveReply(Struct):
 
 @dataclass(frozen=True)
 class Brave:
-    """Search by Brave; pages are fetched directly."""
+    """Search by Brave. Pages are fetched directly."""
 
     http: Client
     key: str = field(repr=False)
@@ -243,7 +242,7 @@ class _SearxngReply(Struct):
 
 @dataclass(frozen=True)
 class Searxng:
-    """Search by a SearXNG server of one's own, whose settings allow the json format; pages are fetched directly."""
+    """Search by a self-hosted SearXNG server whose settings allow the json format. Pages are fetched directly."""
 
     http: Client
     base_url: str
@@ -269,7 +268,7 @@ async def _send_request(
     body: bytes = b"",
     hint: str = "check the key and the plan",
 ) -> Response:
-    """A provider's answer. Asks again when it is busy or out of reach; see the module's text for who hears of it."""
+    """Send a request to a provider. Retries while it is busy or cannot be reached; then raises `ToolBroken`."""
     where = split_url(url).origin
     problem = ""
     for attempt in range(ATTEMPTS):
@@ -309,7 +308,7 @@ class Pages:
 
     http: Client
     allow_private: bool = False
-    """Also fetch from this machine and the local network."""
+    """Whether it may fetch from this machine and the local network."""
 
     async def extract(self, urls: Sequence[str]) -> Sequence[Page]:
         async with asyncio.TaskGroup() as group:
@@ -339,7 +338,7 @@ class Pages:
 
 
 async def _require_public(url: str) -> None:
-    """Refuse, with a ValueError, a host that is not on the public internet."""
+    """Raise ValueError for a host that is not on the public internet."""
     target = split_url(url)
     try:
         found = await asyncio.get_running_loop().getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
@@ -351,7 +350,7 @@ async def _require_public(url: str) -> None:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one host's on the public internet, and so is the IPv4 address that it stands for."""
+    """Whether an address, and the IPv4 address embedded in it, belong to a host on the public internet."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address):
         low = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
@@ -372,7 +371,7 @@ def _read_body(response: Response) -> str:
     body = response.body[:PAGE_BYTES]
     try:
         text = body.decode(charset.group(1) if charset else "utf-8", errors="replace")
-    except LookupError:  # a charset that nobody knows
+    except LookupError:  # an unknown charset
         text = body.decode(errors="replace")
     return strip_html(text) if "html" in kind or not kind else text
 
@@ -385,7 +384,7 @@ _INLINE = frozenset(
 
 
 class _Stripper(HTMLParser):
-    """Keeps the text of a page."""
+    """Collects the text of a page."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -410,7 +409,7 @@ class _Stripper(HTMLParser):
 
 
 def strip_html(html: str) -> str:
-    """The readable text of a page: one block a line, without scripts, styles and tags."""
+    """The readable text of a page: one line per block, without scripts, styles and tags."""
     stripper = _Stripper()
     stripper.feed(html)
     stripper.close()

@@ -1,4 +1,4 @@
-"""Judges: small functions that compare what an agent produced with what is known, and return a `Score`.
+"""Verifiers: small functions that compare the agent's result with the expected one and return a `Score`.
 
-A judge is pure. It says why in `feedback`, in words that an agent's author, or a reflector, can act on.
+`feedback` says why, in words that help the author of an agent, or an analyst, to improve it.
 """

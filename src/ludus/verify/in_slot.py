@@ -1,7 +1,7 @@
-"""Runs hidden tests with pytest, inside a slot. Started by `ludus.verify.pytest`, never imported by it.
+"""Runs hidden tests with pytest inside a slot. `ludus.verify.pytest` starts it there and does not import it.
 
-The order comes on stdin and is gone before any foreign code runs; the report goes to a descriptor that is not stdout,
-behind a secret, so that a program that prints a report, or ends the process early, has reported nothing.
+The order is read from stdin before any foreign code runs. The report is written to a descriptor that is not stdout,
+after a secret. So a program that prints a report, or ends the process early, has reported nothing.
 """
 
 import json
@@ -43,13 +43,13 @@ def main() -> None:
         sys.path.insert(0, order["packages"])
     import pytest
 
-    os.write(channel, f"{order['secret']} ready\n".encode())  # until here, nothing of the agent has run
-    sys.path.append(order["workspace"])  # last: nothing there can stand in for the library or for pytest
+    os.write(channel, f"{order['secret']} ready\n".encode())  # no code of the agent has run so far
+    sys.path.append(order["workspace"])  # last: nothing there can replace the library or pytest
     tests, recorder = order["tests"], TestRecorder()
     pytest.main(
         [
             *("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", f"{tests}/pytest.ini"),
-            "--continue-on-collection-errors",  # a solution that cannot be imported is wrong, not a cheat
+            "--continue-on-collection-errors",  # a solution that cannot be imported is wrong, not tampering
             *(f"--rootdir={tests}", f"--confcutdir={tests}", f"{tests}/hidden", f"{tests}/control"),
         ],
         plugins=[recorder],

@@ -1,8 +1,8 @@
-"""Final numeric answers, compared as exact decimals.
+"""Final numbers, compared as exact decimals.
 
-The answer is looked for where people and models put it, the most deliberate place first: after `####`, inside
-`\\boxed{…}`, then the last number of the text. Thousands separators, currency signs, percent signs and a trailing full
-stop do not count; 18, 18.0 and $18.00 are the same number.
+The answer is searched in the places where people and models put it, in this order: after `####`, inside `\\boxed{…}`,
+and the last number of the text. Thousands separators, currency signs, percent signs and a trailing full stop are
+ignored: 18, 18.0 and $18.00 are the same number.
 """
 
 import re
@@ -19,7 +19,7 @@ _PLACES = (
 
 
 def find_number(text: str) -> Decimal | None:
-    """The number that `text` gives as its answer, or None if it gives none."""
+    """The number that `text` gives as its answer, if it gives one."""
     for place in _PLACES:
         found = [m for m in place.findall(text) if any(c.isdigit() for c in m)]
         if found:

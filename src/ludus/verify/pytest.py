@@ -3,15 +3,15 @@
     async def verify(self, rollout, box):
         return await run_tests(box, {"test_solution.py": rollout.task.answer})
 
-The tests import the agent's code from /workspace. They are laid down now, outside /workspace and under a name that
-nobody could know before; `python3 -I` runs them, without the agent's conftest, plugins, pytest.ini, `sitecustomize`,
-PYTHONPATH or a module of /workspace that is named like one of the library. What counts is a report that ends with a
-secret of this run, not an exit code or a file. Each test must be in it: one that is missing, skipped or expected to
-fail has not passed. Two control tests that must fail are run with them; if they do not, the run was tampered with.
+The tests import the agent's code from /workspace. They are written now, outside /workspace and under a name that could
+not be known before. `python3 -I` runs them, without the agent's conftest, plugins, pytest.ini, `sitecustomize`,
+PYTHONPATH or modules of /workspace that are named like one of the library. What counts is a report that begins with a
+secret of this run, not an exit code or a file. Every test must be in it: one that is missing, skipped or expected to
+fail has not passed. Two control tests that must fail are run with them; if they do not fail, the run was tampered with.
 
-What this cannot do: a test and the code it imports share a process, so code that was written to find the runner's
-insides at run time can lie about itself, control tests or not, and so can a value that claims to equal every other.
-Tests that start the agent's program as a process of its own and look at what it does are out of its reach.
+Limits. A test and the code it imports share a process. Code that was written to find the runner's internals at run time
+can report anything, also for the control tests, and so can a value that claims to equal every other. Tests that start
+the agent's program as a separate process and look at what it does are safe from this.
 """
 
 import ast
@@ -52,10 +52,10 @@ class _Report(Struct):
 async def run_tests(
     box: Sandbox, tests: Mapping[str, str], *, seconds: float = 120.0, python: str = "python3"
 ) -> Score:
-    """Full marks if every test passes; `soft` is the share that does. `tests` are files by name, helpers included.
+    """Score 1 if every test passes; `soft` is the share that passes. `tests` are files by name, helpers included.
 
     Raises:
-        VerifierError: the tests are at fault, or pytest is neither in the slot nor beside Ludus.
+        VerifierError: the tests are wrong, or pytest is neither in the slot nor installed beside Ludus.
     """
     expected = list_tests(tests)
     token, secret = secrets.token_hex(8), secrets.token_hex(16)
@@ -78,11 +78,11 @@ async def run_tests(
     tail = done.stderr.decode(errors="replace")[-1000:]
     if not records:
         raise VerifierError(f"pytest did not start in the slot (exit code {done.exit_code}): {tail}")
-    report = records[-1].replace(f"{folder}/", "")  # where they lay says nothing, and is another place each time
+    report = records[-1].replace(f"{folder}/", "")  # the folder has another name each time
     if report == "ready":
         return Score.of(0.0, f"The tests were ended before they were through (exit code {done.exit_code}).\n{tail}")
-    told = msgspec.json.decode(report, type=_Report)
-    return judge_outcomes(told.outcomes, told.notes, expected)
+    decoded = msgspec.json.decode(report, type=_Report)
+    return judge_outcomes(decoded.outcomes, decoded.notes, expected)
 
 
 def list_tests(tests: Mapping[str, str]) -> frozenset[str]:
@@ -115,7 +115,7 @@ def _list_functions(tree: ast.Module | ast.ClassDef) -> list[str]:
 
 
 def judge_outcomes(outcomes: Mapping[str, str], notes: Mapping[str, str], expected: frozenset[str]) -> Score:
-    """The verdict on a report."""
+    """The score for a report."""
     control = {name: outcome for name, outcome in outcomes.items() if name.startswith("control/")}
     if len(control) != 2 or set(control.values()) != {"failed"}:
         return Score.of(0.0, "The test run was tampered with: tests that must fail did not.")
@@ -131,12 +131,12 @@ def judge_outcomes(outcomes: Mapping[str, str], notes: Mapping[str, str], expect
 
 
 def _read_records(stdout: bytes, secret: str) -> list[str]:
-    """What the runner said: the lines that begin with the secret."""
+    """The lines of the runner: those that begin with the secret."""
     lines = (line.partition(" ") for line in stdout.decode(errors="replace").splitlines())
     return [rest for word, _, rest in lines if word == secret]
 
 
-# ---- what is laid down --------------------------------------------------------------------------------------------
+# ---- what is written ----------------------------------------------------------------------------------------------
 
 
 def _pack_judge(tests: Mapping[str, str], token: str, *, packages: bool) -> bytes:
@@ -152,7 +152,7 @@ def _pack_judge(tests: Mapping[str, str], token: str, *, packages: bool) -> byte
 
 @cache
 def _pack_pytest() -> tuple[ArchiveEntry, ...]:
-    """pytest and what it needs, as installed beside Ludus: all of it is plain Python."""
+    """pytest and its dependencies, as installed beside Ludus. All are pure Python."""
     found: list[ArchiveEntry] = []
     for name in _PACKAGES:
         spec = importlib.util.find_spec(name)

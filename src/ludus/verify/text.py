@@ -1,10 +1,10 @@
-"""Exact text, with half marks when the right text stands among other text."""
+"""Exact text, with partial credit if the expected text is part of a longer one."""
 
 from ludus.types import Score
 
 
 def compare_texts(expected: str, got: str) -> Score:
-    """1 if equal but for surrounding white space, 0.5 if `expected` is contained in `got`, else 0."""
+    """1 if equal except for surrounding white space, 0.5 if `expected` is part of `got`, else 0."""
     wanted, found = expected.strip(), got.strip()
     if found == wanted:
         return Score.of(1.0, "The content is exactly as asked.")

@@ -1,4 +1,4 @@
-"""Who gets a slot: order, limits, warmth, failure and the end. With slots that are made of nothing."""
+"""Who gets a slot: order, limits, warm slots, failures and the end of the pool. The slots are fakes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ class Nothing:
 
 
 class Maker:
-    """Makes such slots, watches how many there are, and can be told to wait or to fail."""
+    """Makes such slots, counts them, and can be made to wait or to fail."""
 
     def __init__(self) -> None:
         self.live = self.most = self.made = 0
@@ -70,7 +70,7 @@ def pooled(test: Callable[[Pool, Maker], Awaitable[None]], **options: Any) -> Ma
 
 
 async def settle() -> None:
-    """Let everything that can happen now, happen."""
+    """Run everything that is ready to run."""
     for _ in range(30):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Slots held by name, their limits in time, and what the pool does when things break."""
+"""Slots held by name, their time limits, and what the pool does when slots or the backend fail."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ SPEC = SandboxSpec(disk_mb=16)
 
 
 class Slot:
-    """A slot that can be told to break."""
+    """A slot that can be made to fail."""
 
     def __init__(self, spec: SandboxSpec) -> None:
         self.spec, self.alive, self.closed, self.resets, self.stubborn = spec, True, False, 0, False

@@ -1,4 +1,4 @@
-"""The pool's rules, by a clock of our own: order, deadlines, pauses and limits, and any sequence of events.
+"""The pool's rules, with a fake clock: order, deadlines, pauses and limits, and random sequences of events.
 
 Time passes only when nothing else can happen: a test takes none, and does not depend on how fast the machine is.
 """
@@ -23,7 +23,7 @@ BAD = SandboxSpec(profile="bad")
 
 
 class Skipping(selectors.DefaultSelector):
-    """Waits for nothing: it puts the clock forward instead."""
+    """Never waits: it moves the clock forward instead."""
 
     now = 0.0
 
@@ -60,7 +60,7 @@ class Slot:
 
 
 class Maker:
-    """Makes slots in a second each, unless it is told why not."""
+    """Makes slots in one second each, unless it has an error to raise."""
 
     def __init__(self) -> None:
         self.slots: list[Slot] = []
@@ -108,8 +108,8 @@ def now() -> float:
 # ---- order --------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_of_requests_for_one_kind_does_not_keep_another_waiting():
-    """Slots that are reset and used again go to those who want their kind, but not past somebody who came before."""
+def test_requests_for_one_spec_do_not_starve_another():
+    """A slot that was reset goes to a request for its spec, but not before an older request."""
 
     async def test(pool: Pool, maker: Maker) -> None:
         served: list[str] = []
@@ -129,7 +129,7 @@ def test_a_stream_of_requests_for_one_kind_does_not_keep_another_waiting():
     assert pooled(test, max_slots=1).most == 1
 
 
-def test_a_kind_that_has_a_slot_ready_is_served_while_another_waits_for_its_own():
+def test_a_spec_with_a_warm_slot_is_served_while_another_waits():
     async def test(pool: Pool, maker: Maker) -> None:
         async with pool.lease(A):
             pass
@@ -145,7 +145,7 @@ def test_a_kind_that_has_a_slot_ready_is_served_while_another_waits_for_its_own(
     pooled(test, max_slots=4, warm=1)
 
 
-def test_deadlines_are_kept_to_the_moment_and_whoever_leaves_is_not_served():
+def test_deadlines_are_exact_and_a_withdrawn_request_is_not_served():
     async def test(pool: Pool, maker: Maker) -> None:
         await pool.acquire("holder", A)
         started = now()
@@ -169,7 +169,7 @@ def test_deadlines_are_kept_to_the_moment_and_whoever_leaves_is_not_served():
 # ---- failures -----------------------------------------------------------------------------------------------------
 
 
-def test_a_profile_that_is_down_holds_up_nobody_else():
+def test_a_profile_that_is_down_does_not_delay_others():
     async def test(pool: Pool, maker: Maker) -> None:
         maker.broken["bad"] = down
         bad = [asyncio.create_task(pool.acquire(f"bad{n}", BAD, timeout=1000)) for n in range(20)]
@@ -187,7 +187,7 @@ def test_a_profile_that_is_down_holds_up_nobody_else():
     pooled(test, max_slots=8)
 
 
-def test_a_backend_that_is_down_is_asked_ever_more_rarely_and_comes_back():
+def test_a_backend_that_is_down_is_tried_less_often_and_comes_back():
     async def test(pool: Pool, maker: Maker) -> None:
         maker.broken[""] = down
         for number in range(12):
@@ -209,7 +209,7 @@ def test_a_backend_that_is_down_is_asked_ever_more_rarely_and_comes_back():
 @pytest.mark.parametrize(
     "error", [lambda: SandboxError("no such folder", retryable=False), lambda: ConfigError("no profile 'bad'")]
 )
-def test_what_is_wrong_with_one_spec_is_told_at_once_and_pauses_nothing(error):
+def test_an_error_of_one_spec_is_reported_at_once_and_pauses_nothing(error):
     async def test(pool: Pool, maker: Maker) -> None:
         maker.broken["bad"] = error
         words = str(error())
@@ -224,7 +224,7 @@ def test_what_is_wrong_with_one_spec_is_told_at_once_and_pauses_nothing(error):
     pooled(test)
 
 
-def test_slots_are_made_at_the_pace_that_was_set():
+def test_slots_are_made_at_the_rate_that_was_set():
     async def test(pool: Pool, maker: Maker) -> None:
         await asyncio.gather(*(pool.acquire(str(n), A) for n in range(6)))
         assert [when for when, _ in maker.tries] == pytest.approx([n / 4 for n in range(6)])
@@ -235,7 +235,7 @@ def test_slots_are_made_at_the_pace_that_was_set():
 # ---- holds, reuse, limits -----------------------------------------------------------------------------------------
 
 
-def test_a_hold_that_lasted_too_long_is_over_for_its_holder_too():
+def test_a_name_that_held_its_slot_too_long_loses_it():
     async def test(pool: Pool, maker: Maker) -> None:
         box = await pool.acquire("a", A)
         await asyncio.sleep(60)
@@ -248,7 +248,7 @@ def test_a_hold_that_lasted_too_long_is_over_for_its_holder_too():
     pooled(test, lifetime_seconds=50, lease_seconds=500)
 
 
-def test_a_hold_lasts_as_long_as_its_holder_is_heard():
+def test_a_name_keeps_its_slot_while_heartbeats_come():
     async def test(pool: Pool, maker: Maker) -> None:
         await pool.acquire("a", A)
         for _ in range(20):
@@ -264,7 +264,7 @@ def test_a_hold_lasts_as_long_as_its_holder_is_heard():
     pooled(test, lease_seconds=10)
 
 
-def test_a_slot_that_was_reset_waits_for_its_next_user_and_ends_when_there_is_none():
+def test_a_slot_that_was_reset_is_kept_warm_and_closed_when_idle():
     async def test(pool: Pool, maker: Maker) -> None:
         box = await pool.acquire("a", A)
         pool.release("a", reset=True)
@@ -280,7 +280,7 @@ def test_a_slot_that_was_reset_waits_for_its_next_user_and_ends_when_there_is_no
     pooled(test, idle_seconds=50)
 
 
-def test_a_slot_that_nobody_waits_for_any_more_is_not_kept():
+def test_a_slot_that_no_request_waits_for_is_not_kept():
     async def test(pool: Pool, maker: Maker) -> None:
         with pytest.raises(SandboxError, match=r"no slot within 0\.5 s"):
             await pool.acquire("a", A, timeout=0.5)
@@ -290,7 +290,7 @@ def test_a_slot_that_nobody_waits_for_any_more_is_not_kept():
     pooled(test)
 
 
-def test_kinds_that_are_asked_for_once_are_forgotten():
+def test_specs_that_are_requested_once_are_forgotten():
     async def test(pool: Pool, maker: Maker) -> None:
         for number in range(200):
             async with pool.lease(SandboxSpec(disk_mb=number + 1)):
@@ -316,7 +316,7 @@ EVENTS = st.one_of(
 
 
 class Crowd:
-    """Asks, releases, leaves and breaks things as it is told, and watches that the pool keeps its word."""
+    """Requests and releases slots, cancels requests and breaks slots by a list of events, and checks the invariants."""
 
     def __init__(self, pool: Pool, maker: Maker, most: int) -> None:
         self.pool, self.maker, self.most = pool, maker, most
@@ -370,7 +370,7 @@ class Crowd:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(EVENTS, max_size=40), st.integers(1, 4), st.integers(0, 2), st.booleans())
-def test_whatever_happens_the_pool_keeps_its_word(events, most, warm, limited):
+def test_invariants_hold_after_any_sequence_of_events(events, most, warm, limited):
     async def test(pool: Pool, maker: Maker) -> None:
         crowd = Crowd(pool, maker, most)
         for event in events:

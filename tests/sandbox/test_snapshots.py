@@ -1,4 +1,4 @@
-"""Slots that start from a folder or from what another slot has become."""
+"""Slots that start from a folder, or from the workspace of another slot."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -109,7 +109,7 @@ def test_a_snapshot_is_where_other_slots_start(backend, base):
     in_pool(backend, test)
 
 
-def test_a_slot_that_cannot_be_copied_is_told_as_such(backend, monkeypatch):
+def test_a_slot_that_cannot_be_copied_is_reported(backend, monkeypatch):
     monkeypatch.setattr(ShellSandbox.pack, "__kwdefaults__", {"max_bytes": 1_000_000})
     monkeypatch.setattr(ShellSandbox.pack_changes, "__kwdefaults__", {"max_bytes": 1_000_000})
 
@@ -166,7 +166,7 @@ def test_shared_caches_are_there_and_read_only(bwrap, base):
     in_pool(bwrap, test)
 
 
-def test_a_base_that_is_not_there_is_told(backend, tmp_path):
+def test_a_base_that_does_not_exist_is_reported(backend, tmp_path):
     async def test(pool: Pool) -> None:
         with pytest.raises(SandboxError):
             async with pool.lease(SandboxSpec(disk_mb=8, base=(str(tmp_path / "missing"),))):

@@ -1,4 +1,4 @@
-"""Backends for the tests, started when first asked for and stopped at the end of the session."""
+"""Backends for the tests, started when first used and stopped at the end of the session."""
 
 import asyncio
 import shutil
@@ -16,7 +16,7 @@ from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.backends import make_backend
 from ludus.sandbox.pool import Pool, PoolSettings
 from ludus.sandbox.remote.apptainer import ApptainerSettings
-from ludus.sandbox.remote.docker import DockerSettings
+from ludus.sandbox.remote.docker import DockerSettings, PodmanSettings
 from ludus.sandbox.remote.fleet import Fleet, RemoteBackend, open_fleet
 from ludus.sandbox.remote.modal import ModalSettings
 from ludus.sandbox.remote.nomad import NomadSettings
@@ -25,30 +25,32 @@ from ludus.sandbox.remote.ssh import SshSettings
 HERE = Path(__file__).parent
 SPEC = SandboxSpec(disk_mb=64, memory_mb=512)
 BACKENDS = ("docker", "docker_single", "podman", "ssh", "nomad", "apptainer", "modal")
-"""With `docker_single`, a slot has a container to itself, without namespaces in it; elsewhere several share one."""
+"""With `docker_single`, each slot has its own container, without namespaces in it. With the others, several slots share
+one."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Last of all: the daemons live until the session ends, and other tests check that nothing is running.
+    """Run these tests last: the daemons run until the session ends, and other tests check that nothing is running.
 
-    A behaviour is tested on every backend; of its variants, which are the shell's business, one is, and all on one.
+    Of a test with parameters, one case runs on every backend, and all of them on the first: the other cases concern the
+    shell, which is the same on all.
     """
     items.sort(key=lambda item: HERE in item.path.parents)
     seen: Counter[tuple[str, str]] = Counter()
-    spared: list[pytest.Item] = []
+    skipped: list[pytest.Item] = []
     for item in items:
         backend = getattr(item, "callspec", None) and item.callspec.params.get("backend", "")
         if backend and HERE in item.path.parents and backend != BACKENDS[0]:
             seen[item.originalname, backend] += 1
             if seen[item.originalname, backend] > 1:
-                spared.append(item)
-    items[:] = [item for item in items if item not in spared]
-    config.hook.pytest_deselected(items=spared)
+                skipped.append(item)
+    items[:] = [item for item in items if item not in skipped]
+    config.hook.pytest_deselected(items=skipped)
 
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Generator[None]:
-    """In place of the check for local slots: no child but the daemons outlives a test."""
+    """Replaces the check for local slots, because the daemons are children that outlive a test."""
     yield
 
 
@@ -60,7 +62,7 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def skipping(name: str) -> Iterator[None]:
+def skip_if_missing(name: str) -> Iterator[None]:
     try:
         yield
     except machinery.Missing as missing:
@@ -70,35 +72,35 @@ def skipping(name: str) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def image(folder: Path) -> Path:
     path = folder / "image.tar"
-    with skipping("image"):
+    with skip_if_missing("image"):
         machinery.build_image(path)
     return path
 
 
 @pytest.fixture(scope="session")
 def docker_socket(folder: Path, image: Path) -> Iterator[Path]:
-    with skipping("docker"):
+    with skip_if_missing("docker"):
         (folder / "docker").mkdir()
         yield from machinery.start_docker(folder / "docker", image)
 
 
 @pytest.fixture(scope="session")
 def podman_socket(folder: Path, image: Path) -> Iterator[Path]:
-    with skipping("podman"):
+    with skip_if_missing("podman"):
         (folder / "podman").mkdir()
         yield from machinery.start_podman(folder / "podman", image)
 
 
 @pytest.fixture(scope="session")
 def sshd(folder: Path) -> Iterator[Any]:
-    with skipping("ssh"):
+    with skip_if_missing("ssh"):
         (folder / "ssh").mkdir()
         yield from machinery.start_sshd(folder / "ssh")
 
 
 @pytest.fixture(scope="session")
 def nomad(folder: Path) -> Iterator[Any]:
-    with skipping("nomad"):
+    with skip_if_missing("nomad"):
         (folder / "nomad").mkdir()
         yield from machinery.start_nomad(folder / "nomad")
 
@@ -106,7 +108,7 @@ def nomad(folder: Path) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def apptainer(folder: Path, image: Path) -> tuple[Path, Path]:
     """The command, and an image."""
-    with skipping("apptainer"):
+    with skip_if_missing("apptainer"):
         (folder / "apptainer").mkdir()
         folder.chmod(0o755)
         return machinery.make_apptainer(folder / "apptainer", image)
@@ -114,7 +116,7 @@ def apptainer(folder: Path, image: Path) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def modal_standin(folder: Path, apptainer: tuple[Path, Path]) -> Iterator[Any]:
-    with skipping("modal"):
+    with skip_if_missing("modal"):
         (folder / "modal").mkdir()
         yield from machinery.start_modal(folder / "modal", apptainer[1])
 
@@ -122,7 +124,7 @@ def modal_standin(folder: Path, apptainer: tuple[Path, Path]) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def slurm(folder: Path) -> Iterator[dict[str, str]]:
     """The variables of a cluster's user."""
-    with skipping("slurm"):
+    with skip_if_missing("slurm"):
         (folder / "slurm").mkdir()
         yield from machinery.start_slurm(folder / "slurm")
 
@@ -130,8 +132,8 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
 # ---- one pool per backend ----------------------------------------------------------------------------------------
 
 
-class Ground:
-    """A pool of one backend that lives through many tests, in an event loop of its own."""
+class SharedPool:
+    """A pool of one backend that is used by many tests, in its own event loop."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -140,9 +142,9 @@ class Ground:
         self._runner.run(self.pool.__aenter__())
 
     def run(self, test: Callable[[Sandbox], Awaitable[None]], spec: SandboxSpec = SPEC) -> None:
-        self._runner.run(self._in_slot(test, spec))
+        self._runner.run(self._run_in_slot(test, spec))
 
-    async def _in_slot(self, test: Callable[[Sandbox], Awaitable[None]], spec: SandboxSpec) -> None:
+    async def _run_in_slot(self, test: Callable[[Sandbox], Awaitable[None]], spec: SandboxSpec) -> None:
         async with asyncio.timeout(300):
             async with self.pool.lease(spec) as box:
                 await test(box)
@@ -157,8 +159,8 @@ class Ground:
         assert (self.pool.metrics().lost, self.pool.metrics().failed) == (0, 0)
 
 
-class Maker:
-    """Makes fleets of one backend: settings of the tests, and whatever a test changes in them."""
+class FleetMaker:
+    """Makes fleets of one backend, with the settings of the tests and the changes of one test."""
 
     def __init__(self, kind: type, secrets: dict[str, str] | None = None, **common: object) -> None:
         self._kind, self._common, self.secrets = kind, common, secrets or {}
@@ -173,26 +175,26 @@ class Maker:
 
 
 @pytest.fixture(scope="session")
-def docker_fleet(docker_socket: Path) -> Maker:
+def docker_fleet(docker_socket: Path) -> FleetMaker:
     """Four slots per container, with namespaces of their own."""
-    return Maker(DockerSettings, image=machinery.IMAGE, socket=str(docker_socket), network="host", slots=4)
+    return FleetMaker(DockerSettings, image=machinery.IMAGE, socket=str(docker_socket), network="host", slots=4)
 
 
 @pytest.fixture(scope="session")
-def docker_single_fleet(docker_socket: Path) -> Maker:
-    """A container per slot, without any right to make namespaces."""
-    return Maker(DockerSettings, image=machinery.IMAGE, socket=str(docker_socket), network="host", slots=1)
+def docker_single_fleet(docker_socket: Path) -> FleetMaker:
+    """A container per slot, without the capability to make namespaces."""
+    return FleetMaker(DockerSettings, image=machinery.IMAGE, socket=str(docker_socket), network="host", slots=1)
 
 
 @pytest.fixture(scope="session")
-def podman_fleet(podman_socket: Path) -> Maker:
+def podman_fleet(podman_socket: Path) -> FleetMaker:
     image = f"localhost/{machinery.IMAGE}"
-    return Maker(DockerSettings, image=image, socket=str(podman_socket), network="host", slots=4)
+    return FleetMaker(PodmanSettings, image=image, socket=str(podman_socket), network="host", slots=4)
 
 
 @pytest.fixture(scope="session")
-def ssh_fleet(sshd: Any) -> Maker:
-    return Maker(
+def ssh_fleet(sshd: Any) -> FleetMaker:
+    return FleetMaker(
         SshSettings,
         hosts=("127.0.0.1",),
         port=sshd.port,
@@ -205,8 +207,8 @@ def ssh_fleet(sshd: Any) -> Maker:
 
 
 @pytest.fixture(scope="session")
-def nomad_fleet(nomad: Any) -> Maker:
-    return Maker(
+def nomad_fleet(nomad: Any) -> FleetMaker:
+    return FleetMaker(
         NomadSettings,
         {"TEST_NOMAD_TOKEN": nomad.token},
         address=nomad.address,
@@ -218,44 +220,44 @@ def nomad_fleet(nomad: Any) -> Maker:
 
 
 @pytest.fixture(scope="session")
-def apptainer_fleet(apptainer: tuple[Path, Path]) -> Maker:
+def apptainer_fleet(apptainer: tuple[Path, Path]) -> FleetMaker:
     command, root = apptainer
-    return Maker(ApptainerSettings, command=str(command), image=str(root), slots=2)
+    return FleetMaker(ApptainerSettings, command=str(command), image=str(root), slots=2)
 
 
 @pytest.fixture(scope="session")
-def modal_fleet(modal_standin: Any) -> Iterator[Maker]:
+def modal_fleet(modal_standin: Any) -> Iterator[FleetMaker]:
     secrets = {"TEST_MODAL_ID": "ak-test", "TEST_MODAL_SECRET": "as-test"}
     names = {"token_id_var": "TEST_MODAL_ID", "token_secret_var": "TEST_MODAL_SECRET"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MODAL_SERVER_URL", modal_standin.url)
-        yield Maker(ModalSettings, secrets, slots=4, **names)
+        yield FleetMaker(ModalSettings, secrets, slots=4, **names)
 
 
-# A ground is closed before the daemon that its fleet needs, because its fixture asks for it.
+# A pool is closed before the daemon that its fleet needs, because its fixture depends on the daemon's.
 
 
-def _ground(fleet: str) -> Any:
+def _make_pool_fixture(fleet: str) -> Any:
     @pytest.fixture(scope="session")
-    def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
-        # The loop rests while other backends have their turn, and the heartbeat with it.
-        ground = Ground(request.getfixturevalue(fleet)(lapse_seconds=3600.0, idle_seconds=3600.0))
-        yield ground
-        ground.close()
+    def shared_pool(request: pytest.FixtureRequest) -> Iterator[SharedPool]:
+        # The loop does not run during the tests of other backends, so no heartbeat is sent then.
+        pool = SharedPool(request.getfixturevalue(fleet)(lapse_seconds=3600.0, idle_seconds=3600.0))
+        yield pool
+        pool.close()
 
-    return ground
+    return shared_pool
 
 
 for _name in BACKENDS:
-    globals()[f"{_name}_ground"] = _ground(f"{_name}_fleet")
+    globals()[f"{_name}_shared_pool"] = _make_pool_fixture(f"{_name}_fleet")
 
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
-    request.getfixturevalue(f"{request.param}_ground")
+    request.getfixturevalue(f"{request.param}_shared_pool")
     return request.param
 
 
 @pytest.fixture
 def in_box(request: pytest.FixtureRequest) -> Callable[..., None]:
-    return lambda backend, test, spec=SPEC: request.getfixturevalue(f"{backend}_ground").run(test, spec)
+    return lambda backend, test, spec=SPEC: request.getfixturevalue(f"{backend}_shared_pool").run(test, spec)

@@ -15,6 +15,7 @@ from ludus.sandbox.remote.apptainer import ApptainerSettings, build_apptainer_co
 
 SPEC = SandboxSpec(disk_mb=32)
 
+
 def test_slots_of_an_ordinary_user(apptainer_fleet, tmp_path):
     async def work() -> None:
         (tmp_path / "f").write_text("shared")

@@ -90,7 +90,7 @@ def test_tasks_of_one_run_may_have_different_profiles(docker_single_fleet, tmp_p
     assert (summary["scored"], summary["mean"]) == (2, 1.0)
 
 
-def test_the_commands_about_slots(docker_single_fleet, docker_socket, capfd):
+def test_sandbox_commands_and_a_dead_driver(docker_single_fleet, docker_socket, capfd):
     """`ludus sandbox` and the doctor, on an engine where a dead driver has left a container."""
     words = settings("docker", docker_single_fleet.profile())
     host, boot, _, _ = make_owner_mark().split("_")

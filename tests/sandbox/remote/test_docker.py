@@ -29,7 +29,7 @@ SPEC = SandboxSpec(disk_mb=32, memory_mb=256, processes=100)
 
 @pytest.fixture(params=["docker", "docker_single", "podman"])
 def engine(request):
-    """A way to make fleets, and the engine's socket."""
+    """The maker of fleets, and the engine's socket."""
     socket = request.getfixturevalue("podman_socket" if request.param == "podman" else "docker_socket")
     return request.getfixturevalue(f"{request.param}_fleet"), str(socket)
 
@@ -39,7 +39,7 @@ def open_files() -> int:
 
 
 async def containers(socket: str) -> list[dict]:
-    """Those of this test run, that are not of the session's pools."""
+    """The containers of this test, without those of the session's pools."""
     filters = json.dumps({"label": [OWNER, "test=yes"]})
     return json.loads(await DockerApi(socket).request("GET", "/containers/json", {"all": "true", "filters": filters}))
 
@@ -347,7 +347,7 @@ def test_no_engine_at_all(tmp_path):
 
 
 def test_a_cut_connection_to_the_engine_ends_the_slot_and_the_container(docker_fleet, docker_socket, tmp_path):
-    """The engine is restarted, or its socket goes away: a proxy between us and it is shut down."""
+    """A proxy between driver and engine is shut down, as when the engine restarts or its socket disappears."""
 
     async def work() -> None:
         cut: list[asyncio.StreamWriter] = []

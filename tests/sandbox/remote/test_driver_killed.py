@@ -1,4 +1,4 @@
-"""A driver that is killed (kill -9) with slots at work: nothing of it is left, on any backend."""
+"""A driver that is killed (kill -9) while its slots work leaves nothing behind, on any backend."""
 
 import os
 import signal

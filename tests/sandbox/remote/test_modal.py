@@ -13,6 +13,7 @@ from ludus.sandbox.remote.modal import Modal, ModalSettings
 
 SPEC = SandboxSpec(disk_mb=32)
 
+
 async def sandboxes(app: str) -> list:
     import modal
 
@@ -99,7 +100,7 @@ def test_what_dead_drivers_left_is_ended(modal_fleet, modal_standin):
     finish(work)
 
 
-def test_without_the_client_the_remedy_is_told(monkeypatch):
+def test_without_the_client_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "modal", None)
     with pytest.raises(ConfigError, match=r"pip install 'ludus\[modal\]'"):
         Modal(ModalSettings())

@@ -17,7 +17,6 @@ from ludus.sandbox.remote.nomad import Nomad, NomadSettings, build_job
 SPEC = SandboxSpec(disk_mb=32)
 
 
-
 async def ask(nomad, method: str, path: str, body: object = None):
     async with Client() as client:
         data = b"" if body is None else json.dumps(body).encode()
@@ -29,7 +28,7 @@ async def jobs(nomad) -> list[str]:
     return [entry["ID"] for entry in await ask(nomad, "GET", "/v1/jobs?prefix=test")]
 
 
-def test_a_job_lives_as_long_as_its_slots(nomad, nomad_fleet):
+def test_a_job_ends_with_its_last_slot(nomad, nomad_fleet):
     async def work() -> None:
         fleet = nomad_fleet(job_prefix="test", slots=2, idle_seconds=0.05)
         boxes = await asyncio.gather(*(fleet.create(SPEC) for _ in range(3)))
@@ -45,7 +44,7 @@ def test_a_job_lives_as_long_as_its_slots(nomad, nomad_fleet):
     finish(work)
 
 
-def test_trouble_that_passes_is_not_noticed(nomad, nomad_fleet):
+def test_a_short_failure_of_nomad_is_retried(nomad, nomad_fleet):
     async def work() -> None:
         fleet = nomad_fleet(job_prefix="test", api_seconds=5.0)
         await ask(nomad, "POST", "/standin", {"status": 500, "times": 2})
@@ -69,7 +68,7 @@ def test_trouble_that_passes_is_not_noticed(nomad, nomad_fleet):
         ({"times": 0}, {"datacenters": ()}, "400: .*validation"),
     ],
 )
-def test_trouble_that_stays_is_told_and_leaves_nothing(nomad, nomad_fleet, trouble, change, words):
+def test_a_lasting_failure_of_nomad_is_reported_and_leaves_nothing(nomad, nomad_fleet, trouble, change, words):
     async def work() -> None:
         fleet = nomad_fleet(job_prefix="test", **change)
         await ask(nomad, "POST", "/standin", trouble)
@@ -133,7 +132,7 @@ def test_what_dead_drivers_left_is_purged(nomad, nomad_fleet):
 
 
 def test_the_docker_driver_runs_in_a_real_engine(folder, docker_socket, tmp_path):
-    """The stand-in passes what Nomad's docker driver is told on to the engine."""
+    """The stand-in passes the settings of Nomad's docker driver on to the engine."""
 
     daemon = machinery.start_nomad(tmp_path, docker_socket)
     nomad = next(daemon)
@@ -190,7 +189,7 @@ def test_the_singularity_driver_runs_apptainer(apptainer, tmp_path, monkeypatch)
         daemon.close()
 
 
-def test_what_a_job_is_asked_to_be():
+def test_the_job_that_is_submitted():
     settings = NomadSettings(
         image="i", slots=3, gpus=1, namespace="ns", mounts=(Mount(source="/a", target="/b"),), privileged=True
     )

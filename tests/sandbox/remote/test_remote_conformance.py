@@ -1,4 +1,4 @@
-"""The contract of `Sandbox`, on every remote backend: the very tests that the local ones pass."""
+"""The contract of `Sandbox` on every remote backend: the same tests that the local backends pass."""
 
 import importlib.util
 import inspect
@@ -26,7 +26,7 @@ globals().update(_suite())
 NASTY = ("'\"\\$`!(){}[]<>|&;#*?~ \t\n\r\x01\x7f", "\n\n", " ", "-n", "é世🦊", "%s%d\\0", "a" * 100_000)
 
 
-def test_nothing_is_harmed_on_the_way(backend, in_box):
+def test_special_characters_and_all_bytes_arrive_unchanged(backend, in_box):
     from shlex import quote
 
     async def test(box: Sandbox) -> None:
@@ -51,7 +51,7 @@ def test_output_of_any_size_arrives(backend, in_box, size):
     in_box(backend, test)
 
 
-def test_every_backend_there_is_passes_this_suite(request):
+def test_every_backend_passes_this_suite(request):
     fixture = request.session._fixturemanager.getfixturedefs("backend", request.node)[-1]
     tried = {name.removesuffix("_single") for name in fixture.params}
     assert set(BACKENDS) == tried | {"bwrap", "local"}, "the last two run it in ../test_conformance.py"

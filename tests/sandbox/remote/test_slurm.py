@@ -34,7 +34,7 @@ Host node1 node2
 
 
 def submit(script: str, folder: Path, slurm: dict[str, str], extra: list[str]) -> dict:
-    """Run a script as a job, with a `ludus` that needs no model; the numbers of its run."""
+    """Run a script as a job, with a scripted model. Returns the numbers of its run."""
     (folder / "models.py").write_text(MODELS)
     small = ["--env.limit", "4", "--sandbox.disk_mb", "32", "--sandbox.memory_mb", "256", "--run.concurrency", "4"]
     words = ["--json", "--model.type", "scripted", "--model.script", "models.py:write", *small, *extra]

@@ -1,4 +1,4 @@
-"""Slots on another host, which is this one: a real sshd on loopback and the real client."""
+"""Slots over a real sshd on loopback, with the real client."""
 
 import asyncio
 import os
@@ -17,7 +17,8 @@ from ludus.sandbox.remote.ssh import SshSettings, build_ssh_command
 
 SPEC = SandboxSpec(disk_mb=32)
 
-def test_one_connection_carries_all_slots_and_leaves_nothing(ssh_fleet, tmp_path):
+
+def test_one_connection_serves_all_slots_and_leaves_nothing(ssh_fleet, tmp_path):
     async def work() -> None:
         (tmp_path / "f").write_text("shared")
         for part in (tmp_path, *list(tmp_path.parents)[:2]):

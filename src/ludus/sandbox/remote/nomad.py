@@ -283,8 +283,8 @@ class _NomadApi:
     async def request(
         self, method: str, path: str, kind: type[T], query: dict[str, str] | None = None, body: object = None
     ) -> T:
-        answer, _ = await self._send(method, path, kind, query or {}, body, self._settings.api_seconds)
-        return answer
+        reply, _ = await self._send(method, path, kind, query or {}, body, self._settings.api_seconds)
+        return reply
 
     async def wait_for_change(self, path: str, kind: type[T], index: int) -> tuple[T, int]:
         """A blocking query. Returns when something has changed since `index`, with the reply and the next index."""

@@ -1,4 +1,4 @@
-"""An agent that we did not write, in slots that are not on this machine: asked, scored and recorded id by id."""
+"""A foreign agent in remote slots: it is scored, and its token ids are recorded."""
 
 import asyncio
 import importlib.util
@@ -42,7 +42,7 @@ def fleet(request) -> Callable[[], Fleet]:
 
 
 def in_pool(fleet: Callable[[], Fleet], work: Callable[[Pool], Awaitable[T]]) -> T:
-    """Do something with slots of a backend, and end all of them."""
+    """Run `work` with a pool of a backend's slots, and end all of them."""
 
     async def main() -> T:
         slots = fleet()
@@ -55,7 +55,7 @@ def in_pool(fleet: Callable[[], Fleet], work: Callable[[Pool], Awaitable[T]]) ->
     return asyncio.run(main())
 
 
-def test_an_agent_elsewhere_is_scored_and_its_rollout_is_a_training_row(fleet, agents):
+def test_a_remote_agent_is_scored_and_its_rollout_is_a_training_row(fleet, agents):
     wanted = json.dumps({"name": "bash", "arguments": {"command": agents.MAKE}})
     model = agents.token_model([f"<tool_call>\n{wanted}\n</tool_call>", "Done."])
     job = Job(agents.GREETING, Policy(model, harness=agents.TINY), seed=5)
@@ -82,7 +82,7 @@ def test_a_real_agent_does_a_task_in_a_container(docker_single_fleet, agents, na
     agents.check_task(KNOWN[name], once)
 
 
-def test_an_agent_elsewhere_is_cancelled_in_the_middle_of_a_question(docker_fleet, agents):
+def test_a_remote_agent_is_cancelled_in_the_middle_of_a_model_call(docker_fleet, agents):
     async def work(pool: Pool) -> None:
         asked = asyncio.Event()
 

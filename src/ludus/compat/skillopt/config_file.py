@@ -1,12 +1,12 @@
-"""SkillOpt's YAML configurations, as our settings.
+"""Reads SkillOpt's YAML configurations as settings of Ludus.
 
-    given = read_config(Path("searchqa.yaml"))        # a tree of our settings, and what the user should be told
+    given = read_config(Path("searchqa.yaml"))        # a tree of settings, and notes for the user
 
-A configuration keeps its meaning, with the defaults that SkillOpt ships and its way to match edits. Names that are not
-among theirs are refused with the nearest one; so is whatever cannot mean here what it meant there, with the reason.
-Keys are never settings: where a file has one, it is refused and the variable is named that holds it.
+A configuration keeps its meaning, with the defaults that SkillOpt ships and its way to match edits. Unknown names are
+refused with the nearest known one. A setting that cannot mean the same here is refused with the reason. A key in a file
+is refused, and the message names the environment variable that should hold it.
 
-The environment is one of ours, or an `EnvAdapter` of theirs, which `skillopt_adapters` runs.
+The environment is one of Ludus, or an `EnvAdapter` of SkillOpt, which `adapters` runs.
 """
 
 import inspect
@@ -24,11 +24,11 @@ from ludus.env import Env
 from ludus.envs import BUILTIN
 from ludus.errors import ConfigError, suggest
 
-# ---- their names and defaults -------------------------------------------------------------------------------------
+# ---- SkillOpt's names and defaults---------------------------------------------------------------------------------
 
 
 class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings that stand together in their files."""
+    """A section of their files."""
 
 
 class _Train(_Section, frozen=True):
@@ -93,7 +93,7 @@ _FLAT = {
     "meta_edit_budget": "optimizer.meta_learning_rate",
     "env": "env.name",
 }
-"""Names of the flat form that differ from those in sections."""
+"""Names in the flat form that differ from those in sections."""
 
 _ROLES = ("", "optimizer_", "target_")
 _AZURE = "endpoint api_version api_key auth_mode ad_scope managed_identity_client_id"
@@ -144,26 +144,25 @@ _ADAPTERS = {
 
 
 class SkillOptConfig(NamedTuple):
-    """A configuration of theirs in our terms."""
+    """A configuration of SkillOpt as settings of Ludus."""
 
     tree: Tree
-    """Our settings, by section, as one of our own files would have them."""
+    """Settings of Ludus, by section, as in a YAML file."""
     notes: tuple[str, ...]
-    """What the user should know: settings that never did anything, or mean a little less here."""
+    """Messages for the user about settings that have no effect, or a different one here."""
 
 
 def read_config(path: Path) -> SkillOptConfig:
-    """Read a file of theirs, with those it is based on, in sections or flat.
+    """Read a file of SkillOpt and the files it is based on, in sections or flat.
 
     Raises:
-        ConfigError: names that are not theirs, values that cannot be used, or what cannot mean here what it meant
-            there; all problems at once.
+        ConfigError: unknown names, wrong values, or settings that cannot mean the same here; all problems at once.
     """
     return _Reading(_group_sections(_read_layers(path, ())), str(path)).convert()
 
 
 def _read_layers(path: Path, above: tuple[Path, ...]) -> Tree:
-    """The file over the one that it is based on."""
+    """The file, merged over the one that it is based on."""
     path = path.resolve()
     if path in above:
         raise ConfigError(f"{path}: _base_ goes round in a circle ({' → '.join(p.name for p in (*above, path))})")
@@ -177,7 +176,7 @@ def _read_layers(path: Path, above: tuple[Path, ...]) -> Tree:
 
 
 def _group_sections(tree: Mapping[str, Any]) -> Tree:
-    """The flat form in sections. A name that no section knows is left to the environment, as it is there."""
+    """The flat form in sections. A name that is in no section goes to the environment, as in SkillOpt."""
     known = {name: set(kind.__struct_fields__) for name, kind in _SECTIONS.items()} | {"model": set(_MODEL)}
     found: Tree = {
         name: tree[name] or {} for name in (*known, "env") if name in tree and not isinstance(tree[name], str)
@@ -315,14 +314,14 @@ class _Reading:
         return settings | self._convert_schedule(settings["update_mode"])
 
     def _choose_least_budget(self) -> int:
-        """What the learning rate falls to: with a small rate and nothing said, the default would be above it."""
+        """The lowest learning rate. It is never above the learning rate, which its default could be."""
         least, most = self.optimizer.min_learning_rate, self.optimizer.learning_rate
         if least > most and self.optimizer.lr_scheduler in ("linear", "cosine"):
             self.notes.append(f"optimizer.min_learning_rate is {least}, above learning_rate; taken as {most}")
         return min(least, most)
 
     def _convert_schedule(self, update_mode: str) -> Tree:
-        """The learning rate: who decides, and the curve."""
+        """How the learning rate is decided, and its schedule."""
         control = self._read_choice("optimizer.lr_control_mode", self.optimizer.lr_control_mode, _CONTROLS)
         if self.optimizer.lr_scheduler == "autonomous":
             return {"control": "none", "schedule": "constant"}
@@ -350,7 +349,7 @@ class _Reading:
             self.problems.append("model.codex_trace_to_optimizer: analysts always see what the agent did; leave it out")
 
     def _find_backend(self, role: str) -> str:
-        """The backend of a role: its own, or the one that the label stands for."""
+        """The backend of a role: its own, or the one of `model.backend`."""
         own = self._read_choice(f"model.{role}_backend", self.model.get(f"{role}_backend") or "openai_chat", _BACKENDS)
         label = self._read_choice("model.backend", self.model.get("backend") or "azure_openai", _BACKENDS)
         if own != "openai_chat":
@@ -360,13 +359,13 @@ class _Reading:
         return label
 
     def _get_of_role(self, role: str, key: str, default: Any = "") -> Any:
-        """A setting of a role's server: its own, or the one for both."""
+        """A setting of a role's server: the role's own, or the one for both roles."""
         own = "" if key.startswith("minimax") else self.model.get(f"{role}_{key}")
         given = (value for value in (own, self.model.get(key)) if value not in (None, ""))
         return next(given, default)
 
     def _convert_model(self, role: str) -> Tree:
-        """The model of a role, as our settings have it."""
+        """The model of a role, as settings of Ludus."""
         backend, name = self._find_backend(role), self.model.get(role, "gpt-5.5")
         if backend == "openai_chat":
             return self._convert_openai(role, name)
@@ -400,7 +399,7 @@ class _Reading:
         return {"type": "azure", **asked, "api_version": version, "api_key_var": f"{prefix}AZURE_OPENAI_API_KEY"}
 
     def _convert_vendor(self, role: str, prefix: str, name: str) -> Tree:
-        """A server that speaks OpenAI's dialect under another name."""
+        """A vendor's server that speaks OpenAI's API."""
         if self.model.get("minimax_region"):
             self.problems.append("model.minimax_region: give the address itself, model.minimax_base_url")
         asked: Tree = {"type": "openai", "name": name, "api_key_var": f"{prefix.upper()}_API_KEY"}
@@ -434,7 +433,7 @@ class _Reading:
     # -- the environment
 
     def _find_adapter(self) -> str:
-        """Where the adapter is, if the environment is one of theirs."""
+        """The reference of the adapter, if the environment is one of SkillOpt's."""
         name = self.env.get("name")
         if not name or not isinstance(name, str):
             self.problems.append("env.name is not set: one of SkillOpt's or of Ludus', module:Class or file.py:Class")
@@ -451,7 +450,7 @@ class _Reading:
         return "" if isinstance(found, type) and issubclass(found, Env) else name
 
     def _convert_adapter(self, adapter: str) -> Tree:
-        """An adapter has its own data and model: they are its settings."""
+        """Settings for an adapter. It has its own data and model."""
         kind = load_adapter(adapter)
         own = {key: value for key, value in self.env.items() if key not in ("name", "skill_init", "out_root")}
         takes = list_parameters(kind)
@@ -468,7 +467,7 @@ class _Reading:
         }
 
     def _note_client(self) -> None:
-        """How the adapter's model is reached is for the client of its package to know, which reads variables."""
+        """Note settings of the model that the adapter does not get: its own client reads variables."""
         prefix = {"openai_chat": "azure_openai", **_VENDORS}.get(self._find_backend("target"))
         self.notes += [
             f"model.{key} does not reach the adapter: its own client reads the variable {key.upper()}"
@@ -486,7 +485,7 @@ class _Reading:
         return flat | {"target_model": self.model.get("target", ""), "target_backend": self._find_backend("target")}
 
     def _convert_env(self) -> Tree:
-        """One of our environments: theirs are the splits, its own are its options."""
+        """Settings for an environment of Ludus: the splits of the file, and the environment's options."""
         env = dict(self.env)
         options = {key: env.pop(key) for key in list(env) if key not in _ENV}
         mode = env.get("split_mode", "ratio")
@@ -523,7 +522,7 @@ class _Reading:
 
 
 def _make_spellings(**names: str) -> dict[str, str]:
-    """Every accepted spelling, with what it stands for."""
+    """Every accepted spelling, with the name it stands for."""
     return {spelling: name for name, others in names.items() for spelling in (name, *others.split())}
 
 
@@ -558,12 +557,12 @@ _AS_SHIPPED = (
     "8000",
     "false",
 )
-"""What their base file says of servers without meaning any."""
+"""Values in SkillOpt's base file that name no server."""
 _VENDORS = {"qwen_chat": "qwen_chat", "minimax_chat": "minimax"}
 _INSTEAD = {"claude_chat": "Ask the same models with type: anthropic", "codex_exec": "Name the agent or a model server"}
 
 
-# ---- what adapters are made with -------------------------------------------------------------------------------------
+# ---- the constructors of adapters ------------------------------------------------------------------------------------
 
 
 def load_adapter(reference: str) -> type[Any]:
@@ -577,13 +576,13 @@ def load_adapter(reference: str) -> type[Any]:
 
 
 def list_parameters(kind: type[Any]) -> list[str] | None:
-    """What the adapter is made with; None if it takes anything."""
+    """The parameters of the adapter's constructor; None if it takes any."""
     found = list(inspect.signature(kind).parameters.values())
     return None if any(p.kind is p.VAR_KEYWORD for p in found) else [p.name for p in found]
 
 
 def list_defaults() -> Tree:
-    """What an adapter may look up in its configuration, by flat names."""
+    """SkillOpt's defaults by flat name, for an adapter that looks them up."""
     names = {home: flat for flat, home in _FLAT.items()}
     return {
         names.get(f"{section}.{key}", key): value

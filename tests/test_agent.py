@@ -104,7 +104,7 @@ def test_a_bad_call_is_an_observation_and_a_tool_error(message: Message, says: s
     assert last.stop is StopReason.FINISHED
 
 
-def test_a_tool_that_raises_tells_the_model():
+def test_the_model_sees_what_a_tool_raises():
     @tool
     async def fails() -> str:
         raise FileNotFoundError("no such file: x")
@@ -139,7 +139,7 @@ def test_a_slow_tool_is_stopped_and_the_rollout_goes_on():
     assert last.stop is StopReason.FINISHED
 
 
-def test_a_time_out_of_the_tools_own_is_told_in_its_words():
+def test_a_time_out_of_the_tools_own_keeps_its_message():
     @tool
     async def searches() -> str:
         raise TimeoutError("nothing found in 60 s; search a smaller folder")
@@ -170,7 +170,7 @@ def test_a_tool_may_have_its_own_time_limit():
 
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("error", [SandboxError("slot is gone"), BudgetExhausted("the judge's budget is spent")])
-def test_the_worlds_failures_and_the_users_pass_through(parallel: bool, error: Exception):
+def test_failures_outside_the_agent_and_errors_of_the_user_are_raised(parallel: bool, error: Exception):
     @tool(parallel=parallel)
     async def touch() -> str:
         raise error
@@ -406,7 +406,7 @@ def test_no_arguments_text_can_break_the_loop(arguments: str):
 # ---- the policy ---------------------------------------------------------------------------------------------------
 
 
-def test_the_fingerprint_tells_policies_apart():
+def test_policies_that_act_differently_have_different_fingerprints():
     base = Policy(ScriptedModel([say("x")], name="m"))
     others = [
         Policy(ScriptedModel([say("x")], name="n")),

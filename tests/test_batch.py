@@ -160,18 +160,18 @@ def test_tasks_are_chosen_by_number_or_by_id():
 # ---- running ------------------------------------------------------------------------------------------------------
 
 
-def test_each_rollout_is_in_the_store_before_anyone_hears_of_it(tmp_path: Path):
-    heard: list[BatchProgress] = []
+def test_each_rollout_is_stored_before_it_is_reported(tmp_path: Path):
+    reported: list[BatchProgress] = []
     with RunDir.open(tmp_path, {}) as run:
 
-        def hear(rollout: Rollout, progress: BatchProgress) -> None:
+        def on_rollout(rollout: Rollout, progress: BatchProgress) -> None:
             assert rollout in [r for _, r in run.read_outcomes()]
-            heard.append(progress)
+            reported.append(progress)
 
-        asyncio.run(evaluate(batch(), None, run, on_rollout=hear))
-    assert [p.done for p in heard] == [1, 2, 3, 4, 5, 6]
-    assert heard[-1] == BatchProgress(6, 6, 6, 1.0, heard[-1].usage)
-    assert heard[-1].usage.tokens > heard[0].usage.tokens > 0
+        asyncio.run(evaluate(batch(), None, run, on_rollout=on_rollout))
+    assert [p.done for p in reported] == [1, 2, 3, 4, 5, 6]
+    assert reported[-1] == BatchProgress(6, 6, 6, 1.0, reported[-1].usage)
+    assert reported[-1].usage.tokens > reported[0].usage.tokens > 0
 
 
 def test_what_is_in_the_store_is_not_run_again(tmp_path: Path):
@@ -192,7 +192,7 @@ def test_a_failed_rollout_is_kept_and_run_again_by_the_next_resume(tmp_path: Pat
     def half(messages, tools, sampling):
         return dead(messages, tools, sampling) if "t1" in messages[-1].content else echo(messages, tools, sampling)
 
-    heard: list[BatchProgress] = []
+    reported: list[BatchProgress] = []
     with RunDir.open(tmp_path, {}) as run:
         report = asyncio.run(process(batch(half), None, run))
         assert (report.groups, report.partial) == (3, 1)
@@ -203,14 +203,14 @@ def test_a_failed_rollout_is_kept_and_run_again_by_the_next_resume(tmp_path: Pat
         assert [r["score"] for r in failed["rollouts"]] == [None, None]
         assert failed["rollouts"][0]["failure"]["boundary"] == "model"
     with RunDir.open(tmp_path, {}, resume=True) as run:
-        report = asyncio.run(process(batch(), None, run, on_rollout=lambda r, p: heard.append(p)))
+        report = asyncio.run(process(batch(), None, run, on_rollout=lambda r, p: reported.append(p)))
         assert report.partial == 0
         assert [row["partial"] for row in rows(run, GROUPS)] == [False] * 3
-    assert [p.done for p in heard] == [5, 6]
+    assert [p.done for p in reported] == [5, 6]
 
 
 def stop_after(number: int, stop: asyncio.Event) -> Callable[[Rollout, BatchProgress], None]:
-    def hear(rollout: Rollout, progress: BatchProgress) -> None:
+    def on_rollout(rollout: Rollout, progress: BatchProgress) -> None:
         if progress.done == number:
             stop.set()
 
@@ -393,11 +393,11 @@ def test_kills_at_any_moment_lose_nothing_and_repeat_nothing(tmp_path: Path):
     asked = batch(slow, Toy(many=60, log=log), 4)
 
     def work() -> None:
-        def hear(rollout: Rollout, progress: BatchProgress) -> None:
+        def on_rollout(rollout: Rollout, progress: BatchProgress) -> None:
             note(log, f"kept {rollout.task.id}/{rollout.provenance.replicate}")
 
         with RunDir.open(home, {}, resume=True) as run:
-            asyncio.run(process(asked, None, run, RunOptions(5), on_rollout=hear))
+            asyncio.run(process(asked, None, run, RunOptions(5), on_rollout=on_rollout))
 
     killed = 0
     for _ in range(20):

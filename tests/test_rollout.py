@@ -82,8 +82,8 @@ def test_a_rollout_is_scored_and_says_what_produced_it():
     assert {"ludus", "python"} <= made.versions.keys()
 
 
-@pytest.mark.parametrize(("skill_as", "told"), [("file", False), ("both", True)])
-def test_a_skill_can_be_a_file_that_the_agent_reads_and_verify_does_not_see(skill_as: Any, told: bool):
+@pytest.mark.parametrize(("skill_as", "in_text"), [("file", False), ("both", True)])
+def test_a_skill_can_be_a_file_that_the_agent_reads_and_verify_does_not_see(skill_as: Any, in_text: bool):
     class Looks(Boxed, frozen=True):
         async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
             assert box is not None
@@ -95,7 +95,7 @@ def test_a_skill_can_be_a_file_that_the_agent_reads_and_verify_does_not_see(skil
     rollout = once(Looks(), policy(script, skill=skill, skill_as=skill_as))
     system = rollout.opening[0].content
     assert system.endswith("Your skill is in /tmp/skills/say-yes/SKILL.md. Read it before you begin.")
-    assert ("Answer yes." in system) is told
+    assert ("Answer yes." in system) is in_text
     assert rollout.turns[0].results[0].content == skill.text
     assert rollout.score == Score.of(1.0)
 
@@ -327,7 +327,7 @@ def test_retries_end():
     assert len(calls) == 3
 
 
-def test_what_a_retry_cannot_mend_is_not_retried():
+def test_a_failure_that_a_retry_cannot_fix_is_not_retried():
     script, calls = flaky(99, ModelError("no such model", retryable=False))
     assert retrying(script, retries=5).failure is not None
     assert len(calls) == 1

@@ -130,7 +130,7 @@ def test_pass_at_k_leaves_out_tasks_with_fewer_rollouts():
     )
 
 
-def test_kinds_are_told_apart_when_there_are_several():
+def test_kinds_have_numbers_of_their_own_when_there_are_several():
     assert summarize([group(1, kind="a")]).kinds == {}
     kinds = summarize([group(1, kind="b"), group(0, kind="a"), group(1, kind="a")]).kinds
     assert list(kinds) == ["a", "b"]

@@ -358,16 +358,16 @@ class RunOptions:
 
 
 class RunSettings(Settings, frozen=True):
-    """How the run goes. `--out` and `--resume` are short for the first two."""
+    """How the run is done. `--out` and `--resume` are short for the first two."""
 
     out: str = ""
     """The run directory; empty: `runs/<env>-<time>`."""
     resume: bool = False
-    """Go on with the run in `out`: what is finished there is not run again."""
+    """Continue the run in `out`: what is finished there is not run again."""
     seed: int = 0
     """The seed from which every rollout derives its own."""
     concurrency: Count = 16
-    """Rollouts under way at once."""
+    """The number of rollouts that run at once."""
     retries: Whole = 2
     """How often a rollout is run again, in a fresh slot, after a failure that is not the agent's."""
 

@@ -485,7 +485,7 @@ class Fragile(msgspec.Struct):
         return self.world.agent(messages, tools, sampling)
 
 
-def test_failures_of_the_world_are_retried_excluded_and_never_zeros(world: SimpleNamespace):
+def test_failures_are_retried_excluded_and_never_zeros(world: SimpleNamespace):
     agent = Fragile(world, {"selection question 0", "train question 1"}, {})
     records = world.run(policy=world.policy("Obey RULE-0. Obey RULE-1.", agent))
     baseline = records[0]
@@ -532,7 +532,7 @@ def test_without_a_common_item_the_gate_is_undecided_and_the_skill_stays(world: 
     assert summary(records).final.skill == Skill("# Skill\n")
 
 
-def test_a_decision_that_was_made_is_not_made_again_when_the_world_has_healed(world: SimpleNamespace):
+def test_a_decision_is_not_made_again_when_the_cause_of_failures_is_gone(world: SimpleNamespace):
     store = MemoryStore()
     agent = Fragile(world, {"selection question 0"}, {})
     first = world.run(policy=world.policy(script=agent), resources=Resources(store=store))
@@ -658,14 +658,14 @@ def test_skills_that_are_compared_run_side_by_side(world: SimpleNamespace):
     assert len(waiting["slow"]) == 2
 
 
-def test_progress_is_told_while_a_stage_runs(world: SimpleNamespace):
-    told: list[StageProgress] = []
-    world.run(resources=Resources(watch=told.append))
-    assert told[0] == StageProgress(0, 0, "baseline", 1, 6)
-    stages = {(p.epoch, p.step, p.stage) for p in told}
+def test_progress_is_reported_while_a_stage_runs(world: SimpleNamespace):
+    reports: list[StageProgress] = []
+    world.run(resources=Resources(watch=reports.append))
+    assert reports[0] == StageProgress(0, 0, "baseline", 1, 6)
+    stages = {(p.epoch, p.step, p.stage) for p in reports}
     assert {(1, 1, "rollout"), (1, 2, "evaluate"), (2, 4, "slow"), (2, 4, "test")} <= stages
-    assert all(1 <= p.done <= p.total for p in told if p.total)
-    replies = {(p.epoch, p.step, p.stage) for p in told if not p.total}
+    assert all(1 <= p.done <= p.total for p in reports if p.total)
+    replies = {(p.epoch, p.step, p.stage) for p in reports if not p.total}
     assert {(1, 1, "analyst"), (2, 4, "meta")} <= replies
 
 
@@ -722,7 +722,7 @@ def test_a_proposer_without_a_model_trains_within_the_same_budget_and_gate(world
     assert {entry.role for entry in summary(records).spent} == {"agent"}
 
 
-def test_a_verifier_that_raises_is_a_failure_of_the_world(world: SimpleNamespace):
+def test_a_verifier_that_raises_is_a_failure(world: SimpleNamespace):
     class Moody(world.Env, frozen=True):
         async def verify(self, rollout: Rollout, box: Any) -> Score:
             if rollout.task.id == "selection-0":

@@ -24,6 +24,7 @@ from ludus.compat.skillopt.adapters import (
     make_proposer,
     read_row,
 )
+from ludus.config.references import load_object
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel
 from ludus.reflact.records import Record, Step, Summary
@@ -296,6 +297,10 @@ def test_rollouts_of_older_runs_have_their_row_with_the_reasoning(file: Path):
     assert read_row(make_rollout(1.0, "words")) is None
 
 
+def test_settings_of_older_runs_name_another_module():
+    assert load_object("ludus.compat.skillopt_adapters:AdapterEnv", "env.name") is AdapterEnv
+
+
 def test_the_fingerprint_of_an_adapter_is_that_of_older_runs(file: Path):
     """A model of the same name stood in its place."""
     env = made(file, target_model="gpt")
@@ -444,9 +449,9 @@ def test_a_file_of_theirs_trains_from_the_command_line(file: Path, tmp_path: Pat
         "train: {num_epochs: 2, batch_size: 3, steps_per_epoch: 9}\ngradient: {minibatch_size: 2}\n"
         "optimizer: {use_slow_update: false, use_meta_skill: false}\n"
     )
-    told = ["--skillopt", str(config), "--out", str(tmp_path / "out"), "--json"]
+    flags = ["--skillopt", str(config), "--out", str(tmp_path / "out"), "--json"]
     script = ["--optimizer.type", "scripted", "--optimizer.script", f"{tmp_path / 'optimizer.py'}:optimizer"]
-    assert main(["train", *told, *script]) == 0
+    assert main(["train", *flags, *script]) == 0
     said = capsys.readouterr()
     summary = json.loads(said.out)["summary"]
     assert summary["best"]["test"]["overall"]["hard"] == 1.0

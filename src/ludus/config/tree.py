@@ -21,6 +21,7 @@ from ludus.models.scripted import ScriptedSettings
 from ludus.reflact.train_settings import DataSettings, TrainSettings
 from ludus.rollout import RunSettings
 from ludus.sandbox.backends import SandboxSettings
+from ludus.sandbox.pool import PoolSettings
 from ludus.settings import Settings
 from ludus.tools.settings import ToolsSettings
 from ludus.types import Sampling
@@ -81,7 +82,7 @@ _PLACE = (
 )  # fmt: skip
 FREE = frozenset(
     {"run.out", "run.resume", "run.concurrency", "run.retries", "budget", "gateway"}
-    | {f"sandbox.{name}" for name in ("max_slots", "warm", "acquire_seconds", "idle_seconds", "starts_per_second")}
+    | {f"sandbox.{name}" for name in PoolSettings.__struct_fields__ if name != "lifetime_seconds"}  # that fails rollouts
     | {f"{role}.{name}" for role in ("model", "optimizer") for name in _PLACE}
 )
 """Settings that may change when a run is resumed. They decide how fast and how far it goes, not its results."""

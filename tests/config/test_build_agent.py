@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 from tests.config_kit import SERVER, write_text
 
+from ludus.agent import AgentSettings
 from ludus.config import load
-from ludus.config.build_agent import build_env, build_policy
+from ludus.config.build_agent import build_env, build_harness, build_policy
 from ludus.config.build_models import build_ledger, build_model
 from ludus.errors import ConfigError
+from ludus.harness import HarnessSettings
+from ludus.harness.known import CODEX, KNOWN
 from ludus.models.embedded import EmbeddedSettings
 from ludus.models.openai import OpenAISettings
 from ludus.models.scripted import ScriptedModel
@@ -71,3 +74,40 @@ def test_a_skill_is_read_from_its_file(tmp_path: Path):
     assert skill is not None and skill.text == "Be brief."
     with pytest.raises(ConfigError, match=r"agent\.skill"):
         policy("none.md")
+
+
+def test_no_harness_is_the_loop():
+    assert build_harness(AgentSettings()) is None
+
+
+def test_an_unknown_agent_is_refused_with_a_suggestion():
+    with pytest.raises(ConfigError, match=r"agent.harness: 'codx' is unknown; did you mean 'codex'\?"):
+        build_harness(AgentSettings(harness="codx"))
+
+
+def test_an_agent_of_ones_own_needs_a_command():
+    with pytest.raises(ConfigError, match=r"agent.harnesses.mine.command is not set"):
+        build_harness(AgentSettings(harness="mine", harnesses={"mine": HarnessSettings()}))
+
+
+def test_a_variable_with_an_impossible_name_is_refused():
+    mine = HarnessSettings(command="go", env={"NO-WAY": "x"})
+    with pytest.raises(ConfigError, match=r"agent.harnesses.mine.env: 'NO-WAY' is not the name of a variable"):
+        build_harness(AgentSettings(harness="mine", harnesses={"mine": mine}))
+
+
+def test_a_known_agent_can_be_changed(monkeypatch):
+    mine = HarnessSettings(model="gpt-5", env={"RUST_LOG": "debug"})
+    monkeypatch.setattr("ludus.harness.known.find_installation", lambda harness, folder: harness)
+    found = build_harness(AgentSettings(harness="codex", harnesses={"codex": mine}))
+    assert found is not None
+    assert (found.command, found.skills, found.model) == (CODEX.command, CODEX.skills, "gpt-5")
+    assert found.env == {**CODEX.env, "RUST_LOG": "debug"}
+
+
+def test_a_known_agent_that_is_in_the_image_needs_no_installation_here(monkeypatch, tmp_path):
+    monkeypatch.setenv("LUDUS_AGENTS", str(tmp_path))
+    mine = HarnessSettings(command="claude -p --dangerously-skip-permissions --model {model}")
+    found = build_harness(AgentSettings(harness="claude-code", harnesses={"claude-code": mine}))
+    assert found is not None
+    assert (found.mounts, found.env) == ((), KNOWN["claude-code"].env)

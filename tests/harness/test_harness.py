@@ -12,15 +12,14 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from ludus.agent import AgentSettings, Limits, Policy
+from ludus.agent import Limits, Policy
 from ludus.cli import main
-from ludus.config.build_agent import build_harness
 from ludus.config.secrets import find_agents_folder
 from ludus.env import Env
 from ludus.envs.terminal_test import TerminalTest
-from ludus.errors import BudgetExhausted, ConfigError, ModelError
-from ludus.harness import Harness, HarnessSettings, fill_fields, render_prompt
-from ludus.harness.known import CODEX, KNOWN, MINI_SWE_AGENT, find_installation
+from ludus.errors import BudgetExhausted, ModelError
+from ludus.harness import Harness, fill_fields, render_prompt
+from ludus.harness.known import KNOWN, MINI_SWE_AGENT, find_installation
 from ludus.models import Model
 from ludus.models.ledger import Budget, Ledger, MeteredModel
 from ludus.models.scripted import ScriptedModel, call, say
@@ -220,13 +219,6 @@ def test_the_agent_is_part_of_the_policys_fingerprint():
     moved = msgspec.structs.replace(TINY, mounts=(("/somewhere", "/opt/tiny"),))
     assert Policy(model, harness=moved).fingerprint in prints
     assert Policy(model, harness=msgspec.structs.replace(TINY, version="2")).fingerprint not in prints
-
-
-def test_the_version_that_is_installed_is_on_the_record(tmp_path):
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    (folder / ".version").write_text("1.2.3\n")
-    assert find_installation(TINY, tmp_path).label == "tiny@1.2.3"
 
 
 def test_an_environment_of_pure_text_gives_the_agent_a_slot_all_the_same():
@@ -575,59 +567,6 @@ def test_a_conversation_becomes_one_text():
 
 
 # ---- settings -----------------------------------------------------------------------------------------------------
-
-
-def test_no_harness_is_the_loop():
-    assert build_harness(AgentSettings()) is None
-
-
-def test_an_unknown_agent_is_refused_with_a_suggestion():
-    with pytest.raises(ConfigError, match=r"agent.harness: 'codx' is unknown; did you mean 'codex'\?"):
-        build_harness(AgentSettings(harness="codx"))
-
-
-def test_an_agent_of_ones_own_needs_a_command():
-    with pytest.raises(ConfigError, match=r"agent.harnesses.mine.command is not set"):
-        build_harness(AgentSettings(harness="mine", harnesses={"mine": HarnessSettings()}))
-
-
-def test_a_variable_with_an_impossible_name_is_refused():
-    mine = HarnessSettings(command="go", env={"NO-WAY": "x"})
-    with pytest.raises(ConfigError, match=r"agent.harnesses.mine.env: 'NO-WAY' is not the name of a variable"):
-        build_harness(AgentSettings(harness="mine", harnesses={"mine": mine}))
-
-
-def test_an_agent_that_is_not_installed_says_how_to_install_it(monkeypatch, tmp_path):
-    monkeypatch.setenv("LUDUS_AGENTS", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"codex is not installed.*scripts/setup-agents codex"):
-        build_harness(AgentSettings(harness="codex"))
-
-
-def test_a_folder_that_slots_cannot_see_is_refused(monkeypatch, tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("slots run as the driver's own user")
-    (tmp_path / "codex").mkdir()
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("LUDUS_AGENTS", str(tmp_path))
-    with pytest.raises(ConfigError, match="slots run as other users"):
-        build_harness(AgentSettings(harness="codex"))
-
-
-def test_a_known_agent_can_be_changed(monkeypatch):
-    mine = HarnessSettings(model="gpt-5", env={"RUST_LOG": "debug"})
-    monkeypatch.setattr("ludus.harness.known.find_installation", lambda harness, folder: harness)
-    found = build_harness(AgentSettings(harness="codex", harnesses={"codex": mine}))
-    assert found is not None
-    assert (found.command, found.skills, found.model) == (CODEX.command, CODEX.skills, "gpt-5")
-    assert found.env == {**CODEX.env, "RUST_LOG": "debug"}
-
-
-def test_a_known_agent_that_is_in_the_image_needs_no_installation_here(monkeypatch, tmp_path):
-    monkeypatch.setenv("LUDUS_AGENTS", str(tmp_path))
-    mine = HarnessSettings(command="claude -p --dangerously-skip-permissions --model {model}")
-    found = build_harness(AgentSettings(harness="claude-code", harnesses={"claude-code": mine}))
-    assert found is not None
-    assert (found.mounts, found.env) == ((), KNOWN["claude-code"].env)
 
 
 def test_the_command_line_runs_a_command_of_the_users(tmp_path, capsys):

@@ -36,19 +36,19 @@ from pathlib import Path
 from common import CACHE, ROOT, Check, CommandFailed, figure, machine, make_venv, table, verdict
 
 from ludus.errors import ConfigError
-from ludus.models.embedded import EmbeddedSettings
-from ludus.models.weights import default_cache, find
+from ludus.models.embedded import EmbeddedRuntime, EmbeddedSettings
+from ludus.models.weights import find_cache, find_weights
 from ludus.parsers import Parser
 from ludus.rl.row_checks import Vocabulary, check_rows
-from ludus.tokens import Generated
+from ludus.tokens import Generation
 from ludus.tokens.codec import Codec
 from ludus.tokens.engines.embedded_engine import EmbeddedEngine
-from ludus.tokens.probe import probe
+from ludus.tokens.probe import probe_template
 from ludus.tokens.render import Renderer
-from ludus.tokens.template import Template, TemplateFault, named_template
-from ludus.tokens.token_session import Session
-from ludus.tokens.tokenizer import Shipped, load
-from ludus.tokens.toy_engine import Draw, ToyEngine
+from ludus.tokens.template import Template, TemplateFault, read_template
+from ludus.tokens.token_session import TokenSession
+from ludus.tokens.tokenizer import TokenizerFiles, load_tokenizer
+from ludus.tokens.toy_engine import ToyDraw, ToyEngine
 from ludus.types import Call, Finish, Message, Sampling, ToolSpec
 
 PEER = ("atroposlib==0.4.0",)
@@ -90,13 +90,13 @@ FAMILIES = (
 )
 
 
-def shipped(family: Family, weights: Path | None) -> tuple[Shipped, Path] | None:
+def shipped(family: Family, weights: Path | None) -> tuple[TokenizerFiles, Path] | None:
     """Its tokenizer and template, and a folder that holds the tokenizer.json; None if it cannot be had."""
     folder = CACHE / "tokenizers" / (family.package or "smollm2")
     if not family.package:
         if weights is None:
             return None
-        found = load(weights)
+        found = load_tokenizer(weights)
         folder.mkdir(parents=True, exist_ok=True)
         found.tokenizer.save(folder / "tokenizer.json")
         return found, folder
@@ -106,7 +106,7 @@ def shipped(family: Family, weights: Path | None) -> tuple[Shipped, Path] | None
         except (OSError, subprocess.CalledProcessError, tarfile.TarError) as error:
             print(f"{family.name}: its tokenizer cannot be had ({error})", file=sys.stderr)
             return None
-    return load(folder), folder
+    return load_tokenizer(folder), folder
 
 
 def _fetch(package: str, folder: Path) -> None:
@@ -127,9 +127,9 @@ def _fetch(package: str, folder: Path) -> None:
     (folder / packed).unlink()
 
 
-def codec_of(family: Family, found: Shipped) -> Codec:
+def codec_of(family: Family, found: TokenizerFiles) -> Codec:
     parser = Parser(family.parser)
-    sources = named_template(family.template) if family.template else found.templates
+    sources = read_template(family.template) if family.template else found.templates
     template = Template(sources, tokens=found.tokens)
     return Codec(found.tokenizer, Renderer(template, found.tokenizer, lambda c, calls: parser.render(calls, c)), parser)
 
@@ -298,7 +298,7 @@ def _percent(part: int, whole: int) -> str:
     return "100 %" if part == whole else f"{min(99.9, 100 * part / whole):.1f} %"
 
 
-def judge(rows: Sequence[Row], log: Sequence[Draw], codec: Codec, shows_tools: bool) -> Score:
+def judge(rows: Sequence[Row], log: Sequence[ToyDraw], codec: Codec, shows_tools: bool) -> Score:
     """Compare rows with the engine's own log."""
     times = [0] * len(log)
     score = Score(rows=len(rows), drawn=sum(len(d.ids) for d in log), prompts=len(log))
@@ -310,7 +310,7 @@ def judge(rows: Sequence[Row], log: Sequence[Draw], codec: Codec, shows_tools: b
             for index in held:
                 times[index] += 1
     score.trained = sum(len(draw.ids) for draw, count in zip(log, times, strict=True) if count == 1)
-    ends = codec.tokenizer.ends
+    ends = codec.tokenizer.stop_tokens
     for draw in log:
         score.single_ends += not any(
             a in ends and b in ends for a, b in zip(draw.prompt, draw.prompt[1:], strict=False)
@@ -320,7 +320,7 @@ def judge(rows: Sequence[Row], log: Sequence[Draw], codec: Codec, shows_tools: b
     return score
 
 
-def _holds(row: Row, draw: Draw) -> bool:
+def _holds(row: Row, draw: ToyDraw) -> bool:
     start, end = len(draw.prompt), len(draw.prompt) + len(draw.ids)
     return (
         row.ids[:start] == draw.prompt
@@ -334,25 +334,25 @@ def sampling(op: Op) -> Sampling:
     return Sampling(max_tokens=op.max_tokens, stop=op.stop)
 
 
-def ours(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[Draw]]:
+def ours(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[ToyDraw]]:
     toy = ToyEngine(codec.tokenizer, [], seed=seed, scatter=course.scatter, end=_end(codec))
-    session = Session(codec)
+    session = TokenSession(codec)
     tools = (LOOK,) if course.tools else ()
 
     def ask(messages: Sequence[Message], op: Op) -> Message:
         toy.replies = lambda _: op.text
-        prompt = session.prompt(messages, tools)
+        prompt = session.build_prompt(messages, tools)
         drawn = [toy.draw(prompt.ids, sampling(op)) for _ in range(op.samples)]
         made = [
-            session.add(
-                prompt, Generated(ids=d.ids, logprobs=d.logprobs, finish=d.finish, prompt=d.prompt), stop=op.stop
+            session.add_completion(
+                prompt, Generation(ids=d.ids, logprobs=d.logprobs, finish=d.finish, prompt=d.prompt), stop=op.stop
             )
             for d in drawn
         ]
         return made[-1].message
 
     lead(course, ask)
-    rows, report = check_rows(session.sequences(), Vocabulary(codec.tokenizer.size))
+    rows, report = check_rows(session.build_sequences(), Vocabulary(codec.tokenizer.size))
     assert not report.fatal, report.findings[0]
     return [Row(r.tokens.ids, r.tokens.sampled, r.tokens.logprobs) for r in rows], toy.log
 
@@ -360,22 +360,22 @@ def ours(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[Draw]
 def as_rendered(family: Family, codec: Codec) -> tuple[int, int]:
     """Of how many prompts, in a plain conversation, the text is the template's own; and how many there were."""
     tools = (LOOK,) if family.tools else ()
-    session, end = Session(codec), codec.tokenizer.id_of(_end(codec))
+    session, end = TokenSession(codec), codec.tokenizer.find_id(_end(codec))
     messages = [Message("system", "Be brief."), Message("user", "Where is it?")]
     equal = 0
     for turn in range(12):
-        prompt = session.prompt(messages, tools)
-        equal += codec.tokenizer.decode(prompt.ids) == codec.renderer.opening(messages, tools)
+        prompt = session.build_prompt(messages, tools)
+        equal += codec.tokenizer.decode(prompt.ids) == codec.renderer.render_prompt(messages, tools)
         called = [Call("", "look", json.dumps({"at": f"place {turn}"}))] if tools and turn % 4 != 3 else []
         text = codec.parser.render(called, "" if called else f"It is at place {turn}.")
         ids = (*codec.tokenizer.encode_after(text), *(() if end is None else (end,)))
-        message = session.add(prompt, Generated(ids=ids, logprobs=(-1.0,) * len(ids), finish=Finish.STOP)).message
+        message = session.add_completion(prompt, Generation(ids=ids, logprobs=(-1.0,) * len(ids), finish=Finish.STOP)).message
         answers = [Message("tool", "Nothing there.", call_id=call.id) for call in message.calls]
         messages += [message, *(answers or [Message("user", "Go on.")])]
     return equal, 12
 
 
-def encoded_again(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[Draw]]:
+def encoded_again(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[ToyDraw]]:
     """Chat mode, and at the end the whole conversation rendered and encoded: what many pipelines do."""
     toy = ToyEngine(codec.tokenizer, [], seed=seed, scatter=course.scatter, end=_end(codec))
     tools = (LOOK,) if course.tools else ()
@@ -384,15 +384,15 @@ def encoded_again(course: Course, codec: Codec, seed: int) -> tuple[list[Row], l
     def ask(messages: Sequence[Message], op: Op) -> Message:
         nonlocal count
         toy.replies = lambda _: op.text
-        prompt = codec.tokenizer.encode(codec.renderer.opening(messages, tools))
+        prompt = codec.tokenizer.encode(codec.renderer.render_prompt(messages, tools))
         for _ in range(op.samples):
             draw = toy.draw(prompt, sampling(op))
-        message = codec.read(codec.text(draw.ids), tools, stop=op.stop, first=count)
+        message = codec.parse_reply(codec.decode_reply(draw.ids), tools, stop=op.stop, first=count)
         count += len(message.calls)
         return message
 
     messages = lead(course, ask)
-    ids = tuple(codec.tokenizer.encode(codec.renderer.opening(messages, tools)))
+    ids = tuple(codec.tokenizer.encode(codec.renderer.render_prompt(messages, tools)))
     trained = [False] * len(ids)
     logprobs: list[float | None] = [None] * len(ids)
     for draw in toy.log:  # marked where the replies would be if nothing drifted
@@ -402,21 +402,21 @@ def encoded_again(course: Course, codec: Codec, seed: int) -> tuple[list[Row], l
     return [Row(ids, tuple(trained), tuple(logprobs))], toy.log
 
 
-def encoded_again_kindly(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[Draw]]:
+def encoded_again_kindly(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[ToyDraw]]:
     """The same with an engine that samples every text in the ids that the tokenizer would choose."""
     return encoded_again(replace(course, scatter=0.0), codec, seed)
 
 
 def _end(codec: Codec) -> str:
     """The token that the template itself ends a reply with."""
-    text = codec.renderer.opening((*OPENING, Message("assistant", "Xq"), Message("user", "?")), ())
+    text = codec.renderer.render_prompt((*OPENING, Message("assistant", "Xq"), Message("user", "?")), ())
     after = text.partition("Xq")[2].lstrip()
-    return next((end for end in codec.tokenizer.ends.values() if after.startswith(end)), "")
+    return next((end for end in codec.tokenizer.stop_tokens.values() if after.startswith(end)), "")
 
 
 def managed(
-    family: Family, folder: Path, codec: Codec, found: Shipped, python: Path
-) -> dict[str, tuple[list[Row], list[Draw], bool]]:
+    family: Family, folder: Path, codec: Codec, found: TokenizerFiles, python: Path
+) -> dict[str, tuple[list[Row], list[ToyDraw], bool]]:
     """The same conversations through atroposlib's ManagedServer; whether each came to its end."""
     asked = []
     for course in courses_for(family, codec):
@@ -430,7 +430,7 @@ def managed(
                 drawn.append({"ids": draw.ids, "logprobs": draw.logprobs, "finish": draw.finish.value})
             ops.append({"kind": op.kind, "text": op.text, "calls": op.calls, "drawn": drawn})
         asked.append({"name": course.name, "ops": ops, "tools": course.tools})
-    template = named_template(family.template) if family.template else found.templates
+    template = read_template(family.template) if family.template else found.templates
     task = {
         "tokenizer": str(folder / "tokenizer.json"),
         "template": template if isinstance(template, str) else template.get("default") or next(iter(template.values())),
@@ -451,7 +451,7 @@ def managed(
     return {
         name: (
             [Row(tuple(r["ids"]), tuple(r["trained"]), tuple(r["logprobs"])) for r in got["rows"]],
-            [Draw(tuple(d["prompt"]), tuple(d["ids"]), tuple(d["logprobs"]), Finish.STOP, "") for d in got["log"]],
+            [ToyDraw(tuple(d["prompt"]), tuple(d["ids"]), tuple(d["logprobs"]), Finish.STOP, "") for d in got["log"]],
             got["failed"],
         )
         for name, got in json.loads(done.stdout.splitlines()[-1]).items()
@@ -495,7 +495,7 @@ def prove(families: Iterable[Family], weights: Path | None, seeds: int, peer: Pa
         if found is None:
             continue
         codec = codec_of(family, found[0])
-        findings = probe(codec)
+        findings = probe_template(codec)
         said = ", ".join(dict.fromkeys(f"{f.code} ({f.level})" for f in findings)) or "nothing"
         proof.templates.append((family.name, _percent(*as_rendered(family, codec)), said))
         shows = not any(f.level == "fatal" for f in findings)
@@ -515,7 +515,7 @@ def prove(families: Iterable[Family], weights: Path | None, seeds: int, peer: Pa
 
 
 def _scored(
-    run: Callable[[Course, Codec, int], tuple[list[Row], list[Draw]]],
+    run: Callable[[Course, Codec, int], tuple[list[Row], list[ToyDraw]]],
     course: Course,
     codec: Codec,
     seed: int,
@@ -560,16 +560,18 @@ class Differences:
 
 
 async def second_pass(weights: Path, turns: int, reply: int) -> Differences:
-    engine = EmbeddedEngine(EmbeddedSettings(cache=weights.parent, weights=weights, slots=1, context=1024))
+    engine = EmbeddedEngine(
+        EmbeddedSettings(weights=str(weights)), EmbeddedRuntime(cache=weights.parent, slots=1, context=1024)
+    )
     codec = Codec.open(weights, "hermes", template="chatml")
-    session = Session(codec)
+    session = TokenSession(codec)
     messages = [Message("user", "Tell me a short story about a fox.")]
     try:
         for turn in range(turns):
-            prompt = session.prompt(messages, ())
+            prompt = session.build_prompt(messages, ())
             (drawn,) = await engine.generate(prompt.ids, Sampling(max_tokens=reply, seed=turn + 1))
-            messages += [session.add(prompt, drawn).message, Message("user", "Go on.")]
-        (row,) = session.sequences()
+            messages += [session.add_completion(prompt, drawn).message, Message("user", "Go on.")]
+        (row,) = session.build_sequences()
         places = [place for place, sampled in enumerate(row.tokens.sampled) if sampled]
         recorded = [row.tokens.logprobs[place] or 0.0 for place in places]
         await engine.generate([5, 6, 7], Sampling(max_tokens=1))  # forget what was computed
@@ -621,7 +623,7 @@ class Overhead:
     """The part of it that is the tokenizer's own."""
 
 
-def overhead(codec: Codec, replies: Sequence[Generated], answer: str) -> Overhead:
+def overhead(codec: Codec, replies: Sequence[Generation], answer: str) -> Overhead:
     """What a session costs per turn, in conversations whose opening was seen before, as in a group."""
     _, *runs = (_session_cost(codec, replies, answer) for _ in range(5))
     return cheapest(Overhead(*run) for run in runs)
@@ -632,27 +634,27 @@ def cheapest(costs: Iterable[Overhead]) -> Overhead:
     return Overhead(*(min(values) for values in zip(*map(astuple, costs), strict=True)))
 
 
-def _replies(codec: Codec, turns: int) -> list[Generated]:
-    end = next(iter(codec.tokenizer.ends))
+def _replies(codec: Codec, turns: int) -> list[Generation]:
+    end = next(iter(codec.tokenizer.stop_tokens))
     texts = (
         codec.parser.render([Call("", "tool_1", json.dumps({"field_0": f"a value, number {i}"}))], "Let me see.")
         for i in range(turns)
     )
     ids = [(*codec.tokenizer.encode(text), end) for text in texts]
-    return [Generated(ids=i, logprobs=tuple(-0.25 for _ in i), finish=Finish.STOP) for i in ids]
+    return [Generation(ids=i, logprobs=tuple(-0.25 for _ in i), finish=Finish.STOP) for i in ids]
 
 
-def _session_cost(codec: Codec, replies: Sequence[Generated], answer: str) -> tuple[float, float, float]:
+def _session_cost(codec: Codec, replies: Sequence[Generation], answer: str) -> tuple[float, float, float]:
     messages = [Message("system", "Be brief. " * 20), Message("user", "Do what is to be done. " * 10)]
-    session = Session(codec)
+    session = TokenSession(codec)
     before, started = codec.renderer.template.rendered_messages, time.process_time()
     for reply in replies:
-        prompt = session.prompt(messages, MANY_TOOLS)
-        message = session.add(prompt, reply).message
+        prompt = session.build_prompt(messages, MANY_TOOLS)
+        message = session.add_completion(prompt, reply).message
         messages += [message, *(Message("tool", answer, call_id=call.id) for call in message.calls)]
     spent = time.process_time() - started
     rendered = codec.renderer.template.rendered_messages - before
-    texts = [node.shape or "" for node in prompt.node.path() if not node.sampled][1:]
+    texts = [node.shape or "" for node in prompt.node.collect_path() if not node.sampled][1:]
     started = time.process_time()
     for text in texts:
         codec.tokenizer.encode_after(text)
@@ -726,9 +728,9 @@ def write_page(text: str) -> None:
     PAGE.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}")
 
 
-def find_weights() -> Path | None:
+def locate_weights() -> Path | None:
     try:
-        return find(None, default_cache(os.environ))
+        return find_weights(None, find_cache(os.environ))
     except ConfigError as error:
         print(f"no embedded model: {error}", file=sys.stderr)
         return None
@@ -748,7 +750,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.short:
         options.seeds, options.tries = 1, 5
     families = [family for family in FAMILIES if options.only.lower() in family.name.lower()]
-    weights = find_weights()
+    weights = locate_weights()
     peer = make_venv(CACHE / "atroposlib", PEER) if options.peers else None
     proof = prove(families, weights, options.seeds, peer)
     cost, cost_checks = overheads(families, weights, options.tries)

@@ -214,7 +214,7 @@ def stop_after(number: int, stop: asyncio.Event) -> Callable[[Rollout, BatchProg
         if progress.done == number:
             stop.set()
 
-    return hear
+    return on_rollout
 
 
 def test_stopping_drains_and_a_resume_does_the_rest(tmp_path: Path):

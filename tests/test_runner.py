@@ -1,4 +1,4 @@
-"""The stored runner: what the store has is not run again, and every outcome is stored before anyone gets it."""
+"""The stored runner: what the store has is not run again, and every outcome is stored before it is reported."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from ludus.env import Env
 from ludus.errors import BudgetExhausted, ConfigError
 from ludus.models.scripted import ScriptedModel, say
 from ludus.rollout import Job, RunOptions
-from ludus.runner import address_jobs, find_missing, outcome_key, run_stored
+from ludus.runner import address_jobs, compute_outcome_key, find_missing, run_stored
 from ludus.store import MemoryStore, RunDir, Store
 from ludus.types import Message, Rollout, Score, Task
 
@@ -192,7 +192,7 @@ class NewerToy(Toy, frozen=True):
 
 
 def key(job: Any = FakeJob(), env: Any = Toy()) -> str:
-    return outcome_key(job, env)
+    return compute_outcome_key(job, env)
 
 
 def test_a_key_changes_with_everything_that_decides_the_outcome():

@@ -82,7 +82,7 @@ _PLACE = (
 )  # fmt: skip
 FREE = frozenset(
     {"run.out", "run.resume", "run.concurrency", "run.retries", "budget", "gateway"}
-    | {f"sandbox.{name}" for name in PoolSettings.__struct_fields__ if name != "lifetime_seconds"}  # that fails rollouts
+    | {f"sandbox.{name}" for name in PoolSettings.__struct_fields__ if name != "lifetime_seconds"}  # it fails rollouts
     | {f"{role}.{name}" for role in ("model", "optimizer") for name in _PLACE}
 )
 """Settings that may change when a run is resumed. They decide how fast and how far it goes, not its results."""

@@ -124,9 +124,10 @@ class _SlotSources:
         if name not in self._profiles:
             known = [profile for profile in self._profiles if profile]
             raise ConfigError(f"there is no sandbox profile '{name}'; {suggest(name, known)}")
-        async with self._lock:
-            if name not in self._sources:
-                self._sources[name] = await self._open(self._profiles[name])
+        if name not in self._sources:
+            async with self._lock:
+                if name not in self._sources:  # another request may have opened it meanwhile
+                    self._sources[name] = await self._open(self._profiles[name])
         return self._sources[name]
 
     async def _open(self, profile: Profile) -> SlotSource:

@@ -1,4 +1,4 @@
-"""What each format does with what models really write: the good, the broken and the cut."""
+"""What each format reads from good, malformed and cut replies of models."""
 
 import json
 from typing import Any
@@ -84,7 +84,7 @@ def test_hermes(case: str) -> None:
     assert read("hermes", text) == (content, calls, problems)
 
 
-def test_a_problem_says_where_and_what() -> None:
+def test_a_problem_has_its_position_and_text() -> None:
     (problem,) = Parser("hermes").parse('Well: <tool_call>{"name": "f", "arguments": {"x" 1}}</tool_call>').problems
     assert (problem.kind, problem.at) == ("malformed", 6)
     assert problem.raw == '<tool_call>{"name": "f", "arguments": {"x" 1'
@@ -179,13 +179,13 @@ def test_formats(format: str, text: str, content: str, calls: list[tuple[str, An
 # ---- names and ids ------------------------------------------------------------------------------------------------
 
 
-def test_names_are_found_however_they_are_spelled() -> None:
+def test_names_are_found_in_any_spelling() -> None:
     assert Parser("DeepSeek-V3.1").format is Parser("deepseek_v31").format is FORMATS["deepseek_v3_1"]
     assert Parser("granite-20b-fc").format is FORMATS["granite_20b_fc"]
     assert {*FORMATS, *ALIASES, "auto"} == set(list_names())
 
 
-def test_an_unknown_parser_is_the_users_mistake() -> None:
+def test_an_unknown_parser_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="unknown tool-call parser 'hermez': did you mean 'hermes'"):
         Parser("hermez")
 

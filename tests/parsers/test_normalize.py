@@ -13,7 +13,7 @@ from ludus.parsers.shapes import RawCall
 from ludus.types import ToolSpec
 
 
-def test_a_name_is_told_from_its_arguments_where_the_format_loses_it() -> None:
+def test_a_missing_name_is_inferred_from_the_arguments() -> None:
     text = '<|tool_call_begin|>0<|tool_call_argument_begin|>{"city": "Rome"}<|tool_call_end|>'
     assert read("kimi_k2", text, WEATHER, make_tool("now")) == ("", [("get_weather", {"city": "Rome"})], ["repaired"])
     assert read("kimi_k2", text)[1:] == ([], ["malformed"])

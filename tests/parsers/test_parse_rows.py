@@ -18,13 +18,13 @@ def test_a_reply_is_one_line() -> None:
     assert json.loads(line) == {"content": "Hi é", "tool_calls": [{"name": "f", "arguments": {"x": "1"}}]}
 
 
-def test_no_content_is_null_and_trouble_is_told() -> None:
+def test_no_content_is_null_and_problems_are_listed() -> None:
     assert json.loads(parse_text(CALL, "glm45"))["content"] is None
     (problem,) = json.loads(parse_text(CALL[:40], "glm45"))["problems"]
     assert problem == {"kind": "truncated", "at": 0, "raw": CALL[:40], "why": "the text ends inside a call"}
 
 
-def test_thinking_of_its_own_channel_is_told_apart() -> None:
+def test_the_thinking_channel_is_reasoning() -> None:
     text = "<|START_THINKING|> a plan <|END_THINKING|><|START_RESPONSE|>foo <co>bar</co: 0:[1,2]><|END_RESPONSE|>"
     assert json.loads(parse_text(text, "cohere_command4")) == {
         "content": "foo bar",
@@ -73,7 +73,7 @@ def test_tools_that_are_no_list_do_not_stop_the_rows() -> None:
         parse_text("", "hermes", {"name": "f"})
 
 
-def test_tools_come_in_two_forms_and_the_rest_is_passed_over() -> None:
+def test_tools_have_two_forms_and_the_rest_is_ignored() -> None:
     specs = read_tools([*TOOLS, {"name": "g", "description": "G", "parameters": None}, {"type": "web_search"}, 3])
     assert [(spec.name, spec.description) for spec in specs] == [("f", ""), ("g", "G")]
     assert read_tools(None) == ()

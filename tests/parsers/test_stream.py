@@ -335,7 +335,7 @@ def test_calls_of_a_section_come_one_by_one() -> None:
     assert stream.feed(call.format(1)) == [Call("functions.f:1", "f", "{}")]
 
 
-def test_a_text_of_nothing_but_markers_is_told_of_a_hundred_times() -> None:
+def test_at_most_a_hundred_problems_are_reported() -> None:
     reply = Parser("hermes").parse("<tool_call>" * 1000)
     assert reply.content == "<tool_call>" * 1000
     assert len(reply.problems) == 100

@@ -1,4 +1,4 @@
-"""Groups as Atropos' JSON has them: exact rows, and rows from text only by that name."""
+"""Groups as Atropos' JSON: exact rows, and rows from text that are marked as such."""
 
 import pytest
 from tests.build import make_group, make_token_rollout
@@ -54,7 +54,7 @@ def test_fatal_rows_are_never_exported():
     assert build_columns(make_group(make_token_rollout(beyond)), Vocabulary(size=50))[0] is None
 
 
-def test_chat_mode_is_refused_unless_rows_from_text_are_asked_for():
+def test_chat_mode_is_refused_except_for_rows_from_text():
     said = make_group(make_token_rollout(None))
     with pytest.raises(NotExact, match="chat mode"):
         build_columns(said)

@@ -1,4 +1,4 @@
-"""What is wrong with rows is found, graded, and named."""
+"""What is wrong with rows is found, with a level and a code."""
 
 import json
 import math
@@ -18,16 +18,16 @@ GOOD = {
 }
 
 
-def found(group, **vocabulary):
+def find_codes(group, **vocabulary):
     report = check_groups([group], Vocabulary(**vocabulary))
     return {finding.code: finding.level for finding in report.findings}
 
 
-def changed(**fields):
+def change(**fields):
     return {**json.loads(json.dumps(GOOD)), **fields}
 
 
-def test_a_good_group_has_nothing_against_it():
+def test_a_good_group_has_no_findings():
     report = check_groups([GOOD, GOOD])
     assert report.findings == []
     assert not report.fatal
@@ -78,18 +78,18 @@ def test_a_good_group_has_nothing_against_it():
     ],
 )
 def test_what_is_wrong_is_found(fields, code, level):
-    assert found(changed(**fields)).get(code) == level
+    assert find_codes(change(**fields)).get(code) == level
 
 
 def test_a_line_as_atropos_itself_writes_it_is_fine():
     absent = {name: [] for name in ("advantages", "ref_logprobs", "overrides", "images", "inference_logprobs")}
     own = {"group_overrides": {}, "distill_token_ids": None, "distill_logprobs": None, "messages": [[], []]}
-    assert found(changed(**absent, **own)) == {"no_logprobs": "warning"}
+    assert find_codes(change(**absent, **own)) == {"no_logprobs": "warning"}
 
 
 def test_lines_are_numbered_as_in_the_file_and_a_broken_one_does_not_hide_the_others():
     line = json.dumps(GOOD).encode()
-    report = check_lines([line, b"\n", b"{not json\n", json.dumps(changed(scores=[1.0])).encode()])
+    report = check_lines([line, b"\n", b"{not json\n", json.dumps(change(scores=[1.0])).encode()])
     assert [(finding.group, finding.code) for finding in report.findings] == [(3, "shape"), (4, "count")]
     assert report.groups == 3
     assert [finding.code for finding in check_lines([b"\n"]).findings] == ["empty"]
@@ -106,13 +106,13 @@ def test_lines_are_numbered_as_in_the_file_and_a_broken_one_does_not_hide_the_ot
         ([{"score": {"value": 1.0}, "mode": "tokens"}], "left_out"),
     ],
 )
-def test_a_line_of_ours_without_ids_says_why(rollouts, code):
+def test_a_line_of_ours_without_ids_has_a_reason(rollouts, code):
     levels = {"chat": "fatal", "unscored": "info", "left_out": "warning"}
-    assert found({"rollouts": rollouts}) == {code: levels[code]}
+    assert find_codes({"rollouts": rollouts}) == {code: levels[code]}
 
 
 @pytest.mark.parametrize("group", [None, 5, "x", [], {}])
-def test_what_is_no_group_is_said_and_the_next_one_is_read(group):
+def test_what_is_no_group_is_reported_and_the_next_one_is_read(group):
     report = check_groups([group, GOOD])
     assert report.fatal
     assert report.findings[0].group == 1
@@ -120,12 +120,12 @@ def test_what_is_no_group_is_said_and_the_next_one_is_read(group):
 
 
 def test_a_group_without_rows_is_empty():
-    assert found(changed(tokens=[], masks=[], scores=[], inference_logprobs=[]))["empty"] == "fatal"
+    assert find_codes(change(tokens=[], masks=[], scores=[], inference_logprobs=[]))["empty"] == "fatal"
 
 
-def test_a_vocabulary_that_is_known_is_held_against_the_ids():
-    assert found(GOOD, size=10) == {}
-    assert found(GOOD, size=9)["vocabulary"] == "fatal"
+def test_ids_are_checked_against_a_known_vocabulary():
+    assert find_codes(GOOD, size=10) == {}
+    assert find_codes(GOOD, size=9)["vocabulary"] == "fatal"
 
 
 def test_placeholders_are_recognised():
@@ -136,15 +136,15 @@ def test_placeholders_are_recognised():
         "scores": [1.0],
         "inference_logprobs": [[1.0] + [-0.5] * 127],
     }
-    codes = found(dummy)
+    codes = find_codes(dummy)
     assert codes["dummy"] == "fatal"
     assert codes["constant"] == "warning"
 
 
-def test_a_doubled_end_of_turn_is_seen():
-    assert found(changed(tokens=[[5, 6, 8, 8], [5, 6, 9]], masks=[[-100] * 4, [-100] * 3]), stop_ids=frozenset([8]))[
-        "doubled_end"
-    ]
+def test_a_doubled_stop_token_is_found():
+    assert find_codes(
+        change(tokens=[[5, 6, 8, 8], [5, 6, 9]], masks=[[-100] * 4, [-100] * 3]), stop_ids=frozenset([8])
+    )["doubled_end"]
 
 
 def test_drift_is_counted_where_a_tokenizer_is_given():
@@ -154,12 +154,12 @@ def test_drift_is_counted_where_a_tokenizer_is_given():
     assert not report.fatal
 
 
-def test_rounding_above_nought_is_forgiven():
-    assert found(changed(inference_logprobs=[[1.0, 1.0, 1e-6, -0.1], [1.0, 1.0, -2.0]])) == {}
+def test_rounding_errors_above_zero_are_accepted():
+    assert find_codes(change(inference_logprobs=[[1.0, 1.0, 1e-6, -0.1], [1.0, 1.0, -2.0]])) == {}
 
 
-def test_findings_read_well():
-    report = check_groups([GOOD, changed(masks=[[-100, -100, 99, 8], [-100, -100, 9]])])
+def test_a_finding_is_printed_in_one_line():
+    report = check_groups([GOOD, change(masks=[[-100, -100, 99, 8], [-100, -100, 9]])])
     assert str(report.findings[0]) == (
         "fatal: group 2, row 1: 1 masks hold another id than the row, the first at position 2 [mask]"
     )
@@ -172,7 +172,7 @@ def row(ids, sampled, logprobs):
     return TokenSequence(Tokens(tuple(ids), tuple(sampled), tuple(logprobs)), (0,))
 
 
-def test_rows_with_something_fatal_are_not_given_out():
+def test_rows_with_a_fatal_finding_are_left_out():
     good = row([5, 6, 7], [False, False, True], [None, None, -1.0])
     bad = row([5, 6, 7], [False, False, True], [None, None, None])
     kept, report = check_rows([good, bad])
@@ -198,7 +198,7 @@ def test_a_rollout_whose_prompts_are_as_long_as_the_engine_counted_is_good():
     assert not report.fatal
 
 
-def test_a_prompt_that_the_engine_counted_otherwise_spoils_the_rollout():
+def test_a_prompt_of_another_length_makes_the_rollout_unusable():
     kept, report = check_rollout(make_rollout(1.0, make_counted(3, 2, 3), make_counted(2, 1, 8)))
     assert kept == []
     assert [f.code for f in report.findings] == ["echo"]

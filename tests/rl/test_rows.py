@@ -1,4 +1,4 @@
-"""Rows from rollouts: exact ones as they are, others not without being asked for."""
+"""Rows from rollouts: exact ones, and ones from text only where they are requested."""
 
 import pytest
 from tests.build import make_token_rollout
@@ -19,7 +19,7 @@ EXACT = Tokens((1, 2, 3), (False, False, True), (None, None, -0.5))
     ("tokens", "found"),
     [((EXACT, EXACT), "tokens"), ((None, None), "chat"), ((EXACT, None), "mixed"), ((), "empty")],
 )
-def test_the_record_says_which_mode_was_on(tokens, found):
+def test_the_mode_is_found_in_the_record(tokens, found):
     assert find_mode(make_token_rollout(*tokens)) == found
 
 

@@ -1,4 +1,4 @@
-"""Ids from a server that renders itself: exact rows, however its prompts drift."""
+"""Ids from a server that renders itself: exact rows, even if its prompts drift."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from ludus.tokens.toy_engine import ToyEngine
 from ludus.types import Completion, Message, Sampling
 
 
-def led(tokens, replies, *, scatter, mangle=None):
+def run_chat(tokens, replies, *, scatter, mangle=None):
     """A conversation through the chat endpoint: the completions, and what the engine drew."""
     codec = tokens.codec()
 
@@ -24,35 +24,35 @@ def led(tokens, replies, *, scatter, mangle=None):
             settings = OpenAISettings(base_url=f"{server.url}/v1", name="toy", retry=Retry(retries=0))
             model = CapturedChatModel(settings)
             messages = [Message("system", "Be brief."), Message("user", "Grüße!")]
-            done = []
+            completions = []
             try:
                 for _ in replies:
                     completion = await model.complete(messages, (tokens.LOOK,), Sampling(max_tokens=500))
-                    done.append(completion)
+                    completions.append(completion)
                     messages.append(completion.message)
                     messages += [Message("tool", "ok", call_id=call.id) for call in completion.message.calls]
                     messages += [] if completion.message.calls else [Message("user", "Go on.")]
             finally:
                 await model.close()
-            return done, toy.log
+            return completions, toy.log
 
     return asyncio.run(main())
 
 
-def rows_of(done):
-    return build_sequences([TokenStep(completion.tokens, completion.splice) for completion in done])
+def build_rows(completions):
+    return build_sequences([TokenStep(completion.tokens, completion.splice) for completion in completions])
 
 
 def test_a_server_whose_prompts_repeat_its_replies_gives_one_row(tokens):
-    done, log = led(tokens, ["One.", "Two.", "Three."], scatter=0.0)
-    (row,) = rows_of(done)
+    completions, log = run_chat(tokens, ["One.", "Two.", "Three."], scatter=0.0)
+    (row,) = build_rows(completions)
     assert row.tokens.ids == (*log[-1].prompt, *log[-1].ids)
-    assert done[0].message.content == "One."
+    assert completions[0].message.content == "One."
 
 
 def test_drift_costs_rows_but_no_exactness(tokens):
-    done, log = led(tokens, ["Grüße, 世界 \U0001f600." * 3] * 3, scatter=0.5)
-    rows = rows_of(done)
+    completions, log = run_chat(tokens, ["Grüße, 世界 \U0001f600." * 3] * 3, scatter=0.5)
+    rows = build_rows(completions)
     assert len(rows) == 3
     for row, draw in zip(rows, log, strict=True):
         assert row.tokens.ids == (*draw.prompt, *draw.ids)
@@ -61,24 +61,24 @@ def test_drift_costs_rows_but_no_exactness(tokens):
 
 def test_calls_are_the_servers_own(tokens):
     text = tokens.call_text(tokens.codec(), at="home")
-    done, _ = led(tokens, [text, "Done."], scatter=0.0)
-    assert done[0].message.calls[0].name == "look"
-    assert done[1].message.content == "Done."
+    completions, _ = run_chat(tokens, [text, "Done."], scatter=0.0)
+    assert completions[0].message.calls[0].name == "look"
+    assert completions[1].message.content == "Done."
 
 
 @pytest.mark.parametrize(
     ("field", "words"),
     [("prompt_token_ids", "no token ids"), ("token_ids", "no token ids"), ("logprobs", "no logprobs")],
 )
-def test_a_server_that_does_not_tell_is_refused(tokens, field, words):
-    def without(path, reply):
+def test_a_server_that_returns_no_ids_is_refused(tokens, field, words):
+    def remove_field(path, reply):
         if path.endswith("/chat/completions"):
             reply.pop(field, None)
             reply["choices"][0].pop(field, None)
         return reply
 
     with pytest.raises(ModelError, match=words):
-        led(tokens, ["One."], scatter=0.0, mangle=without)
+        run_chat(tokens, ["One."], scatter=0.0, mangle=remove_field)
 
 
 def test_a_reply_without_its_prompt_is_not_recorded(tokens):

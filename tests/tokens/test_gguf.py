@@ -12,7 +12,7 @@ from ludus.tokens.tokenizer import load_tokenizer
 TEXTS = ["", "Hello", "  Grüße, 世界 \U0001f600\n\n12345 don't", "<|im_start|>user\nx<|im_end|>\n"]
 
 
-def packed(value):
+def pack_value(value):
     if isinstance(value, str):
         data = value.encode()
         return 8, struct.pack("<Q", len(data)) + data
@@ -20,14 +20,14 @@ def packed(value):
         return 7, struct.pack("<?", value)
     if isinstance(value, int):
         return 4, struct.pack("<I", value)
-    kind = packed(value[0])[0]
-    return 9, struct.pack("<IQ", kind, len(value)) + b"".join(packed(each)[1] for each in value)
+    kind = pack_value(value[0])[0]
+    return 9, struct.pack("<IQ", kind, len(value)) + b"".join(pack_value(each)[1] for each in value)
 
 
 def write_gguf(path, pairs, version=3):
     data = b"GGUF" + struct.pack("<IQQ", version, 0, len(pairs))
     for key, value in pairs.items():
-        kind, body = packed(value)
+        kind, body = pack_value(value)
         data += struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + body
     path.write_bytes(data)
     return path
@@ -82,7 +82,7 @@ def test_rules_that_are_not_known_are_refused_with_the_way_out(pairs, change):
 @pytest.mark.parametrize(
     "data", [b"", b"GGML" + bytes(64), b"GGUF" + bytes(64), b"GGUF\x03\x00\x00\x00" + b"\xff" * 40]
 )
-def test_what_is_no_gguf_is_said(tmp_path, data):
+def test_a_file_that_is_not_gguf_is_a_config_error(tmp_path, data):
     (tmp_path / "m.gguf").write_bytes(data)
     with pytest.raises(ConfigError, match="cannot be read as a GGUF file"):
         load_tokenizer(tmp_path / "m.gguf")
@@ -100,7 +100,7 @@ def test_what_is_no_gguf_is_said(tmp_path, data):
     ],
     ids=str,
 )
-def test_a_damaged_vocabulary_is_said(pairs, change):
+def test_a_damaged_vocabulary_is_a_config_error(pairs, change):
     with pytest.raises(ConfigError, match="the tokenizer in the GGUF file is damaged"):
         build_tokenizer({**pairs, **change})
 
@@ -112,7 +112,7 @@ def test_lists_in_lists_without_end_are_no_gguf(tmp_path):
         load_tokenizer(tmp_path / "m.gguf")
 
 
-def test_a_cut_gguf_is_said(pairs, tmp_path):
+def test_a_cut_gguf_is_a_config_error(pairs, tmp_path):
     path = write_gguf(tmp_path / "m.gguf", pairs)
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(ConfigError, match="cannot be read as a GGUF file"):

@@ -1,4 +1,4 @@
-"""What is wrong with a template is said before it costs anything."""
+"""A bad template or engine is found before a run."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ def codes(tokens, template, **options):
     return {finding.code: finding for finding in probe_template(tokens.codec(template, **options))}
 
 
-def test_a_template_that_does_its_work_is_not_talked_about(tokens):
+def test_a_good_template_has_no_findings(tokens):
     assert codes(tokens, "plain") == {}
 
 
@@ -72,17 +72,17 @@ def test_a_template_that_leaves_out_the_user_is_refused(tokens):
         ("moving", "drops_system_later", "warning"),
     ],
 )
-def test_what_is_odd_is_said(tokens, template, code, level):
+def test_what_is_odd_is_a_finding(tokens, template, code, level):
     assert codes(tokens, template)[code].level == level
 
 
-TELLING = """{% if TOOLS %}{{ '<|im_start|>system\n' + SHOWN + '<|im_end|>\n' }}{% endif %}
+TEMPLATE = """{% if TOOLS %}{{ '<|im_start|>system\n' + SHOWN + '<|im_end|>\n' }}{% endif %}
 {%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + CONTENT + '<|im_end|>\n' }}{% endfor %}
 {{- '<|im_start|>assistant\n' if add_generation_prompt else '' }}"""
 
 
-def telling(tools="tools", shown="tools | tojson", content="m.content"):
-    return TELLING.replace("TOOLS", tools).replace("SHOWN", shown).replace("CONTENT", f"({content})")
+def make_template(tools="tools", shown="tools | tojson", content="m.content"):
+    return TEMPLATE.replace("TOOLS", tools).replace("SHOWN", shown).replace("CONTENT", f"({content})")
 
 
 NAMES = "tools | map(attribute='function.name') | join(', ')"
@@ -91,38 +91,43 @@ CUT = "m.content[:80] if m.role == 'tool' else m.content"
 LAST = "'' if m.role == 'tool' and not loop.last else m.content"
 SINGLE = "raise_exception('one by one') if m.role == messages[loop.index0 - 1].role and loop.index0 else m.content"
 ONCE = "raise_exception('one user') if loop.index0 > 1 and m.role == 'user' else m.content"
-LIES = {
-    "a tool": (telling(shown="tools[0] | tojson"), "fatal", "drops_tools", "some of the tools"),
-    "tools": (telling("tools and messages[0].role != 'system'"), "fatal", "drops_tools", "when there is system text"),
+PARTIAL = {
+    "a tool": (make_template(shown="tools[0] | tojson"), "fatal", "drops_tools", "some of the tools"),
+    "tools": (
+        make_template("tools and messages[0].role != 'system'"),
+        "fatal",
+        "drops_tools",
+        "when there is system text",
+    ),
     "tools later": (
-        telling("tools and messages[-1].role != 'tool'"),
+        make_template("tools and messages[-1].role != 'tool'"),
         "warning",
         "drops_tools_later",
         "after a tool",
     ),
-    "system text": (telling(content=UNSYSTEM), "warning", "drops_system", "when there are tools"),
-    "descriptions": (telling(shown=NAMES), "warning", "drops_parameters", "descriptions"),
-    "ends of answers": (telling(content=CUT), "fatal", "drops_answers", "cuts long tool results"),
-    "one of two answers": (telling(content=LAST), "fatal", "drops_answers", "one of two tool results"),
-    "two answers": (telling(content=SINGLE), "warning", "refuses_parallel", "one by one"),
-    "letters": (telling(content="m.content | e"), "fatal", "drops_user", "or changes what the user says"),
-    "a second user": (telling(content=ONCE), "warning", "refuses_user", "one user"),
+    "system text": (make_template(content=UNSYSTEM), "warning", "drops_system", "when there are tools"),
+    "descriptions": (make_template(shown=NAMES), "warning", "drops_parameters", "descriptions"),
+    "ends of answers": (make_template(content=CUT), "fatal", "drops_answers", "cuts long tool results"),
+    "one of two answers": (make_template(content=LAST), "fatal", "drops_answers", "one of two tool results"),
+    "two answers": (make_template(content=SINGLE), "warning", "refuses_parallel", "one by one"),
+    "letters": (make_template(content="m.content | e"), "fatal", "drops_user", "or changes what the user says"),
+    "a second user": (make_template(content=ONCE), "warning", "refuses_user", "one user"),
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_template_that_shows_only_part_of_the_truth_is_found_out(tokens, lie):
-    template, level, code, words = LIES[lie]
+@pytest.mark.parametrize("case", PARTIAL)
+def test_a_template_that_shows_only_a_part_is_found(tokens, case):
+    template, level, code, words = PARTIAL[case]
     finding = codes(tokens, template)[code]
     assert finding.level == level
     assert words in finding.message
 
 
-def test_a_template_that_tells_the_truth_is_not_talked_about(tokens):
-    assert codes(tokens, telling()).keys() == {"drops_calls"}
+def test_a_template_that_shows_everything_but_calls_has_one_finding(tokens):
+    assert codes(tokens, make_template()).keys() == {"drops_calls"}
 
 
-def test_a_template_without_system_text_says_so(tokens):
+def test_a_template_that_accepts_no_system_text_is_found(tokens):
     refusing = "{{ raise_exception('no system') if messages[0].role == 'system' }}{{ messages[-1].content }}"
     assert "no system" in codes(tokens, refusing)["refuses_system"].message
 
@@ -137,27 +142,27 @@ def test_appending_makes_rewriting_no_matter(tokens):
 class Other(ToyEngine):
     """An engine of another model."""
 
-    told: list[int] | None = None
+    ids: list[int] | None = None
     vocabulary: int | None = None
 
     async def tokenize(self, text):
-        return self.told
+        return self.ids
 
     async def get_facts(self):
         return EngineFacts(vocabulary=self.vocabulary)
 
 
-def checked(tokens, told, vocabulary=None):
+def check(tokens, ids, vocabulary=None):
     engine = Other(tokens.tokenizer, [])
-    engine.told, engine.vocabulary = told, vocabulary
+    engine.ids, engine.vocabulary = ids, vocabulary
     return asyncio.run(check_engine(engine, tokens.codec()))
 
 
 def test_the_same_ids_on_both_sides_are_fine(tokens):
     own = tokens.tokenizer.encode(f"{PROBE_TEXT} x<|im_end|> x</s>")
-    assert checked(tokens, own) == ()
-    assert checked(tokens, [tokens.tokenizer.find_id("<s>"), *own]) == ()  # engines put a beginning before text
-    assert checked(tokens, own, vocabulary=tokens.tokenizer.size + 100) == ()  # padded
+    assert check(tokens, own) == ()
+    assert check(tokens, [tokens.tokenizer.find_id("<s>"), *own]) == ()  # engines put a beginning before text
+    assert check(tokens, own, vocabulary=tokens.tokenizer.size + 100) == ()  # padded
 
 
 def test_the_same_words_with_other_special_tokens_are_a_config_error(tokens):
@@ -172,14 +177,14 @@ def test_the_same_words_with_other_special_tokens_are_a_config_error(tokens):
 
 def test_other_ids_are_a_config_error(tokens):
     with pytest.raises(ConfigError, match="encodes a probe text differently"):
-        checked(tokens, [1, 2, 3])
+        check(tokens, [1, 2, 3])
 
 
 def test_a_smaller_vocabulary_is_a_config_error(tokens):
     with pytest.raises(ConfigError, match="only 10"):
-        checked(tokens, None, vocabulary=10)
+        check(tokens, None, vocabulary=10)
 
 
-def test_an_engine_that_cannot_tell_is_a_warning(tokens):
-    (finding,) = checked(tokens, None)
+def test_an_engine_that_cannot_encode_is_a_warning(tokens):
+    (finding,) = check(tokens, None)
     assert (finding.level, finding.code) == ("warning", "unchecked")

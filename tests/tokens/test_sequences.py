@@ -67,7 +67,7 @@ def test_no_completions_are_no_rows():
     [Splice(1, 0), Splice(-1, 0), Splice(0, 4), Splice(0, -1)],
     ids=["itself", "before", "too-much", "negative"],
 )
-def test_a_joint_that_leads_nowhere_is_refused(splice):
+def test_a_splice_that_points_nowhere_is_refused(splice):
     with pytest.raises(ValueError, match="completion 1"):
         build_sequences([step([1, 2], [3]), step([4], [5], splice)])
 

@@ -1,4 +1,4 @@
-"""Templates run as their authors wrote them, and nothing more than that."""
+"""Templates run as their authors wrote them, in a sandbox."""
 
 from datetime import datetime
 
@@ -107,7 +107,7 @@ def test_the_short_ways_of_the_sandbox_change_nothing():
     assert render(source) == "huserFalse21False0TrueFalse"
 
 
-def test_templates_that_come_along_and_files(tmp_path):
+def test_built_in_templates_and_files(tmp_path):
     assert "<|im_start|>" in read_template("chatml")
     (tmp_path / "own.jinja").write_text("mine")
     assert read_template(str(tmp_path / "own.jinja")) == "mine"

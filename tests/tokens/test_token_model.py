@@ -1,4 +1,4 @@
-"""Token mode through the real loop: same calls, same records, and the exact ids with them."""
+"""Token mode through the real loop: the same calls and records, with the exact ids."""
 
 import asyncio
 import gc
@@ -28,7 +28,7 @@ async def look(at: str) -> str:
 OPENING = (Message("system", "Be brief."), Message("user", "Where is the fox?"))
 
 
-def script(codec):
+def make_replies(codec):
     from ludus.types import Call
 
     def call(at):
@@ -37,7 +37,7 @@ def script(codec):
     return [call("home"), call("wörld \U0001f600"), "At home."]
 
 
-async def led(model, tools=(look,), opening=OPENING, **limits):
+async def run_loop(model, tools=(look,), opening=OPENING, **limits):
     policy = Policy(model, sampling=Sampling(max_tokens=500), limits=Limits(**limits))
     return [turn async for turn in take_turns(policy, opening, tools)]
 
@@ -48,8 +48,8 @@ def complete(model, messages=OPENING, tools=(), **sampling):
 
 def test_the_loop_runs_in_token_mode_and_records_exact_ids(tokens):
     codec = tokens.codec()
-    engine = ToyEngine(codec.tokenizer, script(codec))
-    done = asyncio.run(led(TokenModel(engine, codec)))
+    engine = ToyEngine(codec.tokenizer, make_replies(codec))
+    done = asyncio.run(run_loop(TokenModel(engine, codec)))
     assert [turn.stop for turn in done] == [None, None, StopReason.FINISHED]
     assert done[1].results[0].content == "There is a fox at wörld \U0001f600."
     ids = tuple(n for turn in done for n in turn.completion.tokens.ids)
@@ -80,7 +80,7 @@ def test_many_conversations_at_once_do_not_mix(tokens):
     async def main():
         model = TokenModel(ToyEngine(codec.tokenizer, reply), codec)
         openings = [(Message("user", f"I am number {n}."),) for n in range(20)]
-        return await asyncio.gather(*(led(model, (), opening) for opening in openings))
+        return await asyncio.gather(*(run_loop(model, (), opening) for opening in openings))
 
     for number, (turn,) in enumerate(asyncio.run(main())):
         assert f"number {number}." in codec.tokenizer.decode(turn.completion.tokens.ids)
@@ -96,7 +96,7 @@ def test_equal_conversations_are_two_sessions(tokens):
         assert first.message.content == "Same."
 
 
-def test_sessions_end_with_the_messages_that_lead_to_them(tokens):
+def test_sessions_end_with_their_messages(tokens):
     codec = tokens.codec()
     model = TokenModel(ToyEngine(codec.tokenizer, lambda _: "Words."), codec)
     messages = [*OPENING]
@@ -111,7 +111,7 @@ def test_sessions_end_with_the_messages_that_lead_to_them(tokens):
     assert alive() is None
 
 
-def test_copied_messages_are_given_ones(tokens):
+def test_copied_messages_are_rendered(tokens):
     codec = tokens.codec()
     model = TokenModel(ToyEngine(codec.tokenizer, ["One.", "Two."]), codec)
     first = complete(model)
@@ -122,7 +122,7 @@ def test_copied_messages_are_given_ones(tokens):
     assert second.tokens.ids == (*model.engine.log[1].prompt, *model.engine.log[1].ids)
 
 
-def test_several_replies_in_a_session_of_ones_own(tokens):
+def test_several_replies_in_a_session_of_the_caller(tokens):
     codec = tokens.codec()
     model = TokenModel(ToyEngine(codec.tokenizer, ["One.", "Two.", "Three."]), codec)
     session = TokenSession(codec)
@@ -159,7 +159,7 @@ def test_a_template_that_raises_in_the_middle_is_a_config_error(tokens):
 
 def test_no_call_is_read_where_none_may_be_made(tokens):
     codec = tokens.codec()
-    model = TokenModel(ToyEngine(codec.tokenizer, script(codec)[:1]), codec)
+    model = TokenModel(ToyEngine(codec.tokenizer, make_replies(codec)[:1]), codec)
     completion = complete(model, tools=(look.spec,), tool_choice="none")
     assert completion.message.calls == ()
     assert "<tool_call>" in completion.message.content
@@ -171,7 +171,7 @@ def test_a_call_cannot_be_forced(tokens):
         complete(TokenModel(ToyEngine(codec.tokenizer, []), codec), tools=(look.spec,), tool_choice="required")
 
 
-def test_another_models_engine_is_noticed_at_the_start(tokens):
+def test_an_engine_of_another_model_is_found_at_the_start(tokens):
     other = tokens.make_tokenizer(["<extra>", "世界", "Grüße"])
 
     async def main():
@@ -186,13 +186,13 @@ def test_another_models_engine_is_noticed_at_the_start(tokens):
     asyncio.run(main())
 
 
-def test_the_start_is_made_once_even_if_many_begin(tokens):
+def test_the_engine_is_compared_once_even_if_many_begin(tokens):
     codec = tokens.codec()
     engine = ToyEngine(codec.tokenizer, lambda _: "Hi.")
-    asked = []
+    encoded = []
 
     async def tokenize(text):
-        asked.append(text)
+        encoded.append(text)
         await asyncio.sleep(0)
         return codec.tokenizer.encode(text)
 
@@ -203,21 +203,21 @@ def test_the_start_is_made_once_even_if_many_begin(tokens):
         await asyncio.gather(*(model.complete(OPENING, (), Sampling()) for _ in range(5)))
 
     asyncio.run(main())
-    assert len(asked) == 1
+    assert len(encoded) == 1
 
 
 def test_over_http_the_loop_gives_the_same_record(tokens):
     codec = tokens.codec()
 
     async def over_http():
-        async with StandIn(ToyEngine(codec.tokenizer, script(codec), seed=3)) as server:
+        async with StandIn(ToyEngine(codec.tokenizer, make_replies(codec), seed=3)) as server:
             model = TokenModel(VllmEngine(ServerSettings(base_url=server.url, name="toy")), codec, name="toy")
             try:
-                return await led(model)
+                return await run_loop(model)
             finally:
                 await model.close()
 
-    direct = asyncio.run(led(TokenModel(ToyEngine(codec.tokenizer, script(codec), seed=3), codec)))
+    direct = asyncio.run(run_loop(TokenModel(ToyEngine(codec.tokenizer, make_replies(codec), seed=3), codec)))
     assert [t.completion for t in asyncio.run(over_http())] == [t.completion for t in direct]
 
 

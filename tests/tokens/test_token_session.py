@@ -1,4 +1,4 @@
-"""Whatever the template and the conversation: rows hold exactly what the engine saw and drew."""
+"""Rows hold exactly what the engine saw and sampled, whatever the template and the conversation."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from ludus.types import Call, Finish, Message, Reasoning, Sampling, ToolSpec
 @pytest.mark.parametrize("thinks", [False, True], ids=["plain", "thinks"])
 @pytest.mark.parametrize("system", ["", "Be brief."], ids=["no-system", "system"])
 @pytest.mark.parametrize("users", [(), (2, 5), (0, 1, 2, 3, 4, 5, 6, 7)], ids=["tools", "mixed", "chat"])
-def test_every_drawn_id_is_in_one_row_behind_its_own_prompt(tokens, template, thinks, system, users):
+def test_every_sampled_id_is_in_one_row_after_its_own_prompt(tokens, template, thinks, system, users):
     talk = tokens.start(template, system=system).run(8, thinks=thinks, users=users)
     assert talk.is_exact()
     assert talk.session._trusts_short
@@ -31,7 +31,7 @@ def test_parallel_calls_stay_one_sequence(tokens):
 # ---- ends of turns ------------------------------------------------------------------------------------------------
 
 
-def test_an_end_of_turn_is_neither_doubled_nor_lost(tokens):
+def test_a_stop_token_is_neither_doubled_nor_lost(tokens):
     talk = tokens.start().run(4, users=(1,))
     text = talk.codec.tokenizer.decode(talk.rows[0].tokens.ids)
     assert "<|im_end|><|im_end|>" not in text
@@ -194,7 +194,7 @@ def test_any_course_of_events_is_exact(tokens, events, which):
 # ---- cost ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_template_that_turns_out_otherwise_is_rendered_whole_from_then_on(tokens):
+def test_a_template_that_changes_in_long_conversations_is_rendered_whole(tokens):
     """Longer than what it is tried out with, a conversation begins differently."""
     odd = tokens.TEMPLATES["plain"].replace(
         "{%- macro", "{{ 'Long talk. ' if messages | length > 25 else '' }}{%- macro", 1
@@ -227,7 +227,7 @@ def drawn(talk, **changes):
         ({"ids": (5, 2**31), "logprobs": (-1.0, -1.0)}, "an id that no vocabulary has: 2147483648"),
     ],
 )
-def test_what_does_not_fit_together_is_an_error_of_the_model(tokens, changes, words):
+def test_an_inconsistent_reply_is_a_model_error(tokens, changes, words):
     talk = tokens.start()
     prompt = talk.session.build_prompt(talk.messages, talk.tools)
     with pytest.raises(ModelError, match=words):
@@ -266,7 +266,7 @@ def test_a_stop_string_inside_of_a_character(tokens):
     assert after.ids[len(prompt.ids) : len(prompt.ids) + len(ids)] == list(ids)
 
 
-def test_a_stop_string_is_cut_from_the_words_but_not_from_the_ids(tokens):
+def test_a_stop_string_is_cut_from_the_text_but_not_from_the_ids(tokens):
     talk = tokens.start()
     completion = talk.sample("One. STOP Two.", stop=("STOP",))
     assert completion.message.content == "One. "

@@ -1,4 +1,4 @@
-"""Tokenizers from whatever a model ships, and ids that do not depend on how they were asked for."""
+"""Tokenizers from the files of models, and ids that do not depend on how a text is split."""
 
 import json
 
@@ -36,7 +36,7 @@ def test_a_folder_and_a_file_give_tokenizer_template_and_tokens(tokens, folder):
             assert shipped.tokenizer.decode(ids) == text
 
 
-def test_every_file_that_names_ends_of_turns_is_heard(tokens, folder):
+def test_stop_tokens_are_read_from_every_file_that_names_some(tokens, folder):
     ends = tokens.tokenizer
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [ends.find_id("<s>"), 10**9]}))
     (folder / "config.json").write_text(json.dumps({"eos_token_id": ends.find_id("</s>")}))
@@ -57,12 +57,12 @@ def test_several_templates_are_kept_by_name(folder):
 
 
 @pytest.mark.parametrize("source", ["nowhere.json", "./nowhere", "/nowhere/at/all", "word"])
-def test_what_is_not_there_is_said(source):
+def test_a_missing_file_is_a_config_error(source):
     with pytest.raises(ConfigError, match="no file or folder"):
         load_tokenizer(source)
 
 
-def test_what_cannot_be_read_is_said(folder):
+def test_a_tokenizer_that_cannot_be_read_is_a_config_error(folder):
     (folder / "tokenizer.json").write_text('{"no": "tokenizer"}')
     with pytest.raises(ConfigError, match=r"cannot be read as a tokenizer\.json"):
         load_tokenizer(folder)
@@ -82,14 +82,14 @@ def test_what_cannot_be_read_is_said(folder):
     ],
     ids=str,
 )
-def test_files_beside_the_tokenizer_that_cannot_be_used_are_said(folder, name, data, words):
+def test_a_bad_file_beside_the_tokenizer_is_a_config_error(folder, name, data, words):
     (folder / name).write_bytes(data)
     with pytest.raises(ConfigError, match=words):
         load_tokenizer(folder)
 
 
 @pytest.mark.parametrize("value", [None, "x", -1, 10**30, 1.5, {}, [[1], None]], ids=str)
-def test_ends_of_turns_that_are_no_ids_are_passed_over(folder, value):
+def test_stop_tokens_that_are_no_ids_are_ignored(folder, value):
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
     assert "<|im_end|>" in load_tokenizer(folder).tokenizer.stop_tokens.values()
 
@@ -109,7 +109,7 @@ def test_half_a_surrogate_pair_has_the_ids_of_a_replacement(tokens):
     assert tokens.tokenizer.encode("a\ud83d\ude00 b") == tokens.tokenizer.encode("a\U0001f600 b")
 
 
-def test_text_behind_other_text_gets_no_beginning(tokens):
+def test_text_after_other_text_gets_no_leading_space(tokens):
     assert tokens.tokenizer.encode_after("\nuser") == tokens.tokenizer.encode("\nuser")
     assert tokens.tokenizer.encode_after("") == []
 

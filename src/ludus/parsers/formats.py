@@ -105,9 +105,9 @@ class Markers:
         if not source.final:
             # A longer marker may begin before the one that was found.
             sizes = range(min(self._longest, end - at), end - begin, -1)
-            held = next((size for size in sizes if text[-size:] in self._beginnings), 0)
-            if held:
-                return end - held, end - held
+            partial = next((size for size in sizes if text[-size:] in self._beginnings), 0)
+            if partial:
+                return end - partial, end - partial
         return begin, found.end() if found else end
 
     def list_choices(self, source: TextSource, begin: int, end: int) -> list[Markup]:

@@ -70,8 +70,8 @@ def _decode(piece: str) -> tuple[Any, int]:
         return _DECODER.raw_decode(piece)
     except json.JSONDecodeError as error:
         rest = piece[error.pos :].strip()
-        begun = error.msg.startswith("Unterminated") or ("uXXXX" in error.msg and len(rest) < 8)
-        if not begun and not _UNFINISHED.fullmatch(rest):
+        is_unfinished = error.msg.startswith("Unterminated") or ("uXXXX" in error.msg and len(rest) < 8)
+        if not is_unfinished and not _UNFINISHED.fullmatch(rest):
             raise MalformedText(error.pos, f"bad JSON: {error.msg}") from None
         if limit is None:
             raise IncompleteText from None

@@ -116,7 +116,6 @@ class RowReport:
     def drift_rate(self) -> float:
         return self.drifted / self.rows if self.rows else 0.0
 
-
     def summarize(self) -> str:
         """One line."""
         levels = Counter(finding.level for finding in self.findings)
@@ -187,8 +186,8 @@ def _check_prompt_lengths(rollout: Rollout) -> Iterator[RowFinding]:
         recorded = start + len(tokens) - sum(tokens.sampled)
         counted = completion.usage.prompt_tokens
         if counted and counted != recorded:
-            said = f"turn {index + 1}: the engine counted a prompt of {counted} ids, the record has {recorded}"
-            yield RowFinding("fatal", "echo", said)
+            message = f"turn {index + 1}: the engine counted a prompt of {counted} ids, the record has {recorded}"
+            yield RowFinding("fatal", "echo", message)
 
 
 # ---- Atropos groups -----------------------------------------------------------------------------------------------
@@ -243,18 +242,18 @@ def _check_group(group: Any, number: int, vocabulary: Vocabulary, report: RowRep
     masks = _require_lists(fields, "masks")
     logprobs = _require_lists(fields, "inference_logprobs") if fields.get("inference_logprobs") else None
     report.findings += [
-        RowFinding(level, code, said, number) for level, code, said in _check_group_fields(fields, len(tokens))
+        RowFinding(level, code, message, number) for level, code, message in _check_group_fields(fields, len(tokens))
     ]
     for index, ids in enumerate(tokens):
         mask = masks[index] if index < len(masks) else []
         values = logprobs[index] if logprobs is not None and index < len(logprobs) else None
-        for level, code, said in _check_columns(fields, index, len(ids)):
-            report.findings.append(RowFinding(level, code, said, number, index + 1))
+        for level, code, message in _check_columns(fields, index, len(ids)):
+            report.findings.append(RowFinding(level, code, message, number, index + 1))
         _check_types(ids, mask, index)
         wrong = [p for p, (m, t) in enumerate(zip(mask, ids, strict=False)) if m not in (NOT_TRAINED, t)]
         if wrong:
-            said = f"{len(wrong)} masks hold another id than the row, the first at position {wrong[0]}"
-            report.findings.append(RowFinding("fatal", "mask", said, number, index + 1))
+            message = f"{len(wrong)} masks hold another id than the row, the first at position {wrong[0]}"
+            report.findings.append(RowFinding("fatal", "mask", message, number, index + 1))
         row = Row(ids, [value != NOT_TRAINED for value in mask], _drop_sentinels(values))
         report.add_row(row, vocabulary, number, index + 1)
 
@@ -268,11 +267,11 @@ def _explain_no_rows(fields: dict[str, Any], number: int) -> RowFinding:
         return RowFinding("info", "unscored", "none of its rollouts has a score", number)
     if all(rollout.get("mode") in ("tokens", "empty") for rollout in scored):
         return RowFinding("warning", "left_out", "all of its rows were left out when it was written", number)
-    said = (
+    message = (
         "its rollouts were run in chat mode: the sampled ids are not known. Run them in token mode, or make rows "
         "for supervised fine-tuning: ludus export RUN --retokenize TOKENIZER"
     )
-    return RowFinding("fatal", "chat", said, number)
+    return RowFinding("fatal", "chat", message, number)
 
 
 def _require_lists(fields: dict[str, Any], name: str) -> list[list[Any]]:

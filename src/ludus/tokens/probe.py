@@ -87,8 +87,8 @@ async def check_engine(engine: Engine, codec: Codec) -> tuple[TemplateFinding, .
     text = PROBE_TEXT + "".join(f" x{end}" for end in codec.tokenizer.stop_tokens.values())
     theirs = await engine.tokenize(text)
     if theirs is None:
-        said = "the engine cannot encode text, so it was not checked that its tokenizer is the same"
-        return (TemplateFinding("warning", "unchecked", said),)
+        message = "the engine cannot encode text, so it was not checked that its tokenizer is the same"
+        return (TemplateFinding("warning", "unchecked", message),)
     own = codec.tokenizer.encode(text)
     bos = codec.tokenizer.find_id(codec.tokenizer.bos) if codec.tokenizer.bos else None
     if list(theirs) != own and not (theirs and theirs[0] == bos and list(theirs[1:]) == own):
@@ -134,8 +134,8 @@ def _check_text(renderer: Renderer) -> list[TemplateFinding]:
     if _USER.content not in text:
         found.append(TemplateFinding("fatal", "drops_user", "template: it leaves out or changes what the user says"))
     if refusal := _find_refusal(renderer, (_USER, _REPLY, _USER_AGAIN), ()):
-        said = f"template: it cannot show a second user message ({refusal})"
-        found.append(TemplateFinding("warning", "refuses_user", said))
+        message = f"template: it cannot show a second user message ({refusal})"
+        found.append(TemplateFinding("warning", "refuses_user", message))
     if refusal := _find_refusal(renderer, (_SYSTEM, _USER), ()):
         found.append(TemplateFinding("warning", "refuses_system", f"template: it accepts no system text ({refusal})"))
     elif _SYSTEM.content not in renderer.render_prompt((_SYSTEM, _USER), ()):
@@ -163,11 +163,11 @@ def _check_tools(renderer: Renderer) -> list[TemplateFinding]:
     text = renderer.render_prompt((_USER,), _TOOLS)
     if missing := [tool.name for tool in _TOOLS if tool.name not in text]:
         which = "the tools" if len(missing) == len(_TOOLS) else "some of the tools"
-        said = f"template: it leaves out {which}, so the model would not know them. {_OTHER_TEMPLATE}"
-        found.append(_make_tool_finding("fatal", "drops_tools", said))
+        message = f"template: it leaves out {which}, so the model would not know them. {_OTHER_TEMPLATE}"
+        found.append(_make_tool_finding("fatal", "drops_tools", message))
     elif any(mark not in text for tool in _TOOLS for mark in (tool.description, *tool.parameters["properties"])):
-        said = "template: it leaves out the descriptions or the parameters of tools"
-        found.append(_make_tool_finding("warning", "drops_parameters", said))
+        message = "template: it leaves out the descriptions or the parameters of tools"
+        found.append(_make_tool_finding("warning", "drops_parameters", message))
     if not missing:
         found += _check_system(renderer)
     return [*found, *_check_answers(renderer)]
@@ -178,31 +178,33 @@ def _check_system(renderer: Renderer) -> list[TemplateFinding]:
     with suppress(TemplateFault):  # a template that accepts no system text was reported already
         plain, text = (renderer.render_prompt((_SYSTEM, _USER), tools) for tools in ((), _TOOLS))
         if any(tool.name not in text for tool in _TOOLS):
-            said = f"template: it leaves out the tools when there is system text. {_OTHER_TEMPLATE}"
-            return [_make_tool_finding("fatal", "drops_tools", said)]
+            message = f"template: it leaves out the tools when there is system text. {_OTHER_TEMPLATE}"
+            return [_make_tool_finding("fatal", "drops_tools", message)]
         if _SYSTEM.content in plain and _SYSTEM.content not in text:
-            said = "template: it leaves out the system text when there are tools; put it into the user message"
-            return [_make_tool_finding("warning", "drops_system", said)]
+            message = "template: it leaves out the system text when there are tools; put it into the user message"
+            return [_make_tool_finding("warning", "drops_system", message)]
     return []
 
 
 def _check_answers(renderer: Renderer) -> list[TemplateFinding]:
     if refusal := _find_refusal(renderer, (_USER, _ONE_CALL, _RESULT), _TOOLS):
-        said = f"template: it cannot show a tool result ({refusal}). {_OTHER_TEMPLATE}"
-        return [_make_tool_finding("fatal", "refuses_answers", said)]
+        message = f"template: it cannot show a tool result ({refusal}). {_OTHER_TEMPLATE}"
+        return [_make_tool_finding("fatal", "refuses_answers", message)]
     text = renderer.render_prompt((_USER, _ONE_CALL, _RESULT), _TOOLS)
     found: list[TemplateFinding] = []
     if "Xqanswerqx" not in text:
-        said = f"template: it leaves out tool results. {_OTHER_TEMPLATE}"
-        found.append(_make_tool_finding("fatal", "drops_answers", said))
+        message = f"template: it leaves out tool results. {_OTHER_TEMPLATE}"
+        found.append(_make_tool_finding("fatal", "drops_answers", message))
     elif "Xqendqx" not in text:
-        said = f"template: it cuts long tool results. {_OTHER_TEMPLATE}"
-        found.append(_make_tool_finding("fatal", "drops_answers", said))
+        message = f"template: it cuts long tool results. {_OTHER_TEMPLATE}"
+        found.append(_make_tool_finding("fatal", "drops_answers", message))
     else:
         found += _check_parallel(renderer)
     if renderer.style.calls == "in content":
-        said = "template: it leaves out earlier calls; those that were not sampled here are shown in the parser's form"
-        found.append(_make_tool_finding("info", "drops_calls", said))
+        message = (
+            "template: it leaves out earlier calls; those that were not sampled here are shown in the parser's form"
+        )
+        found.append(_make_tool_finding("info", "drops_calls", message))
     return [*found, *_check_later(renderer)]
 
 
@@ -214,12 +216,12 @@ def _check_parallel(renderer: Renderer) -> list[TemplateFinding]:
             Node(opening, (_TWO_CALLS,), sampled=True, ended=True), (_RESULT, _OTHER_RESULT), _TOOLS
         ).text
     except TemplateFault as error:
-        said = f"template: it cannot show two tool results at once ({error})"
-        return [_make_tool_finding("warning", "refuses_parallel", said)]
+        message = f"template: it cannot show two tool results at once ({error})"
+        return [_make_tool_finding("warning", "refuses_parallel", message)]
     if "Xqanswerqx" in text and _OTHER_RESULT.content in text:
         return []
-    said = f"template: it leaves out one of two tool results. {_OTHER_TEMPLATE}"
-    return [_make_tool_finding("fatal", "drops_answers", said)]
+    message = f"template: it leaves out one of two tool results. {_OTHER_TEMPLATE}"
+    return [_make_tool_finding("fatal", "drops_answers", message)]
 
 
 def _check_later(renderer: Renderer) -> list[TemplateFinding]:
@@ -233,11 +235,11 @@ def _check_later(renderer: Renderer) -> list[TemplateFinding]:
 
     found: list[TemplateFinding] = []
     if is_lost(_TOOLS[1].name, _USER):
-        said = "template: it leaves out the tools after a tool result"
-        found.append(_make_tool_finding("warning", "drops_tools_later", said))
+        message = "template: it leaves out the tools after a tool result"
+        found.append(_make_tool_finding("warning", "drops_tools_later", message))
     if is_lost(_SYSTEM.content, _SYSTEM, _USER):
-        said = "template: it leaves out the system text after a tool result; put it into the user message"
-        found.append(_make_tool_finding("warning", "drops_system_later", said))
+        message = "template: it leaves out the system text after a tool result; put it into the user message"
+        found.append(_make_tool_finding("warning", "drops_system_later", message))
     return found
 
 
@@ -257,11 +259,11 @@ def _check_history(renderer: Renderer, tools: bool) -> list[TemplateFinding]:
         if "user" not in first.stable:
             found.append(TemplateFinding("info", "unstable_user", _describe_rewrite("a user message", where)))
         if tools and "tool" in later.stable and "tool" not in later.keeps_thinking:
-            said = f"template: it drops reasoning after a tool result{where}; each turn starts a new sequence"
-            found.append(_make_tool_finding("warning", "drops_thinking", said))
+            message = f"template: it drops reasoning after a tool result{where}; each turn starts a new sequence"
+            found.append(_make_tool_finding("warning", "drops_thinking", message))
         elif "user" in first.stable and "user" not in first.keeps_thinking:
-            said = f"template: it drops earlier reasoning after a user message{where}; a new sequence starts there"
-            found.append(TemplateFinding("info", "drops_thinking", said))
+            message = f"template: it drops earlier reasoning after a user message{where}; a new sequence starts there"
+            found.append(TemplateFinding("info", "drops_thinking", message))
     return _drop_repeated(found)
 
 

@@ -234,11 +234,11 @@ class Renderer:
                 return None
         elif at >= 0 and apart < 0 and at != start and self.history != "append":
             return None  # the template puts something before the reply that the model did not write
-        behind = max(at, apart) + len(marks.content)
-        end = self._end_later.search(text, behind) if apart >= 0 else self._end_here.match(text, behind)
+        after = max(at, apart) + len(marks.content)
+        end = self._end_later.search(text, after) if apart >= 0 else self._end_here.match(text, after)
         if end is None:
-            leaf.shape = text[start:behind]
-            return text[behind:]
+            leaf.shape = text[start:after]
+            return text[after:]
         cut = end.end() if leaf.ended else end.start(1)
         leaf.shape = text[start:cut]
         return text[cut:]

@@ -16,9 +16,9 @@ def test_atropos_reads_each_logprob_under_its_own_id(tokens):
         (got,) = await engine.generate([1], Sampling(max_tokens=99))
         return got.logprobs, server.toy.log[0].logprobs
 
-    told, drawn = run_engine(tokens, "atropos", work)
-    assert told == drawn
-    assert -9.5 not in told
+    read, drawn = run_engine(tokens, "atropos", work)
+    assert read == drawn
+    assert -9.5 not in read
 
 
 ENGINE = AtroposEngine(ServerSettings(base_url="http://127.0.0.1:9", name="m"))

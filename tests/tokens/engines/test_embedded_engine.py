@@ -1,4 +1,4 @@
-"""Token mode on a real engine with real weights, for real: skipped where they cannot be had."""
+"""Token mode on a real engine with real weights. Skipped if there are none."""
 
 import asyncio
 import os
@@ -48,19 +48,19 @@ async def second_pass(engine, row):
     """What the engine says anew about every sampled id. It is made to draw them, which changes no probability that it
     tells. In the same steps as before, as rounding differs between one id at a time and many at once."""
     await engine.generate([5, 6, 7], Sampling(max_tokens=1))  # forget
-    told = []
+    again = []
     for place in [place for place, sampled in enumerate(row.tokens.sampled) if sampled]:
         forced = Sampling(temperature=0.0, max_tokens=1, extra={"logit_bias": [[row.tokens.ids[place], 1000.0]]})
         (got,) = await engine.generate(row.tokens.ids[:place], forced)
         assert got.ids == (row.tokens.ids[place],)
-        told += got.logprobs
-    return told
+        again += got.logprobs
+    return again
 
 
 async def exact_rows_and_a_second_pass(model):
     policy = Policy(model, sampling=Sampling(max_tokens=6), limits=Limits(turns=2))
-    led = [turn async for turn in take_turns(policy, (Message("user", "Say hello."),), (), seed=1)]
-    first = led[0].completion
+    turns_run = [turn async for turn in take_turns(policy, (Message("user", "Say hello."),), (), seed=1)]
+    first = turns_run[0].completion
     messages = (Message("user", "Say hello."), first.message, Message("user", "Again."))
     second = await model.complete(messages, (), Sampling(max_tokens=6, seed=2))
     (row,) = build_sequences([TokenStep(completion.tokens, completion.splice) for completion in (first, second)])

@@ -1,4 +1,4 @@
-"""Every engine's wire format against a stand-in that speaks it: the same ids and logprobs come out of all of them."""
+"""Every engine against a stand-in with its wire format: all give the same ids and logprobs."""
 
 import pytest
 from tests.engine_kit import DELETE, ENGINES, PLACES, edit_reply, fail_engine, run_engine
@@ -37,7 +37,7 @@ def test_several_replies_to_one_prompt(tokens, name):
 
 
 @every
-def test_a_reply_that_was_cut_says_so(tokens, name):
+def test_a_reply_at_its_limit_finishes_with_length(tokens, name):
     async def work(engine, server):
         return await engine.generate([1], Sampling(max_tokens=2))
 
@@ -88,17 +88,17 @@ def test_without_a_limit_a_reply_may_fill_the_context(tokens, name):
 
 
 @every
-def test_the_engine_tells_how_it_encodes(tokens, name):
+def test_the_engine_encodes_text_and_has_facts(tokens, name):
     async def work(engine, server):
         return await engine.tokenize("Grüße, 世界"), await engine.get_facts()
 
-    told, facts = run_engine(tokens, name, work, context=777)
-    assert list(told) == tokens.tokenizer.encode("Grüße, 世界")
+    answers, facts = run_engine(tokens, name, work, context=777)
+    assert list(answers) == tokens.tokenizer.encode("Grüße, 世界")
     assert facts.context == 777
     assert facts.vocabulary in (None, tokens.tokenizer.size)
 
 
-def test_an_engine_that_knows_no_such_paths_tells_nothing(tokens):
+def test_an_engine_without_these_paths_has_no_facts(tokens):
     async def work(engine, server):
         server._route = lambda *_: None
         return await engine.tokenize("x"), await engine.get_facts()
@@ -119,14 +119,14 @@ ODD = [
 
 
 @every
-def test_odd_answers_to_the_questions_of_the_start_tell_nothing(tokens, name):
+def test_odd_answers_at_the_start_give_no_facts(tokens, name):
     async def work(engine, server):
-        told = []
+        answers = []
         for odd in ODD:
             server.mangle = lambda *_, odd=odd: odd
             engine._facts = None
-            told.append((await engine.tokenize("x"), await engine.get_facts()))
-        return told
+            answers.append((await engine.tokenize("x"), await engine.get_facts()))
+        return answers
 
     assert run_engine(tokens, name, work) == [(None, EngineFacts())] * len(ODD)
 
@@ -149,7 +149,7 @@ def test_an_empty_completion(tokens, name):
     async def work(engine, server):
         return await engine.generate([1], Sampling(max_tokens=9))
 
-    def emptied(path, reply):
+    def make_empty(path, reply):
         if isinstance(reply, dict) and "choices" in reply:
             logprobs = {"token_logprobs": []}
             reply["choices"][0] |= {"token_ids": [], "logprobs": logprobs, "text": ""}
@@ -161,7 +161,7 @@ def test_an_empty_completion(tokens, name):
             reply |= {"tokens": [], "completion_probabilities": [], "content": ""}
         return reply
 
-    (got,) = run_engine(tokens, name, work, mangle=emptied)
+    (got,) = run_engine(tokens, name, work, mangle=make_empty)
     assert (got.ids, got.logprobs) == ((), ())
 
 
@@ -169,7 +169,7 @@ def test_an_empty_completion(tokens, name):
 
 
 @pytest.mark.parametrize("name", ["vllm", "atropos", "llamacpp"])
-def test_no_ids_at_all_says_what_to_do_and_is_not_tried_again(tokens, name):
+def test_no_ids_at_all_is_an_error_without_a_retry(tokens, name):
     words, requests = fail_engine(tokens, name, edit_reply(name, PLACES[name]["ids"], DELETE))
     assert "no token ids" in words
     assert requests == 1
@@ -177,14 +177,14 @@ def test_no_ids_at_all_says_what_to_do_and_is_not_tried_again(tokens, name):
 
 @every
 @pytest.mark.parametrize("value", [None, DELETE], ids=["null", "missing"])
-def test_no_logprobs_at_all_say_what_to_do_and_are_not_tried_again(tokens, name, value):
+def test_no_logprobs_at_all_is_an_error_without_a_retry(tokens, name, value):
     words, requests = fail_engine(tokens, name, edit_reply(name, PLACES[name]["logprobs"], value))
     assert "no logprobs" in words
     assert requests == 1
 
 
 @pytest.mark.parametrize("name", ["vllm", "atropos", "llamacpp"])
-def test_fewer_ids_than_logprobs_are_tried_again_and_then_an_error(tokens, name):
+def test_fewer_ids_than_logprobs_are_an_error_after_a_retry(tokens, name):
     short = [[5]] if name == "atropos" else [5]
     words, requests = fail_engine(tokens, name, edit_reply(name, PLACES[name]["ids"], short))
     assert "for 1 ids" in words or "different tokens" in words
@@ -213,7 +213,7 @@ def test_what_is_no_reply_is_an_error_of_the_model(tokens, name, body):
 
 
 @every
-def test_a_refusal_is_not_tried_again_and_quoted(tokens, name):
+def test_a_refusal_is_quoted_and_not_retried(tokens, name):
     async def work(engine, server):
         with pytest.raises(ModelError, match="context length of 3"):
             await engine.generate([1] * 10, Sampling(max_tokens=9))

@@ -69,7 +69,7 @@ def test_ids_of_an_answer_of_tokenize():
     assert read_tokens(None) is None
 
 
-def test_keys_are_sent_and_refused_keys_said(tokens):
+def test_the_key_is_sent_and_a_refused_key_is_reported(tokens):
     async def main():
         async def handler(reader, writer):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -93,7 +93,7 @@ def test_keys_are_sent_and_refused_keys_said(tokens):
     assert keys == [True]
 
 
-def test_an_engine_that_is_not_there_is_said(tokens):
+def test_an_engine_that_does_not_run_is_a_model_error(tokens):
     async def main():
         engine = VllmEngine(ServerSettings(base_url="http://127.0.0.1:9", name="m", retry=QUICK))
         with pytest.raises(ModelError, match="Is the engine running"):

@@ -24,11 +24,11 @@ MODEL = os.environ.get("LUDUS_TEST_VLLM_MODEL", "")
 pytestmark = pytest.mark.skipif(not (URL and MODEL), reason="LUDUS_TEST_VLLM names no server: see scripts/test-vllm")
 
 
-def codec():
+def make_codec():
     return Codec.open(MODEL, "hermes", template="chatml")
 
 
-async def led(model, turns=3):
+async def run_turns(model, turns=3):
     messages = [Message("user", "Tell me about foxes.")]
     done = []
     for turn in range(turns):
@@ -38,35 +38,35 @@ async def led(model, turns=3):
     return done
 
 
-def rows_of(done):
+def build_rows(done):
     return build_sequences([TokenStep(completion.tokens, completion.splice) for completion in done])
 
 
 def test_a_conversation_is_one_exact_row_and_a_second_pass_agrees():
     async def main():
         engine = VllmEngine(ServerSettings(base_url=URL, name=MODEL))
-        model = TokenModel(engine, codec())
+        model = TokenModel(engine, make_codec())
         try:
-            (row,) = rows_of(await led(model))
-            told = []
+            (row,) = build_rows(await run_turns(model))
+            again = []
             for place in [p for p, sampled in enumerate(row.tokens.sampled) if sampled]:
                 forced = Sampling(temperature=0.0, max_tokens=1, extra={"allowed_token_ids": [row.tokens.ids[place]]})
                 (got,) = await engine.generate(row.tokens.ids[:place], forced)
                 assert got.ids == (row.tokens.ids[place],)
-                told += got.logprobs
-            return model, row, told
+                again += got.logprobs
+            return model, row, again
         finally:
             await model.close()
 
-    model, row, told = asyncio.run(main())
-    assert [v for v in row.tokens.logprobs if v is not None] == pytest.approx(told, abs=0.02)
+    model, row, again = asyncio.run(main())
+    assert [v for v in row.tokens.logprobs if v is not None] == pytest.approx(again, abs=0.02)
     good, report = check_rows([row], Vocabulary(size=model.codec.tokenizer.size))
     assert good == [row] and not report.fatal
 
 
 def test_several_samples_stops_and_lengths():
     async def main():
-        model = TokenModel(VllmEngine(ServerSettings(base_url=URL, name=MODEL)), codec())
+        model = TokenModel(VllmEngine(ServerSettings(base_url=URL, name=MODEL)), make_codec())
         session = TokenSession(model.codec)
         opening = (Message("user", "Count to ten."),)
         try:
@@ -86,12 +86,12 @@ def test_chat_with_token_ids_is_captured_exactly():
     async def main():
         model = CapturedChatModel(OpenAISettings(base_url=f"{URL}/v1", name=MODEL))
         try:
-            return await led(model)
+            return await run_turns(model)
         finally:
             await model.close()
 
     done = asyncio.run(main())
-    rows = rows_of(done)
+    rows = build_rows(done)
     assert sum(sum(row.tokens.sampled) for row in rows) == sum(c.usage.completion_tokens for c in done)
     good, report = check_rows(rows)
     assert good == rows and not report.fatal

@@ -75,7 +75,7 @@ class LlamaCppEngine(HttpEngine):
             raise make_ids_error("llama.cpp", "`return_tokens` needs a server of 2025 or later.")
         if reply.tokens and reply.completion_probabilities is None:
             raise make_logprobs_error(
-                "llama.cpp", "Its reply has no `completion_probabilities`, although `n_probs` was asked for."
+                "llama.cpp", "Its reply has no `completion_probabilities`, although the request had `n_probs`."
             )
         return [_read_reply(reply, reply.tokens, reply.completion_probabilities or [])]
 

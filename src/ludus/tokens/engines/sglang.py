@@ -97,7 +97,9 @@ def _read_ids(triples: list[Any]) -> list[int] | None:
 def _read_reply(reply: _Reply) -> Generation:
     meta = reply.meta_info
     if meta.output_token_logprobs is None:
-        raise make_logprobs_error("SGLang", "Its reply has no `output_token_logprobs`, although it was asked for.")
+        raise make_logprobs_error(
+            "SGLang", "Its reply has no `output_token_logprobs`, although the request had `return_logprob`."
+        )
     triples = meta.output_token_logprobs
     ids = _read_ids(triples)
     if ids is None:

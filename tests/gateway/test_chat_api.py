@@ -10,7 +10,7 @@ from ludus.types import Completion, Finish, Message, Reasoning, Usage
 HI = [{"role": "user", "content": "hi"}]
 
 
-def test_a_reply_in_words(kit):
+def test_a_text_reply(kit):
     async def test():
         async with kit.serve_model(ScriptedModel([say("Hello.", reasoning="Be kind.")])) as client:
             reply = await client.chat(client.gateway.open(), HI)
@@ -23,7 +23,7 @@ def test_a_reply_in_words(kit):
     kit.run(test)
 
 
-def test_what_the_model_is_asked(kit):
+def test_what_the_model_gets(kit):
     asked = []
 
     def script(messages, tools, sampling):
@@ -67,7 +67,7 @@ def test_a_tool_that_must_be_called_is_offered_alone(kit):
     kit.run(test)
 
 
-def test_a_stream_has_the_same_in_pieces(kit):
+def test_a_stream_has_the_same_content(kit):
     reply = join_calls(call("add", a=1, b=2), call("add", a=3, b=4), text="I add.", reasoning="Two sums.")
 
     async def test():

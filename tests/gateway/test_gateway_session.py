@@ -69,7 +69,7 @@ def test_a_sub_agent_and_a_second_try_are_branches(kit):
     kit.run(test)
 
 
-def test_two_requests_at_once_are_both_recorded_behind_their_own_prompts(kit):
+def test_requests_at_the_same_time_are_recorded_after_their_own_prompts(kit):
     async def test():
         gate = asyncio.Event()
 

@@ -147,7 +147,7 @@ def test_head_has_no_body_and_a_compressed_body_is_named(kit):
     kit.run(test)
 
 
-def test_a_client_that_asks_before_it_sends_is_told_to_go_on(kit):
+def test_a_client_that_expects_100_continue_gets_it(kit):
     async def test():
         async with kit.serve_model(ScriptedModel(echo)) as client:
             session = client.gateway.open()
@@ -162,7 +162,7 @@ def test_a_client_that_asks_before_it_sends_is_told_to_go_on(kit):
     kit.run(test)
 
 
-def test_a_client_that_never_reads_holds_up_itself_alone(kit):
+def test_a_client_that_never_reads_blocks_only_itself(kit):
     async def test():
         async with kit.serve_model(ScriptedModel(lambda *_: "x" * 1_000_000)) as client:
             session = client.gateway.open()

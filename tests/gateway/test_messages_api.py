@@ -59,7 +59,7 @@ def test_a_conversation_with_a_tool(kit):
     kit.run(test)
 
 
-def test_a_stream_has_the_same_in_pieces(kit):
+def test_a_stream_has_the_same_content(kit):
     reply = join_calls(call("add", a=1), text="I add.", reasoning="Let me see.")
 
     async def test():
@@ -94,7 +94,7 @@ def test_a_stream_has_the_same_in_pieces(kit):
     kit.run(test)
 
 
-def test_our_own_client_is_understood_and_understands(kit):
+def test_the_anthropic_client_of_ludus_works_with_the_gateway(kit):
     """The dialect that `ludus.models.anthropic` speaks as a client, spoken as a server."""
     thought = [{"type": "thinking", "thinking": "Hm.", "signature": "abc"}]
     reply = Message(
@@ -133,7 +133,7 @@ def test_arguments_that_are_no_json_come_back_as_they_were_written(kit):
     kit.run(test)
 
 
-def test_what_is_left_out_is_said(kit):
+def test_what_is_left_out_is_listed(kit):
     async def test():
         async with kit.serve_model(ScriptedModel(lambda *_: "ok")) as client:
             session = client.gateway.open()

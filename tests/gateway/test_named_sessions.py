@@ -15,7 +15,7 @@ HI = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 @asynccontextmanager
-async def keeping(kit, **options):
+async def open_sessions(kit, **options):
     """A sessions with a client, and the records of the sessions that ended."""
     records = []
     sessions = NamedSessions(records.append, **options)
@@ -30,7 +30,7 @@ async def keeping(kit, **options):
 
 def test_a_key_names_its_session(kit):
     async def test():
-        async with keeping(kit, sampling=Sampling(temperature=0.3)) as (sessions, client, records):
+        async with open_sessions(kit, sampling=Sampling(temperature=0.3)) as (sessions, client, records):
             url = client.gateway.url
             for path, key in (("/v1", "anna"), ("/s/anna/v1", "other"), ("/s/bob/v1", ""), ("/v1", ""), ("/v1", "")):
                 headers = [("Authorization", f"Bearer {key}")] if key else []
@@ -49,7 +49,7 @@ def test_a_key_names_its_session(kit):
 
 def test_a_token_is_needed_where_one_is_set(kit):
     async def test():
-        async with keeping(kit, token="hush.hush") as (sessions, client, records):
+        async with open_sessions(kit, token="hush.hush") as (sessions, client, records):
             url = client.gateway.url + "/v1/chat/completions"
 
             async def status(key):
@@ -72,7 +72,7 @@ def test_a_token_is_needed_where_one_is_set(kit):
 
 def test_a_session_that_is_idle_is_closed_and_opened_anew_when_it_is_used_again(kit):
     async def test():
-        async with keeping(kit, settings=GatewaySettings(idle_seconds=0.05)) as (_, client, records):
+        async with open_sessions(kit, settings=GatewaySettings(idle_seconds=0.05)) as (_, client, records):
             url = client.gateway.url + "/s/anna/v1/chat/completions"
             for number in (1, 2):
                 assert (await client.post(url, HI)).status == 200
@@ -84,7 +84,7 @@ def test_a_session_that_is_idle_is_closed_and_opened_anew_when_it_is_used_again(
 
 def test_sessions_have_a_budget_each_and_their_number_is_limited(kit):
     async def test():
-        async with keeping(kit, settings=GatewaySettings(session=Budget(calls=1)), sessions=2) as (_, client, __):
+        async with open_sessions(kit, settings=GatewaySettings(session=Budget(calls=1)), sessions=2) as (_, client, __):
             url = client.gateway.url + "/s/{}/v1/chat/completions"
             statuses = [(await client.post(url.format(name), HI)).status for name in ("a", "a", "b", "c")]
             assert statuses == [200, 429, 200, 503]
@@ -115,7 +115,7 @@ def test_which_session_a_key_names(token, key, name):
 
 def test_health_needs_no_key(kit):
     async def test():
-        async with keeping(kit, token="hush") as (_, client, __):
+        async with open_sessions(kit, token="hush") as (_, client, __):
             response = await client.get(client.gateway.url + "/health")
             assert json.loads(response.body)["status"] == "ok"
 

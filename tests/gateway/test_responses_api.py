@@ -146,7 +146,7 @@ def test_tools_of_other_kinds_are_called_in_their_own_form(kit):
     kit.run(test)
 
 
-def test_items_are_put_together_into_replies(kit):
+def test_items_are_joined_into_replies(kit):
     asked = []
     items = [
         {"role": "user", "content": "go"},

@@ -15,7 +15,7 @@ from ludus.types import Sampling
 HI = [{"role": "user", "content": "hi"}]
 
 
-# ---- who is asking ------------------------------------------------------------------------------------------------
+# ---- sessions -----------------------------------------------------------------------------------------------------
 
 
 def test_a_session_is_found_by_its_path_or_by_its_key(kit):
@@ -33,7 +33,7 @@ def test_a_session_is_found_by_its_path_or_by_its_key(kit):
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/models", "/"])
-def test_an_unknown_secret_is_refused_in_the_words_of_the_api(kit, path):
+def test_an_unknown_secret_is_refused_in_the_form_of_the_api(kit, path):
     async def test():
         async with kit.serve_model(ScriptedModel(lambda *_: "ok")) as client:
             client.gateway.open()
@@ -171,7 +171,7 @@ def test_drain_waits_for_the_model_and_holds_back_the_rest(kit):
     kit.run(test)
 
 
-# ---- what goes wrong ----------------------------------------------------------------------------------------------
+# ---- failures -----------------------------------------------------------------------------------------------------
 
 
 def test_a_model_that_breaks_is_a_failure_of_the_record(kit):
@@ -195,7 +195,7 @@ def test_a_model_that_breaks_is_a_failure_of_the_record(kit):
     kit.run(test)
 
 
-def test_a_conversation_that_is_too_long_is_said_in_words_that_agents_know(kit):
+def test_a_conversation_that_is_too_long_gets_an_error_that_agents_know(kit):
     def full(*_):
         raise ServerFault("http://x: status 400: the context is 4096 tokens long", retryable=False, too_long=True)
 

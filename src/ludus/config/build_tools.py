@@ -16,7 +16,7 @@ from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
     from ludus.tools.distributions import Distribution
-    from ludus.tools.settings import ToolsSettings
+    from ludus.tools.tool_settings import ToolsSettings
     from ludus.tools.toolsets import Registry, Toolset
     from ludus.tools.web import WebSettings
 

@@ -12,7 +12,7 @@ from msgspec import field
 
 from ludus.agent import AgentSettings, Limits
 from ludus.env import EnvSettings
-from ludus.gateway.settings import GatewaySettings
+from ludus.gateway.gateway_settings import GatewaySettings
 from ludus.models.anthropic import AnthropicSettings
 from ludus.models.embedded import EmbeddedSettings
 from ludus.models.ledger import Budget
@@ -23,7 +23,7 @@ from ludus.rollout import RunSettings
 from ludus.sandbox.backends import SandboxSettings
 from ludus.sandbox.pool import PoolSettings
 from ludus.settings import Settings
-from ludus.tools.settings import ToolsSettings
+from ludus.tools.tool_settings import ToolsSettings
 from ludus.types import Sampling
 
 

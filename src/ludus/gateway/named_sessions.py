@@ -17,9 +17,9 @@ from contextlib import suppress
 from ludus.gateway.chat_api import CHAT
 from ludus.gateway.dialect import ErrorReply
 from ludus.gateway.gateway_session import GatewaySession, SessionRecord
+from ludus.gateway.gateway_settings import GatewaySettings
 from ludus.gateway.http_server import Responder
 from ludus.gateway.service import DIALECTS, Gateway, refuse
-from ludus.gateway.settings import GatewaySettings
 from ludus.models.ledger import Budget
 from ludus.types import Sampling
 

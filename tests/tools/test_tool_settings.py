@@ -2,7 +2,7 @@
 
 from ludus.config import load
 from ludus.tools.mcp import McpSettings
-from ludus.tools.settings import ToolsSettings
+from ludus.tools.tool_settings import ToolsSettings
 from ludus.tools.web import WebSettings
 
 

@@ -43,7 +43,7 @@ async def start_slotd(
 
 async def open_boxes(link: Link, info: SlotdInfo, count: int = 1, **spec: Any) -> list[RemoteSandbox]:
     """Open slots of a slotd, through the driver's own classes."""
-    server = SlotServer(link, info, capacity=count, end=do_nothing)
+    server = SlotServer(link, info, end=do_nothing)
     return [await server.open(SandboxSpec(**{"disk_mb": 32, **spec}), do_nothing) for _ in range(count)]
 
 

@@ -95,7 +95,7 @@ def require_isolation(profiles: Mapping[str, Profile]) -> None:
             raise ConfigError(f"{setting} isolates nothing, but sandbox.require_sandbox is set: use 'bwrap'")
 
 
-def open_slots(profile: Profile, read_secret: ReadSecret = refuse_secret) -> SlotSource:
+def open_slot_source(profile: Profile, read_secret: ReadSecret = refuse_secret) -> SlotSource:
     """What makes the slots of a profile, without a pool. Nothing is started yet. Close it at the end."""
     backend = make_backend(profile, read_secret)
     if isinstance(backend, RemoteBackend):
@@ -131,7 +131,7 @@ class _SlotSources:
         return self._sources[name]
 
     async def _open(self, profile: Profile) -> SlotSource:
-        source = open_slots(profile, self._read_secret)
+        source = open_slot_source(profile, self._read_secret)
         try:
             await source.check()
         except BaseException:

@@ -12,7 +12,7 @@ import msgspec
 from ludus.errors import LudusError
 from ludus.sandbox.backend import BackendFinding, ReadSecret
 from ludus.sandbox.backends import BACKENDS, Profile, get_backend_class
-from ludus.sandbox.profiles import open_slots
+from ludus.sandbox.profiles import open_slot_source
 
 _TRIAL_SECONDS = 120.0
 
@@ -33,7 +33,7 @@ def format_title(name: str, profile: Profile) -> str:
 async def try_profile(title: str, profile: Profile, read_secret: ReadSecret) -> BackendFinding:
     """Make a slot of a profile, if that works."""
     try:
-        source = open_slots(profile, read_secret)
+        source = open_slot_source(profile, read_secret)
     except LudusError as error:
         return BackendFinding(title, "broken", str(error))
     try:

@@ -1,7 +1,7 @@
 """Real daemons for the tests of backends, each with its files, sockets and pid below one temporary folder.
 
-They listen on unix sockets or loopback only, are started when a test first needs them, and are stopped at the end. A tool
-that is not installed raises `Missing`, with the remedy.
+They listen on unix sockets or loopback only, are started when a test first needs them, and are stopped at the end. A
+tool that is not installed raises `Missing`, with the remedy.
 """
 
 import asyncio

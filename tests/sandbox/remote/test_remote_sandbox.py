@@ -74,7 +74,7 @@ def test_a_slot_starts_with_its_base_and_has_it_again_after_a_reset(tmp_path):
             await box.exec("rm a; touch b")
             await box.reset()
             assert (await box.exec("ls")).stdout == b"a\n"
-            with pytest.raises(SandboxError, match="sandbox.base '/no/such' cannot be used"):
+            with pytest.raises(SandboxError, match=r"sandbox.base '/no/such' cannot be used"):
                 await open_boxes(link, info, base=("/no/such",))
 
     asyncio.run(main())
@@ -89,7 +89,7 @@ def test_the_server_is_told_when_a_slot_is_closed_and_ends_after_its_link():
             events.append(event)
 
         async with start_slotd() as (link, info):
-            server = SlotServer(link, info, capacity=1, end=lambda: note("ended"), env={"A": "server", "B": "server"})
+            server = SlotServer(link, info, end=lambda: note("ended"), env={"A": "server", "B": "server"})
             box = await server.open(SandboxSpec(disk_mb=32, env=(("A", "spec"),)), lambda: note("slot closed"))
             assert (await box.exec("echo $A $B")).stdout == b"spec server\n"
             await box.close()

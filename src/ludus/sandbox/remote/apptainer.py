@@ -75,7 +75,6 @@ class Apptainer(RemoteBackend[ApptainerSettings]):
         return SlotServer(
             link,
             info,
-            capacity=settings.slots,
             end=_do_nothing,
             container_limits=("memory", "processes") if settings.limit_memory and settings.slots == 1 else (),
             env=settings.env,

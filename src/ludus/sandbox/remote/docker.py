@@ -137,7 +137,6 @@ class Docker(RemoteBackend[DockerSettings]):
         return SlotServer(
             link,
             info,
-            capacity=settings.slots,
             end=lambda: self._remove(name),
             container_limits=("memory", "processes", "disk") if settings.slots == 1 else (),
         )

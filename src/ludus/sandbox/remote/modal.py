@@ -158,7 +158,6 @@ class Modal(RemoteBackend[ModalSettings]):
         return SlotServer(
             link,
             info,
-            capacity=settings.slots,
             end=lambda: _terminate(sandbox),
             container_limits=("memory",) if settings.slots == 1 else (),
         )

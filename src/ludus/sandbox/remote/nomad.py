@@ -157,7 +157,6 @@ class Nomad(RemoteBackend[NomadSettings]):
         return SlotServer(
             link,
             info,
-            capacity=settings.slots,
             end=lambda: self._purge(name),
             env=settings.env if bare else {},
             mounts=settings.mounts if bare else None,

@@ -1,7 +1,7 @@
 """A program on this host as a `Channel`: `ssh`, `apptainer`, or any other that passes on its stdin and stdout."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from ludus.errors import SandboxError
@@ -62,12 +62,12 @@ class ProgramChannel:
             self._stderr = (self._stderr + data)[-_STDERR_BYTES:]
 
 
-async def run_program(command: Sequence[str], env: Mapping[str, str] | None = None) -> ProgramChannel:
+async def run_program(command: Sequence[str]) -> ProgramChannel:
     """Start a program. Raises SandboxError if it cannot be started."""
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True, limit=_READ_BYTES
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_READ_BYTES
         )
     except OSError as error:
         raise SandboxError(f"{command[0]} did not start: {error}", retryable=False) from error

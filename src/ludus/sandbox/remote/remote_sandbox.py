@@ -194,7 +194,6 @@ class SlotServer:
         link: Link,
         info: SlotdInfo,
         *,
-        capacity: int,
         end: Callable[[], Awaitable[None]],
         container_limits: Sequence[str] = (),
         env: Mapping[str, str] = MappingProxyType({}),
@@ -204,8 +203,6 @@ class SlotServer:
         disk) that the container enforces for its slot. `mounts`: folders that slotd shows to every slot, beside the
         caches of its spec; None if the container has them already."""
         self.info = info
-        self.capacity = capacity
-        """Slots that it can hold at once."""
         self._link = link
         self._end = end
         self._container_limits = container_limits

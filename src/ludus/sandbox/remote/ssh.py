@@ -100,7 +100,7 @@ class Ssh(RemoteBackend[SshSettings]):
         async def end() -> None:
             self._used[host] -= 1
 
-        return SlotServer(link, info, capacity=settings.slots, end=end, env=settings.env, mounts=settings.mounts)
+        return SlotServer(link, info, end=end, env=settings.env, mounts=settings.mounts)
 
 
 def build_ssh_command(settings: SshSettings, host: str) -> list[str]:

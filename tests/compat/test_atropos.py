@@ -15,7 +15,7 @@ CALL = 'I add.\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</t
 
 
 @asynccontextmanager
-async def managing(kit, model, connect=None, **options):
+async def serve_managed(kit, model, connect=None, **options):
     records = []
     sessions = NamedSessions(records.append, **options)
     managed = ManagedRoutes(sessions, [ServerView("http://127.0.0.1:9001/v1", "toy", "vllm")], connect)
@@ -28,7 +28,7 @@ async def managing(kit, model, connect=None, **options):
             await asyncio.gather(running, return_exceptions=True)
 
 
-async def asked(client, method, path, body=None, status=200, headers=()):
+async def send_request(client, method, path, body=None, status=200, headers=()):
     data = b"" if body is None else json.dumps(body).encode()
     response = await client.http.request(method, client.gateway.url + path, headers, data)
     assert response.status == status, response.body
@@ -38,25 +38,27 @@ async def asked(client, method, path, body=None, status=200, headers=()):
 def test_the_life_of_a_session(kit):
     async def test():
         model = kit.token_model([CALL, "The sum is 3."])
-        async with managing(kit, model) as (client, records):
-            made = await asked(client, "POST", "/sessions/create", {"tool_parser": "hermes"})
+        async with serve_managed(kit, model) as (client, records):
+            made = await send_request(client, "POST", "/sessions/create", {"tool_parser": "hermes"})
             assert (made["model_name"], made["tool_parser"], made["base_url"]) == ("toy", "hermes", None)
             base = f"/{made['uuid']}"
             body = {"messages": HI, "tools": [kit.ADD], "max_tokens": 500}
-            shown = await asked(client, "POST", base + "/v1/chat/completions/render", body)
-            first = await asked(client, "POST", base + "/v1/chat/completions", body)
+            shown = await send_request(client, "POST", base + "/v1/chat/completions/render", body)
+            first = await send_request(client, "POST", base + "/v1/chat/completions", body)
             message = first["choices"][0]["message"]
             assert shown["token_ids"] == list(model.engine.log[0].prompt)
             assert shown["num_tokens"] == len(shown["token_ids"]) and shown["prompt_text"].endswith("assistant\n")
             assert message["tool_calls"][0]["function"]["name"] == "add"
             assert first["choices"][0]["finish_reason"] == "tool_calls"
             answer = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "3"}
-            await asked(client, "POST", base + "/v1/chat/completions", {**body, "messages": [*HI, message, answer]})
-            (listed,) = (await asked(client, "GET", "/sessions"))["sessions"]
+            await send_request(
+                client, "POST", base + "/v1/chat/completions", {**body, "messages": [*HI, message, answer]}
+            )
+            (listed,) = (await send_request(client, "GET", "/sessions"))["sessions"]
             assert (listed["uuid"], listed["num_nodes"]) == (made["uuid"], 1)
-            (node,) = (await asked(client, "GET", base + "/nodes"))["nodes"]
-            assert await asked(client, "DELETE", base) == {"status": "deleted", "uuid": made["uuid"]}
-            await asked(client, "GET", base + "/nodes", status=404)
+            (node,) = (await send_request(client, "GET", base + "/nodes"))["nodes"]
+            assert await send_request(client, "DELETE", base) == {"status": "deleted", "uuid": made["uuid"]}
+            await send_request(client, "GET", base + "/nodes", status=404)
             await kit.until(lambda: records)
         last = model.engine.log[-1]
         assert node["tokens"] == [*last.prompt, *last.ids]
@@ -74,11 +76,11 @@ def test_defaults_of_the_protocol(kit):
     seen = []
 
     async def test():
-        async with managing(kit, ScriptedModel(lambda m, t, s: seen.append(s) or "ok")) as (client, _):
-            base = "/" + (await asked(client, "POST", "/sessions/create"))["uuid"]
-            await asked(client, "POST", base + "/v1/chat/completions", {"messages": HI})
-            await asked(client, "GET", base + "/nodes", status=400)
-            await asked(client, "POST", base + "/v1/chat/completions/render", {"messages": HI}, status=400)
+        async with serve_managed(kit, ScriptedModel(lambda m, t, s: seen.append(s) or "ok")) as (client, _):
+            base = "/" + (await send_request(client, "POST", "/sessions/create"))["uuid"]
+            await send_request(client, "POST", base + "/v1/chat/completions", {"messages": HI})
+            await send_request(client, "GET", base + "/nodes", status=400)
+            await send_request(client, "POST", base + "/v1/chat/completions/render", {"messages": HI}, status=400)
         assert (seen[0].temperature, seen[0].max_tokens) == (1.0, 1024)
 
     kit.run(test)
@@ -86,13 +88,13 @@ def test_defaults_of_the_protocol(kit):
 
 def test_what_is_served(kit):
     async def test():
-        async with managing(kit, ScriptedModel([])) as (client, _):
-            assert (await asked(client, "GET", "/health"))["status"] == "ok"
-            assert (await asked(client, "GET", "/v1/models"))["data"][0]["owned_by"] == "atropos"
-            (server,) = (await asked(client, "GET", "/servers"))["servers"]
+        async with serve_managed(kit, ScriptedModel([])) as (client, _):
+            assert (await send_request(client, "GET", "/health"))["status"] == "ok"
+            assert (await send_request(client, "GET", "/v1/models"))["data"][0]["owned_by"] == "atropos"
+            (server,) = (await send_request(client, "GET", "/servers"))["servers"]
             assert (server["index"], server["base_url"], server["healthy"]) == (0, "http://127.0.0.1:9001/v1", True)
             near = {"base_url": "http://127.0.0.1:9001/v1/"}
-            assert (await asked(client, "POST", "/sessions/create", near))["base_url"] == server["base_url"]
+            assert (await send_request(client, "POST", "/sessions/create", near))["base_url"] == server["base_url"]
 
     kit.run(test)
 
@@ -102,33 +104,33 @@ def test_errors_have_the_protocols_shape(kit):
         raise ZeroDivisionError("oops")
 
     async def test():
-        async with managing(kit, ScriptedModel(broken)) as (client, _):
-            base = "/" + (await asked(client, "POST", "/sessions/create"))["uuid"]
+        async with serve_managed(kit, ScriptedModel(broken)) as (client, _):
+            base = "/" + (await send_request(client, "POST", "/sessions/create"))["uuid"]
             chat = base + "/v1/chat/completions"
-            empty = await asked(client, "POST", chat, {"messages": []}, status=400)
+            empty = await send_request(client, "POST", chat, {"messages": []}, status=400)
             assert empty["error"]["type"] == "invalid_request_error"
-            await asked(client, "POST", chat, {"messages": 5}, status=422)
-            failed = await asked(client, "POST", chat, {"messages": HI}, status=500)
+            await send_request(client, "POST", chat, {"messages": 5}, status=422)
+            failed = await send_request(client, "POST", chat, {"messages": HI}, status=500)
             assert failed["error"]["type"] == "server_error"
-            await asked(client, "POST", f"/{uuid.uuid4()}/v1/chat/completions", {"messages": HI}, status=404)
-            wrong = await asked(client, "POST", "/sessions/create", {"base_url": "http://odd"}, status=404)
+            await send_request(client, "POST", f"/{uuid.uuid4()}/v1/chat/completions", {"messages": HI}, status=404)
+            wrong = await send_request(client, "POST", "/sessions/create", {"base_url": "http://odd"}, status=404)
             assert "9001" in wrong["error"]["message"]
-            await asked(client, "POST", "/sessions/create", {"tool_parser": 5}, status=400)
-            await asked(client, "POST", "/setup", {"model_name": "m", "servers": []}, status=501)
+            await send_request(client, "POST", "/sessions/create", {"tool_parser": 5}, status=400)
+            await send_request(client, "POST", "/setup", {"model_name": "m", "servers": []}, status=501)
 
     kit.run(test)
 
 
 def test_a_token_is_needed_to_open_sessions_but_not_to_use_them(kit):
     async def test():
-        async with managing(kit, ScriptedModel(lambda *_: "ok"), token="hush") as (client, _):
+        async with serve_managed(kit, ScriptedModel(lambda *_: "ok"), token="hush") as (client, _):
             for path in ("/sessions/create", "/setup"):
-                await asked(client, "POST", path, {}, status=401)
+                await send_request(client, "POST", path, {}, status=401)
             for path in ("/sessions", "/servers", "/v1/models"):
-                await asked(client, "GET", path, status=401)
+                await send_request(client, "GET", path, status=401)
             key = [("Authorization", "Bearer hush")]
-            base = "/" + (await asked(client, "POST", "/sessions/create", {}, headers=key))["uuid"]
-            await asked(client, "POST", base + "/v1/chat/completions", {"messages": HI})
+            base = "/" + (await send_request(client, "POST", "/sessions/create", {}, headers=key))["uuid"]
+            await send_request(client, "POST", base + "/v1/chat/completions", {"messages": HI})
 
     kit.run(test)
 
@@ -142,16 +144,16 @@ def test_setup_puts_another_model_behind_new_sessions(kit):
         return other
 
     async def test():
-        async with managing(kit, ScriptedModel(lambda *_: "first"), connect) as (client, _):
-            old = "/" + (await asked(client, "POST", "/sessions/create"))["uuid"]
+        async with serve_managed(kit, ScriptedModel(lambda *_: "first"), connect) as (client, _):
+            old = "/" + (await send_request(client, "POST", "/sessions/create"))["uuid"]
             body = {"model_name": "other", "servers": [{"base_url": "http://127.0.0.1:1/v1"}]}
-            assert (await asked(client, "POST", "/setup", body))["servers"] == 1
-            new = "/" + (await asked(client, "POST", "/sessions/create"))["uuid"]
+            assert (await send_request(client, "POST", "/setup", body))["servers"] == 1
+            new = "/" + (await send_request(client, "POST", "/sessions/create"))["uuid"]
             for base, words in ((old, "first"), (new, "other")):
-                reply = await asked(client, "POST", base + "/v1/chat/completions", {"messages": HI})
+                reply = await send_request(client, "POST", base + "/v1/chat/completions", {"messages": HI})
                 assert reply["choices"][0]["message"]["content"] == words
             odd = {"model_name": "m", "servers": [{"base_url": "x", "server_type": "trl"}]}
-            await asked(client, "POST", "/setup", odd, status=400)
-            await asked(client, "POST", "/setup", {"model_name": "m", "servers": []}, status=422)
+            await send_request(client, "POST", "/setup", odd, status=400)
+            await send_request(client, "POST", "/setup", {"model_name": "m", "servers": []}, status=422)
 
     kit.run(test)

@@ -133,6 +133,6 @@ def test_several_modal_profiles_of_variables():
         ({"a": {"cpu": "much"}}, "profile 'a': .*modal_cpu"),
     ],
 )
-def test_what_is_wrong_with_a_profile_is_told(profiles, words):
+def test_a_problem_names_the_profile(profiles, words):
     with pytest.raises(ConfigError, match=words):
         read_modal_profiles(profiles)

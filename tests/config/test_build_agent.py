@@ -49,7 +49,7 @@ def test_the_sandbox_section_overrides_the_environment_s_slot():
     assert textual.sandbox is None
 
 
-def test_a_policy_leaves_the_toolsets_to_the_environment_unless_told():
+def test_a_policy_leaves_the_toolsets_to_the_environment_unless_they_are_set():
     def toolsets(*flags: tuple[str, str]) -> tuple[str, ...] | None:
         settings = load([], [("env.name", "terminal-test"), ("model.type", "scripted"), *flags])
         model = build_model(load([], [*SERVER]).model, build_ledger(settings))
@@ -85,7 +85,7 @@ def test_an_unknown_agent_is_refused_with_a_suggestion():
         build_harness(AgentSettings(harness="codx"))
 
 
-def test_an_agent_of_ones_own_needs_a_command():
+def test_an_agent_in_the_settings_needs_a_command():
     with pytest.raises(ConfigError, match=r"agent.harnesses.mine.command is not set"):
         build_harness(AgentSettings(harness="mine", harnesses={"mine": HarnessSettings()}))
 

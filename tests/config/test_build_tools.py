@@ -9,7 +9,7 @@ from ludus.errors import ConfigError
 from ludus.tools.toolsets import BUILTIN
 
 
-def test_distributions_by_name_and_of_one_s_own():
+def test_distributions_by_name_and_in_the_settings():
     def found(*flags: tuple[str, str], env: str = "terminal-test"):
         settings = load([], [("env.name", env), *flags])
         return build_distribution(settings, build_env(settings), BUILTIN)

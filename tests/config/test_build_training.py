@@ -8,7 +8,7 @@ from ludus.models.openai import OpenAISettings
 from ludus.reflact.train_settings import TrainSettings
 
 
-def test_the_optimizer_is_the_agent_s_model_until_something_is_said():
+def test_the_optimizer_is_the_agent_s_model_by_default():
     assert isinstance(load().optimizer, SameSettings)
     assert isinstance(load([], [("optimizer.name", "x")]).optimizer, OpenAISettings)
     agent, optimizer = build_models(load(), build_ledger(Config()))

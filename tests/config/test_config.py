@@ -25,13 +25,13 @@ def test_defaults_then_files_in_order_then_flags(tmp_path: Path):
     assert (found.env.split, found.sampling.temperature) == ("test", 0.0)
 
 
-def test_the_environment_s_fields_lie_beside_ours():
+def test_the_environment_s_fields_are_in_the_same_section():
     found = load([], [("env.name", "gsm8k"), ("env.group_size", "4"), ("env.path", "12")])
     assert (found.env.group_size, found.options) == (4, {"path": "12"})
     assert build_env(found) == Gsm8k(path="12")
 
 
-def test_the_model_s_type_is_embedded_until_something_is_said():
+def test_the_model_s_type_is_embedded_by_default():
     assert isinstance(load().model, EmbeddedSettings)
     assert isinstance(load([], [("model.name", "x")]).model, OpenAISettings)
     assert isinstance(load([], [("model.type", "anthropic")]).model, AnthropicSettings)
@@ -52,7 +52,7 @@ def test_options_without_an_environment_are_unknown():
     assert "env.path: unknown setting" in find_problem(env__path="x")
 
 
-def test_interpolation_is_not_a_thing(monkeypatch: pytest.MonkeyPatch):
+def test_values_are_not_interpolated(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SEED", "5")
     assert load([], [("env.split", "${SEED}")]).env.split == "${SEED}"
 

@@ -115,7 +115,7 @@ def test_a_problem_in_a_file_names_the_file(tmp_path: Path):
     ]
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     assert len(find_problem(run__seed="x", run__sed="1", budget__calls="-1").splitlines()) == 3
 
 
@@ -137,7 +137,7 @@ def test_bad_yaml_names_file_and_line(tmp_path: Path, text: str, line: int, why:
     assert why in message
 
 
-def test_a_file_that_is_not_settings_says_so(tmp_path: Path):
+def test_a_file_that_is_not_settings_is_refused(tmp_path: Path):
     assert "expected settings in sections" in find_problem(write_text(tmp_path, "- a\n- b\n"))
     assert "No such file" in find_problem(tmp_path / "none.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")

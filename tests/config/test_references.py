@@ -54,7 +54,7 @@ ENV = """
 """
 
 
-def test_an_environment_in_a_file_of_one_s_own(tmp_path: Path):
+def test_an_environment_in_a_file(tmp_path: Path):
     path = write_text(tmp_path, ENV, "tiny.py")
     for name in (str(path), f"{path}:Tiny"):
         env = build_env(load([], [("env.name", name), ("env.size", "2")]))
@@ -62,7 +62,7 @@ def test_an_environment_in_a_file_of_one_s_own(tmp_path: Path):
     assert load_env_class(str(path)) is load_env_class(f"{path}:Tiny")
 
 
-def test_an_environment_in_a_module_beside_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_environment_in_a_module_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_text(tmp_path, ENV, "tiny_module_of_a_test.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -80,7 +80,7 @@ def test_an_environment_in_a_module_beside_the_user(tmp_path: Path, monkeypatch:
         (":X", "env.name: ':X' should be module:name or file.py:name"),
     ],
 )
-def test_an_environment_that_cannot_be_found_says_why(name: str, message: str):
+def test_an_environment_that_cannot_be_found_is_refused_with_the_reason(name: str, message: str):
     with pytest.raises(ConfigError) as caught:
         load([], [("env.name", name)])
     assert message in str(caught.value)
@@ -95,7 +95,7 @@ def test_an_environment_that_fails_to_import_shows_its_own_error(tmp_path: Path)
     assert "SyntaxError" in find_problem(env__name=str(write_text(tmp_path, "def (", "syntax.py")))
 
 
-def test_a_file_with_no_or_several_environments_says_so(tmp_path: Path):
+def test_a_file_with_no_or_several_environments_is_refused(tmp_path: Path):
     assert "no class derived" in find_problem(env__name=str(write_text(tmp_path, "x = 1", "none.py")))
     two = write_text(tmp_path, ENV + "\n    class Other(Tiny, frozen=True):\n        pass\n", "two.py")
     assert f"{two}:Tiny, {two}:Other" in find_problem(env__name=str(two))
@@ -113,7 +113,7 @@ def test_a_fact_about_an_environment_is_no_option(tmp_path: Path, fact: str):
     assert f"makes an option of '{name}'" in find_problem(env__name=str(path))
 
 
-def test_an_environment_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_environment_may_import_modules_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     write_text(tmp_path, "SIZE = 3\n", "beside_the_environment.py")
     importing = ENV.replace("from typing", "from beside_the_environment import SIZE\n    from typing")
@@ -121,12 +121,12 @@ def test_an_environment_may_import_what_lies_beside_it(tmp_path: Path, monkeypat
     assert load_env_class(str(path)).name == "tiny"
 
 
-def test_an_environment_without_a_name_says_how_to_give_it_one(tmp_path: Path):
+def test_an_environment_without_a_name_is_refused_with_the_fix(tmp_path: Path):
     path = write_text(tmp_path, ENV.replace('name: ClassVar[str] = "tiny"', "pass"), "nameless.py")
     assert "has no name; add: name: ClassVar[str]" in find_problem(env__name=str(path))
 
 
-def test_an_environment_s_own_objection_is_a_config_error(tmp_path: Path):
+def test_an_error_of_the_environment_s_constructor_is_a_config_error(tmp_path: Path):
     picky = ENV + "\n        def __post_init__(self) -> None:\n            raise ValueError('size must be even')\n"
     path = write_text(tmp_path, picky, "picky.py")
     assert find_problem(env__name=str(path), env__size="3") == "env: size must be even"
@@ -280,7 +280,7 @@ def test_a_built_in_name_wins(brought: Path):
     assert ENV_SEAM.list_names().count("gsm8k") == 1
 
 
-def test_a_model_of_one_s_own_is_built_and_recorded(brought: Path):
+def test_a_model_class_of_the_user_is_built_and_recorded(brought: Path):
     flags = [("model.type", "brought.py:MyModel"), ("model.options.answer", "ha"), ("model.options.times", "2")]
     found = load([], flags)
     model = build_model(found.model, build_ledger(found))
@@ -323,7 +323,7 @@ def test_options_hold_no_secrets(brought: Path, monkeypatch: pytest.MonkeyPatch)
     assert list_secrets(load([], [*flags, ("model.options.api_key_var", "MY_KEY")])) == ("sk-very-secret",)
 
 
-def test_a_proposer_of_one_s_own_has_options_and_may_need_a_model(brought: Path):
+def test_a_proposer_class_of_the_user_has_options_and_may_need_a_model(brought: Path):
     flags = [("train.proposer", "brought.py:MyProposer"), ("train.proposer_options.rounds", "3")]
     found = load([], flags)
     made = build_proposer(found.train)
@@ -337,7 +337,7 @@ def test_a_proposer_of_one_s_own_has_options_and_may_need_a_model(brought: Path)
         build_proposer(load([], [("train.proposer", "exemplars"), ("train.proposer_options.a", "3")]).train)
 
 
-def test_a_gate_rule_of_one_s_own_is_part_of_a_run_s_identity(brought: Path):
+def test_a_gate_rule_of_the_user_is_part_of_a_run_s_identity(brought: Path):
     assert build_rule(TrainSettings()) is None
     assert "rule" not in TrainSettings().identity["gate"] and "rule" not in to_record(load())["train"]["gate"]
     found = load([], [("train.gate.rule", "brought.py:my_rule")])
@@ -349,7 +349,7 @@ def test_a_gate_rule_of_one_s_own_is_part_of_a_run_s_identity(brought: Path):
     assert made is not None and type(made).__name__ == "Rule"
 
 
-def test_a_tool_of_one_s_own_is_a_toolset_of_its_reference(brought: Path):
+def test_a_tool_of_the_user_is_a_toolset_with_its_reference_as_name(brought: Path):
     write_text(
         brought,
         """
@@ -379,7 +379,7 @@ def test_a_tool_of_one_s_own_is_a_toolset_of_its_reference(brought: Path):
     assert asyncio.run(double.run({"number": 4})) == "8"
 
 
-def test_a_parser_of_one_s_own_reads_the_model_s_calls(brought: Path):
+def test_a_parser_of_the_user_reads_the_model_s_calls(brought: Path):
     parser = load_parser("brought.py:MY_PARSER", "model.parser")
     assert [call.name for call in parser.parse('=>{"name": "add", "arguments": {}}<=', ()).calls] == ["add"]
     assert load_parser("hermes", "model.parser").name == "hermes"
@@ -393,7 +393,7 @@ def test_a_parser_of_one_s_own_reads_the_model_s_calls(brought: Path):
     assert model.codec.parser.parse('=>{"name": "add", "arguments": {}}<=', ()).calls
 
 
-def test_a_harness_of_one_s_own_is_the_agent(brought: Path):
+def test_a_harness_of_the_user_is_the_agent(brought: Path):
     for name in ("brought.py:MY_HARNESS", "installed-mine"):
         harness = build_harness(load([], [("agent.harness", name)]).agent)
         assert harness is not None and (harness.name, harness.command) == ("mine", "true")

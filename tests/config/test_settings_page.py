@@ -14,7 +14,7 @@ from ludus.reflact.gate import Gate
 from ludus.reflact.train_settings import Appendix, DataSettings, SlowUpdate, TrainSettings
 
 
-def test_the_reference_has_every_setting():
+def test_the_page_has_every_setting():
     page = render_settings_page()
     for section, values in to_record(load([], FULL)).items():
         assert f"## {section}" in page
@@ -36,7 +36,7 @@ def collect_settings(kind: Any) -> set[type[msgspec.Struct]]:
     return found
 
 
-def test_every_setting_of_ours_says_what_it_is_for():
+def test_every_setting_has_a_description():
     groups = set[type[msgspec.Struct]]().union(*(collect_settings(kind) for kind in SECTIONS.values()))
     assert len(groups) > 30
     for group in groups:
@@ -47,5 +47,5 @@ def test_every_setting_of_ours_says_what_it_is_for():
 
 
 @pytest.mark.parametrize("recipe", [TrainSettings, DataSettings, SlowUpdate, Appendix, Gate])
-def test_every_setting_of_training_says_what_it_is_for(recipe: type[msgspec.Struct]):
+def test_every_setting_of_training_has_a_description(recipe: type[msgspec.Struct]):
     assert {f.name for f in msgspec.structs.fields(recipe)} == set(read_field_docs(recipe))

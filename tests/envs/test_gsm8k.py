@@ -69,7 +69,7 @@ def test_a_missing_file_is_named(tmp_path: Path):
         list(Gsm8k(path=str(tmp_path / "nowhere.jsonl")).tasks("train"))
 
 
-def test_the_hub_is_asked_for_the_published_configuration(monkeypatch: pytest.MonkeyPatch):
+def test_the_published_configuration_is_loaded_from_the_hub(monkeypatch: pytest.MonkeyPatch):
     asked: list[object] = []
 
     class Datasets(ModuleType):
@@ -84,7 +84,7 @@ def test_the_hub_is_asked_for_the_published_configuration(monkeypatch: pytest.Mo
     assert task.answer == "#### 2"
 
 
-def test_without_the_extra_the_hub_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigError, match=r"ludus\[hub\]"):
         list(Gsm8k(path="hub:openai/gsm8k").tasks("test"))

@@ -124,7 +124,7 @@ def runs(command: bytes) -> bool:
 # ---- a life -------------------------------------------------------------------------------------------------------
 
 
-def test_an_agent_of_its_own_is_scored_like_any_other():
+def test_a_command_line_agent_is_scored_like_any_other():
     rollout = once(TINY, maker())
     assert rollout.failure is None, rollout.exit
     assert rollout.score is not None
@@ -171,7 +171,7 @@ def test_a_group_runs_side_by_side_and_every_member_has_its_own_turns():
     assert all(rollout.score is not None and rollout.score.passed for rollout in rollouts)
 
 
-def test_what_an_agent_tells_the_model_in_words_is_on_the_record():
+def test_other_messages_of_an_agent_to_the_model_are_recorded():
     code = """
 messages = [{"role": "user", "content": "go"}]
 for _ in range(2):
@@ -186,7 +186,7 @@ for _ in range(2):
     assert rollout.score.passed
 
 
-def test_the_skill_lies_where_the_agent_looks_for_it():
+def test_the_skill_is_in_the_folder_where_the_agent_looks():
     seen: list[Message] = []
 
     def script(messages: Sequence[Message], *_: object) -> Message:
@@ -221,7 +221,7 @@ def test_the_agent_is_part_of_the_policys_fingerprint():
     assert Policy(model, harness=msgspec.structs.replace(TINY, version="2")).fingerprint not in prints
 
 
-def test_an_environment_of_pure_text_gives_the_agent_a_slot_all_the_same():
+def test_an_environment_of_pure_text_gives_the_agent_a_slot():
     class Yes(Env, frozen=True):
         name: ClassVar[str] = "yes"
         sandbox: ClassVar[SandboxSpec | None] = None
@@ -237,7 +237,7 @@ def test_an_environment_of_pure_text_gives_the_agent_a_slot_all_the_same():
     assert rollout.score == Score.of(1.0)
 
 
-def test_an_environment_with_tools_of_its_own_cannot_be_had():
+def test_an_environment_with_its_own_tools_is_refused():
     class Tooled(TerminalTest, frozen=True):
         def tools(self, task: Task, box: Sandbox | None) -> Any:
             @tool
@@ -301,7 +301,7 @@ def test_in_token_mode_its_rollouts_are_training_rows():
 # ---- how it may end -----------------------------------------------------------------------------------------------
 
 
-def test_an_agent_that_never_asks_is_a_failure_and_says_what_it_printed():
+def test_an_agent_without_model_calls_is_a_failure_with_its_output():
     rollout = once(tiny("print('no model for me')"), maker())
     assert rollout.score is None
     assert rollout.failure is not None
@@ -320,14 +320,14 @@ def test_a_crash_before_the_first_call_is_a_failure_that_is_tried_again():
     assert rollout.exit.code == 3
 
 
-def test_a_program_that_is_not_there_is_not_tried_again():
+def test_a_missing_program_is_not_tried_again():
     rollout = once(msgspec.structs.replace(TINY, command="no-such-agent"), maker(), tries=2)
     assert rollout.failure is not None
     assert "no-such-agent" in rollout.failure.message
     assert (rollout.failure.retryable, rollout.provenance.attempt) == (False, 1)
 
 
-def test_after_a_crash_in_the_middle_the_work_is_judged():
+def test_after_a_crash_the_work_is_judged():
     code = f"run({MAKE!r}); ask([{{'role': 'user', 'content': 'hi'}}]); raise SystemExit('I fell')"
     rollout = once(tiny(code), ScriptedModel([say("hello")]))
     assert rollout.stop is StopReason.CRASHED
@@ -492,7 +492,7 @@ def _listening() -> set[str]:
 
 
 def test_one_agent_cannot_use_anothers_session():
-    """Two at once: each is told the address and key of the other and tries both, at its own door and at the other's."""
+    """Two at once: each is told the address and key of the other and tries both, at its own port and at the other's."""
     seen: dict[str, str] = {}
     both = asyncio.Event()
 
@@ -528,7 +528,7 @@ ask([{"role": "user", "content": " ".join(found) + " " + environments.strip()}])
     for rollout in asyncio.run(go()):
         assert rollout.failure is None
         elsewhere, here, others = rollout.turns[0].notices[0].content.split()
-        assert elsewhere in ("URLError", "401")  # the latter if both doors happen to have the same number
+        assert elsewhere in ("URLError", "401")  # the latter if both ports happen to have the same number
         assert (here, others) == ("401", "0")
         assert len(rollout.turns) == 2
 

@@ -33,7 +33,7 @@ def test_the_version_that_is_installed_is_on_the_record(tmp_path: Path):
     assert find_installation(Harness(name="tiny", command="true"), tmp_path).label == "tiny@1.2.3"
 
 
-def test_an_agent_that_is_not_installed_says_how_to_install_it(tmp_path: Path):
+def test_an_agent_that_is_not_installed_is_refused_with_the_fix(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"codex is not installed.*scripts/setup-agents codex"):
         find_installation(CODEX, tmp_path)
 

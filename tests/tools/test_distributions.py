@@ -57,7 +57,7 @@ def test_frequencies_are_the_percentages():
     assert abs(both - 24) < 2.5
 
 
-def test_the_likeliest_stands_in_for_an_empty_draw_and_the_first_of_equals():
+def test_an_empty_draw_is_the_most_likely_toolset_and_the_first_of_equals():
     distribution = Distribution("mine", (("a", 0), ("b", 0.001), ("c", 0.001)))
     assert {draw_toolsets(distribution, seed, ABC).toolsets for seed in range(50)} == {("b",)}
 

@@ -80,7 +80,7 @@ def test_a_file_that_is_too_large(in_box: InBox):
     in_box(body)
 
 
-def test_a_missing_folder_and_a_full_disk_are_told(in_box: InBox):
+def test_a_missing_folder_and_a_full_disk_are_reported(in_box: InBox):
     async def body(box: Sandbox) -> None:
         call = calling(box)
         await box.exec("fallocate -l 1G filler || head -c 1G /dev/zero > filler")
@@ -242,7 +242,7 @@ def test_an_exact_patch_is_what_str_replace_does(text: str, old: str, new: str):
 
 
 @given(st.text(st.sampled_from("ab \t\n\r")), st.text(st.sampled_from("ab \n\r"), min_size=1), st.text("ab \n"))
-def test_a_patch_succeeds_or_says_why_not(text: str, old: str, new: str):
+def test_a_patch_succeeds_or_gives_the_reason(text: str, old: str, new: str):
     try:
         done = patch_text(text, old, new)
     except (ValueError, LookupError) as error:

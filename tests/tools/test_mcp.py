@@ -167,7 +167,7 @@ def test_leaving_early_ends_the_server_and_passes_the_exception_on(script: Path)
         ((sys.executable, "-c", "raise SystemExit('bad flag')"), "Connection closed; it said: bad flag"),
     ],
 )
-def test_a_server_that_does_not_start_is_a_setting_to_mend(command: tuple[str, ...], says: str):
+def test_a_server_that_does_not_start_is_a_config_error(command: tuple[str, ...], says: str):
     async def body(_: dict[str, Tool]) -> None:
         raise AssertionError("it should not come to this")
 
@@ -175,7 +175,7 @@ def test_a_server_that_does_not_start_is_a_setting_to_mend(command: tuple[str, .
         with_tools(McpSettings(command=command, start_seconds=300), body)
 
 
-def test_a_server_that_says_nothing_is_given_up():
+def test_a_silent_server_times_out():
     async def body(_: dict[str, Tool]) -> None:
         raise AssertionError("it should not come to this")
 

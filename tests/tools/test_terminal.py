@@ -124,7 +124,7 @@ def test_the_life_of_a_background_process(in_each_box: InBox):
     in_each_box(body)
 
 
-def test_mistakes_with_processes_are_told(in_box: InBox):
+def test_mistakes_with_processes_are_reported(in_box: InBox):
     async def body(box: Sandbox) -> None:
         call = calling(make_tools(["terminal"], box))
         with pytest.raises(LookupError, match="no process with id 'bg-7'; known: none was started"):

@@ -80,7 +80,7 @@ def test_an_unknown_name_is_an_error_with_a_suggestion():
         choose_toolsets(None, ["fil"])
 
 
-def test_a_toolset_that_works_in_a_slot_says_so_when_there_is_none():
+def test_a_toolset_that_needs_a_slot_is_refused_without_one():
     with pytest.raises(ConfigError, match=r"'file' works in a sandbox.*leave 'file' out.*`sandbox`"):
         make_tools(["todo", "file"], None)
 

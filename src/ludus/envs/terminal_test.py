@@ -76,7 +76,7 @@ def _make_prompt(path: str, content: str) -> str:
 
 
 def _make_example(path: str, content: str) -> tuple[Message, ...]:
-    """An earlier request of the same kind, and how it was carried out."""
+    """An earlier request of the same kind, and the reply to it."""
     arguments = msgspec.json.encode({"path": path, "content": content}).decode()
     call = Call(f"example-{path}", "write_file", arguments)
     return (

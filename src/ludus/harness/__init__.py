@@ -212,9 +212,9 @@ def fill_fields(text: str, fields: Mapping[str, str], *, quoted: bool = False) -
 def render_prompt(opening: Sequence[Message]) -> str:
     """A conversation as one text, for programs that take one: system text, earlier messages, the last message."""
     system = [message.content for message in opening if message.role == "system"]
-    said = [message for message in opening if message.role != "system"]
-    before = [line for message in said[:-1] for line in _render_message(message)]
-    now = [message.content for message in said[-1:]]
+    messages = [message for message in opening if message.role != "system"]
+    before = [line for message in messages[:-1] for line in _render_message(message)]
+    now = [message.content for message in messages[-1:]]
     if before:
         before = ["This was said before:", *before, "This is asked now:"]
     return "\n\n".join(part for part in (*system, *before, *now) if part)
@@ -237,8 +237,8 @@ def make_turns(record: "SessionRecord", stop: StopReason) -> tuple[Turn, ...]:
         before = number - 1 if exchange.follows is None else exchange.follows
         if before >= 0 and before not in followed:
             followed.add(before)
-            heard = tuple(message for message in exchange.messages if message.role != "tool")
-            turns[before] = msgspec.structs.replace(turns[before], notices=heard)
+            notices = tuple(message for message in exchange.messages if message.role != "tool")
+            turns[before] = msgspec.structs.replace(turns[before], notices=notices)
     if turns:
         turns[-1] = msgspec.structs.replace(turns[-1], stop=stop)
     return tuple(turns)

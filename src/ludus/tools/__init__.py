@@ -144,7 +144,7 @@ def _check_arguments(raw: JsonObject, signature: _Signature) -> JsonObject:
 def _repair_arguments(raw: JsonObject, properties: Mapping[str, JsonObject]) -> JsonObject:
     """What the model most likely meant: nulls are dropped, lists and objects in quotes are parsed, and a single value
     for a list parameter becomes a list of one."""
-    mended: JsonObject = {}
+    repaired: JsonObject = {}
     for name, value in raw.items():
         arms: list[JsonObject] = properties[name].get("anyOf", [properties[name]]) if name in properties else []
         kinds = {"object" if "$ref" in arm else arm.get("type") for arm in arms}
@@ -153,8 +153,8 @@ def _repair_arguments(raw: JsonObject, properties: Mapping[str, JsonObject]) -> 
         if "array" in kinds and value is not None and not isinstance(value, list):
             value = [value]
         if value is not None:
-            mended[name] = value
-    return mended
+            repaired[name] = value
+    return repaired
 
 
 def _parse_text(text: str) -> Any:

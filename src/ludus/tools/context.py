@@ -104,13 +104,13 @@ async def execute_batch(calls: Sequence[ToolCall]) -> list[ToolOutcome | Sandbox
     for number, call in enumerate(calls):
         by_slot.setdefault(id(call.box), []).append(number)
 
-    async def in_one_slot(numbers: Sequence[int]) -> None:
+    async def run_in_slot(numbers: Sequence[int]) -> None:
         for number in numbers:
             results[number] = await _try_call(calls[number])
 
     async with asyncio.TaskGroup() as group:
         for numbers in by_slot.values():
-            group.create_task(in_one_slot(numbers))
+            group.create_task(run_in_slot(numbers))
     return [results[number] for number in range(len(calls))]
 
 

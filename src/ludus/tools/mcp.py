@@ -217,7 +217,7 @@ class _Server:
         finally:
             if not link.client.done():  # cancelled: those who wait must not see it as their own cancellation
                 link.client.set_exception(self._make_broken("the connection was given up"))
-            link.client.exception()  # mark it as retrieved, also if nobody waits
+            link.client.exception()  # mark it as retrieved, also if no one waits
 
     async def _connect(self, stack: AsyncExitStack) -> "Client":
         import httpx2
@@ -238,8 +238,8 @@ class _Server:
 
     def _make_broken(self, reason: str) -> ToolBroken:
         where = self._settings.url or self._settings.command[0]
-        said = _read_tail(self._log.fileno())
-        return ToolBroken(f"MCP server '{self._name}' ({where}): {reason}" + (f"; it said: {said}" if said else ""))
+        output = _read_tail(self._log.fileno())
+        return ToolBroken(f"MCP server '{self._name}' ({where}): {reason}" + (f"; it said: {output}" if output else ""))
 
 
 def _read_tail(file: int, size: int = 500) -> str:

@@ -285,8 +285,8 @@ async def _send_request(
                 raise ToolBroken(f"web: {problem}; {hint}", retryable=False)
             if response.status != 429 and response.status < 500:
                 raise ValueError(problem)
-            asked = read_retry_after(response, time())
-            wait = wait if asked is None else min(30.0, asked)
+            retry_after = read_retry_after(response, time())
+            wait = wait if retry_after is None else min(30.0, retry_after)
         if attempt + 1 < ATTEMPTS:
             await asyncio.sleep(wait)
     raise ToolBroken(f"web: {problem}")

@@ -91,7 +91,7 @@ def list_tests(tests: Mapping[str, str]) -> frozenset[str]:
     for name, text in tests.items():
         file = PurePosixPath(name)
         if file.is_absolute() or ".." in file.parts:
-            raise VerifierError(f"a test file's name must lie below the tests' folder, not '{name}'", retryable=False)
+            raise VerifierError(f"a test file must be below the tests' folder, not '{name}'", retryable=False)
         if file.suffix != ".py" or not (file.name.startswith("test_") or file.stem.endswith("_test")):
             continue
         try:
@@ -146,8 +146,8 @@ def _pack_judge(tests: Mapping[str, str], token: str, *, packages: bool) -> byte
         f"control/test_{token}.py": _CONTROL.format(token).encode(),
         **{f"hidden/{name}": text.encode() for name, text in tests.items()},
     }
-    laid = [ArchiveEntry(path, 0o644, data=data) for path, data in files.items()]
-    return make_archive([*laid, *(_pack_pytest() if packages else ())])
+    entries = [ArchiveEntry(path, 0o644, data=data) for path, data in files.items()]
+    return make_archive([*entries, *(_pack_pytest() if packages else ())])
 
 
 @cache

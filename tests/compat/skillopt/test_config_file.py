@@ -120,7 +120,7 @@ def test_a_file_stands_on_its_base_in_either_form(tmp_path: Path):
     assert config.optimizer.name == "gpt-o"  # type: ignore[union-attr]
 
 
-def test_what_never_did_anything_is_told(tmp_path: Path):
+def test_settings_without_effect_are_noted(tmp_path: Path):
     given = read_config(
         write(
             tmp_path,
@@ -181,12 +181,12 @@ def test_a_learning_rate_below_the_shipped_least_is_its_own_least(tmp_path: Path
     assert read_config(write(tmp_path, text)).notes == ()
 
 
-def test_a_limit_on_the_optimizers_replies_is_said_not_to_be_used(tmp_path: Path):
+def test_an_unused_limit_on_the_optimizers_replies_is_noted(tmp_path: Path):
     text = "model: {optimizer_backend: qwen, optimizer_qwen_chat_max_tokens: 5}\nenv: {name: gsm8k}\n"
     assert "optimizer_qwen_chat_max_tokens is not used" in read_config(write(tmp_path, text)).notes[0]
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path):
+def test_all_problems_are_reported_at_once(tmp_path: Path):
     with pytest.raises(ConfigError) as caught:
         read_config(write(tmp_path, "train: {num_epoch: 4}\ngradient: {minibatch: 2}\nenv: {name: gsm8k}"))
     assert len(str(caught.value).splitlines()) == 2
@@ -198,7 +198,7 @@ def test_an_option_of_our_environment_is_checked_by_it(tmp_path: Path):
         settings(path)
 
 
-def test_bases_may_not_go_round_in_a_circle(tmp_path: Path):
+def test_files_may_not_be_based_on_each_other(tmp_path: Path):
     write(tmp_path, "_base_: b.yaml", "a.yaml")
     write(tmp_path, "_base_: a.yaml", "b.yaml")
     with pytest.raises(ConfigError, match="circle"):

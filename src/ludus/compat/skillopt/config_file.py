@@ -165,7 +165,8 @@ def _read_layers(path: Path, above: tuple[Path, ...]) -> Tree:
     """The file, merged over the one that it is based on."""
     path = path.resolve()
     if path in above:
-        raise ConfigError(f"{path}: _base_ goes round in a circle ({' → '.join(p.name for p in (*above, path))})")
+        names = " → ".join(p.name for p in (*above, path))
+        raise ConfigError(f"{path}: the files are based on each other in a circle ({names}); change _base_ in one")
     tree = dict(read_file_layer(path).tree)
     base = tree.pop("_base_", None)
     if base is None:
@@ -385,9 +386,9 @@ class _Reading:
         endpoint = self._get_of_role(role, "azure_openai_endpoint", self.model.get("azure_endpoint", ""))
         prefix = f"{role.upper()}_" if self.model.get(f"{role}_azure_openai_endpoint") else ""
         auth = str(self._get_of_role(role, "azure_openai_auth_mode")).lower()
-        asked = {"name": name, "base_url": endpoint, "max_tokens_field": "max_completion_tokens"}
+        server = {"name": name, "base_url": endpoint, "max_tokens_field": "max_completion_tokens"}
         if auth in ("openai_compatible", "compat", "openai"):
-            return {"type": "openai", **asked, "api_key_var": f"{prefix}AZURE_OPENAI_API_KEY"}
+            return {"type": "openai", **server, "api_key_var": f"{prefix}AZURE_OPENAI_API_KEY"}
         if auth not in ("", "api_key", "key"):
             self.problems.append(
                 f"model.azure_openai_auth_mode: {auth} asks a cloud login for tokens, which is not done here; use "
@@ -396,16 +397,16 @@ class _Reading:
         version = self._get_of_role(
             role, "azure_openai_api_version", self.model.get("azure_api_version", "2024-12-01-preview")
         )
-        return {"type": "azure", **asked, "api_version": version, "api_key_var": f"{prefix}AZURE_OPENAI_API_KEY"}
+        return {"type": "azure", **server, "api_version": version, "api_key_var": f"{prefix}AZURE_OPENAI_API_KEY"}
 
     def _convert_vendor(self, role: str, prefix: str, name: str) -> Tree:
         """A vendor's server that speaks OpenAI's API."""
         if self.model.get("minimax_region"):
             self.problems.append("model.minimax_region: give the address itself, model.minimax_base_url")
-        asked: Tree = {"type": "openai", "name": name, "api_key_var": f"{prefix.upper()}_API_KEY"}
+        server: Tree = {"type": "openai", "name": name, "api_key_var": f"{prefix.upper()}_API_KEY"}
         if seconds := self._get_of_role(role, f"{prefix}_timeout_seconds", None):
-            asked["timeouts"] = {"silence": seconds, "total": seconds}
-        return asked | {"base_url": self._get_of_role(role, f"{prefix}_base_url")}
+            server["timeouts"] = {"silence": seconds, "total": seconds}
+        return server | {"base_url": self._get_of_role(role, f"{prefix}_base_url")}
 
     def _convert_sampling(self, role: str) -> Tree:
         backend = self._find_backend(role)
@@ -422,9 +423,9 @@ class _Reading:
                 self._get_of_role(role, f"{prefix}_thinking_mode")
                 or self._get_of_role(role, f"{prefix}_enable_thinking")
             )
-            said = {"enabled": True, "true": True, "disabled": False, "false": False}.get(thinking.lower())
-            if said is not None:
-                sampling["extra"] = {"chat_template_kwargs": {"enable_thinking": said}}
+            enabled = {"enabled": True, "true": True, "disabled": False, "false": False}.get(thinking.lower())
+            if enabled is not None:
+                sampling["extra"] = {"chat_template_kwargs": {"enable_thinking": enabled}}
             return sampling
         effort = self.model.get("reasoning_effort", "medium")
         thinks = backend == "openai_chat" and effort

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,34 @@ def test_a_proposer(folder: Path):
 
 def test_a_gate_rule(folder: Path):
     assert json.loads(run(folder, 7, " --json --out rule-run"))["status"] == "completed"
+
+
+def test_a_package_registers_what_it_brings(folder: Path, tmp_path: Path):
+    (toml,) = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
+    package, metadata = tmp_path / "my_package", tmp_path / "my_package-1.0.dist-info"
+    package.mkdir()
+    metadata.mkdir()
+    for name, code in FILES.items():
+        (package / name).write_text(code)
+    (package / "__init__.py").touch()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    groups = tomllib.loads(toml)["project"]["entry-points"]
+    entries = [f"[{group}]\n{name} = {place}\n" for group, names in groups.items() for name, place in names.items()]
+    (metadata / "entry_points.txt").write_text("".join(entries))
+    (tmp_path / "settings.yaml").write_text("env: {name: doubling, size: 2}\nmodel: {type: calculator}\n")
+    commands = [
+        "evaluate doubling --model.type calculator --json --out a",
+        "process --config settings.yaml --json --out b",
+        "envs",
+    ]
+    ludus = f"PYTHONPATH={tmp_path} {Path(sys.executable).with_name('ludus')}"
+    printed: list[str] = []
+    for command in commands:
+        done = subprocess.run(
+            f"{ludus} {command}", shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    assert json.loads(printed[0])["summary"]["overall"]["mean"] == 1.0
+    assert len((tmp_path / "b" / "groups.jsonl").read_text().splitlines()) == 2
+    assert "installed: doubling" in printed[2]

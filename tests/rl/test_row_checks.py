@@ -142,9 +142,8 @@ def test_placeholders_are_recognised():
 
 
 def test_a_doubled_stop_token_is_found():
-    assert find_codes(
-        change(tokens=[[5, 6, 8, 8], [5, 6, 9]], masks=[[-100] * 4, [-100] * 3]), stop_ids=frozenset([8])
-    )["doubled_end"]
+    doubled = change(tokens=[[5, 6, 8, 8], [5, 6, 9]], masks=[[-100] * 4, [-100] * 3])
+    assert find_codes(doubled, stop_ids=frozenset([8]))["doubled_end"]
 
 
 def test_drift_is_counted_where_a_tokenizer_is_given():

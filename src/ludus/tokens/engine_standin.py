@@ -1,7 +1,7 @@
 """The toy engine behind HTTP, in the wire formats of vLLM, Atropos' `/generate`, SGLang and llama.cpp.
 
     async with StandIn(ToyEngine(tokenizer, ["Hello."])) as server:
-        engine = VllmEngine(ServerSettings(base_url=server.url, model="toy"))
+        engine = VllmEngine(ServerSettings(base_url=server.url, name="toy"))
 
 One server serves all formats: paths and request fields tell them apart. It follows the documented formats in everything
 that Ludus sends and reads, with their quirks: llama.cpp cuts probabilities at a stop string, the text of vLLM lacks

@@ -71,7 +71,7 @@ def _find_bases(steps: Sequence[TokenStep]) -> list[Splice | None]:
         if base is None and index:
             base = Splice(index - 1, ends[index - 1])
         if base is not None and not 0 <= base.turn < index:
-            raise ValueError(f"completion {index} joins on completion {base.turn}, which does not come before it")
+            raise ValueError(f"completion {index} continues completion {base.turn}, which does not come before it")
         if base is not None and not 0 <= base.kept <= ends[base.turn]:
             raise ValueError(f"completion {index} keeps {base.kept} of the {ends[base.turn]} ids before it")
         bases.append(base)

@@ -22,14 +22,13 @@ from ludus.models.server import (
     BadReply,
     Endpoint,
     ModelServer,
-    Price,
     ServerFault,
     ServerSettings,
     make_endpoints,
     mask_url,
     merge_headers,
 )
-from ludus.models.server_pool import OnRetry, ServerPool, Timing
+from ludus.models.server_pool import ServerPool, Timing
 from ludus.tokens import EngineFacts, Generation
 from ludus.types import Finish, JsonObject, Sampling, to_json
 
@@ -82,13 +81,7 @@ class HttpEngine(ABC):
     def name(self) -> str:
         return self._servers.name
 
-    @property
-    def price(self) -> Price:
-        return self._servers.price
-
-    async def generate(
-        self, ids: Sequence[int], sampling: Sampling, n: int = 1, *, on_retry: OnRetry | None = None
-    ) -> list[Generation]:
+    async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> list[Generation]:
         if sampling.max_tokens is None:
             sampling = msgspec.structs.replace(sampling, max_tokens=await self._find_room(len(ids)))
         settings = self._settings
@@ -104,7 +97,7 @@ class HttpEngine(ABC):
                 raise BadReply(f"{len(found)} replies instead of {n}")
             return found
 
-        return await self._servers.run_with_retries(lambda lane: lane.server.exchange(data, read), on_retry=on_retry)
+        return await self._servers.run_with_retries(lambda lane: lane.server.exchange(data, read))
 
     async def get_facts(self) -> EngineFacts:
         if self._facts is None:

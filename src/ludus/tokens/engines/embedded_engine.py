@@ -15,7 +15,6 @@ import msgspec
 
 from ludus.models.embedded import EmbeddedRuntime, EmbeddedServer, EmbeddedSettings
 from ludus.models.server import ServerSettings
-from ludus.models.server_pool import OnRetry
 from ludus.models.weights import Tell
 from ludus.tokens import EngineFacts, Generation
 from ludus.tokens.engines.llamacpp import LlamaCppEngine
@@ -35,12 +34,10 @@ class EmbeddedEngine:
     def name(self) -> str:
         return self._settings.name
 
-    async def generate(
-        self, ids: Sequence[int], sampling: Sampling, n: int = 1, *, on_retry: OnRetry | None = None
-    ) -> list[Generation]:
+    async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> list[Generation]:
         if sampling.max_tokens is None:
             sampling = msgspec.structs.replace(sampling, max_tokens=self._runtime.reply_tokens)
-        return await (await self.ensure_started()).generate(ids, sampling, n, on_retry=on_retry)
+        return await (await self.ensure_started()).generate(ids, sampling, n)
 
     async def tokenize(self, text: str) -> Sequence[int] | None:
         return await (await self.ensure_started()).tokenize(text)

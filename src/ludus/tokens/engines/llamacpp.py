@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Struct
 
 from ludus.models.server import BadReply
-from ludus.models.server_pool import OnRetry
 from ludus.tokens import EngineFacts, Generation
 from ludus.tokens.engines import (
     EngineClient,
@@ -54,14 +53,12 @@ class LlamaCppEngine(HttpEngine):
             body["seed"] = sampling.seed
         return body | dict(sampling.extra)
 
-    async def generate(
-        self, ids: Sequence[int], sampling: Sampling, n: int = 1, *, on_retry: OnRetry | None = None
-    ) -> list[Generation]:
+    async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> list[Generation]:
         if n == 1:
-            return await super().generate(ids, sampling, on_retry=on_retry)
+            return await super().generate(ids, sampling)
         try:
             async with asyncio.TaskGroup() as group:
-                draws = (self.generate(ids, _vary_seed(sampling, i), on_retry=on_retry) for i in range(n))
+                draws = (self.generate(ids, _vary_seed(sampling, i)) for i in range(n))
                 tasks = [group.create_task(draw) for draw in draws]
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None  # callers expect one error

@@ -61,7 +61,7 @@ class ReplyParser(Protocol):
 
 
 def is_parser(value: object) -> TypeGuard[ReplyParser]:
-    """Whether an object has the methods of a parser. A class has not: an instance is needed."""
+    """Whether an object has the methods of a parser. A class is not a parser, an instance is."""
     return isinstance(value, ReplyParser) and not isinstance(value, type)
 
 

@@ -364,7 +364,7 @@ def _check_ids(row: Row, vocabulary: Vocabulary) -> Iterator[RawFinding]:
         yield "fatal", "dummy", "the ids are 0, 1, 2, …: a placeholder"
     doubled = next((p for p in range(1, len(ids)) if ids[p] == ids[p - 1] and ids[p] in vocabulary.stop_ids), None)
     if doubled is not None:
-        yield "warning", "doubled_end", f"the end-of-turn token {ids[doubled]} is repeated at position {doubled}"
+        yield "warning", "doubled_end", f"the stop token {ids[doubled]} is repeated at position {doubled}"
     if len(ids) > 1 and ids[0] == ids[1] and not row.trained[0]:
         yield "warning", "doubled_start", f"the row begins with {ids[0]} twice"
     if vocabulary.reencode is not None and not outside and list(vocabulary.reencode(ids)) != list(ids):

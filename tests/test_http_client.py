@@ -43,12 +43,12 @@ from ludus.types import Message, Sampling
         ("https://user:secret@a/", (True, "a", 443, "/")),
     ],
 )
-def test_urls_are_taken_apart(url, expected):
+def test_urls_are_split(url, expected):
     assert tuple(split_url(url)) == expected
 
 
 @pytest.mark.parametrize("url", ["", "ftp://a", "localhost:8000/v1", "http://", "/v1"])
-def test_what_is_no_url_is_refused(url):
+def test_an_invalid_url_is_refused(url):
     with pytest.raises(ValueError, match=r"not an http:// or https:// URL"):
         split_url(url)
 
@@ -106,7 +106,7 @@ def test_connections_are_kept(kit):
     assert server.connections == 1
 
 
-def test_a_server_that_says_close_is_left(kit):
+def test_a_connection_that_the_server_closes_is_not_reused(kit):
     _, server = ask(kit, kit.sequence(kit.response(b"x", Connection="close")), times=3)
     assert server.connections == 3
 
@@ -122,7 +122,7 @@ def test_chunked_bodies(kit):
     assert server.connections == 1
 
 
-def test_a_body_that_is_compressed_without_request_is_decompressed(kit):
+def test_a_compressed_body_is_decompressed(kit):
     text = b'{"choices": []}' * 1000
     for encoding, packed in (("gzip", gzip.compress(text)), ("deflate", zlib.compress(text)), ("identity", text)):
         (got,), _ = ask(kit, kit.sequence(kit.response(packed, Content_Encoding=encoding)))
@@ -163,7 +163,7 @@ def test_without_a_length_the_end_of_the_connection_is_the_end_of_the_body(kit):
     assert server.connections == 2
 
 
-def test_informational_responses_are_passed_over(kit):
+def test_informational_responses_are_skipped(kit):
     early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
     (got, _), server = ask(kit, kit.sequence(early + kit.response(b"real", A="b")), times=2)
     assert (got.status, got.body, got.get_header("link")) == (200, b"real", "")
@@ -410,7 +410,7 @@ def test_a_kept_connection_that_dies_within_a_response_is_not_replaced(kit):
     assert len(asyncio.run(main()).requests) == 2
 
 
-def test_an_unasked_farewell_on_an_idle_connection_is_not_taken_for_an_answer(kit):
+def test_data_on_an_idle_connection_is_not_taken_for_a_response(kit):
     async def handler(request, writer):
         if len(seen) == 0:
             seen.append(1)
@@ -427,7 +427,7 @@ def test_an_unasked_farewell_on_an_idle_connection_is_not_taken_for_an_answer(ki
     assert asyncio.run(main()).body == b"x"
 
 
-def test_an_old_idle_connection_is_not_trusted(kit, monkeypatch):
+def test_an_old_idle_connection_is_not_reused(kit, monkeypatch):
     monkeypatch.setattr(http, "IDLE_SECONDS", -1.0)
     _, server = ask(kit, kit.sequence(kit.response(b"x")), times=3)
     assert server.connections == 3
@@ -470,7 +470,7 @@ def test_cancelling_a_request_closes_its_connection(kit):
     asyncio.run(main())
 
 
-def test_cancelling_a_request_that_waits_for_a_connection_gives_its_turn_on(kit):
+def test_cancelling_a_waiting_request_passes_its_turn_on(kit):
     async def main():
         release = asyncio.Event()
 
@@ -492,7 +492,7 @@ def test_cancelling_a_request_that_waits_for_a_connection_gives_its_turn_on(kit)
     asyncio.run(main())
 
 
-def test_close_ends_what_is_under_way_and_can_be_called_twice(kit):
+def test_close_ends_running_requests_and_can_be_called_twice(kit):
     async def main():
         started = asyncio.Event()
 
@@ -550,7 +550,7 @@ def test_tls(kit, certificate):
     asyncio.run(main())
 
 
-def test_a_server_without_tls_is_not_asked_again():
+def test_a_server_without_tls_is_not_retried():
     asked: list[bytes] = []
 
     async def main():

@@ -72,7 +72,7 @@ def with_model(runtime: EmbeddedRuntime, body: Callable[[EmbeddedModel], Awaitab
     asyncio.run(main())
 
 
-def test_it_answers_calls_a_tool_and_says_when_it_was_cut(runtime: EmbeddedRuntime):
+def test_it_answers_calls_a_tool_and_reports_a_cut_reply(runtime: EmbeddedRuntime):
     async def body(model: EmbeddedModel) -> None:
         plain, called, cut = await asyncio.gather(
             model.complete([Message("user", "Say hello.")], [], GREEDY),
@@ -126,7 +126,7 @@ def test_more_requests_than_slots_wait_for_their_turn(runtime: EmbeddedRuntime):
     with_model(runtime, body)
 
 
-def test_who_gives_up_while_it_loads_takes_it_from_nobody(runtime: EmbeddedRuntime):
+def test_a_caller_that_is_cancelled_while_it_loads_does_not_affect_others(runtime: EmbeddedRuntime):
     async def body(model: EmbeddedModel) -> None:
         impatient = asyncio.create_task(model.start())
         await asyncio.sleep(0)
@@ -240,7 +240,7 @@ def test_closing_twice_is_fine_and_closed_is_closed(runtime: EmbeddedRuntime):
     asyncio.run(main())
 
 
-def test_weights_that_are_none_are_refused(tmp_path: Path, runtime: EmbeddedRuntime):
+def test_a_file_that_is_not_weights_is_refused(tmp_path: Path, runtime: EmbeddedRuntime):
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUFxxxx" * 10)
 
@@ -260,7 +260,7 @@ def test_without_the_engine_it_says_what_to_install(tmp_path: Path, monkeypatch:
         asyncio.run(model.start())
 
 
-def test_tools_calls_and_results_become_words():
+def test_tools_calls_and_results_become_text():
     messages = flatten_messages([Message("system", "Be brief."), *EXAMPLES[:3]], SPECS)
     assert [m.role for m in messages] == ["system", "user", "assistant", "user"]
     assert "write_file(path, content): Create a file." in messages[0].content
@@ -272,7 +272,7 @@ def test_tools_calls_and_results_become_words():
     assert not any(m.calls for m in messages)
 
 
-def test_calls_that_are_no_json_and_words_beside_calls_are_shown_as_they_are():
+def test_calls_that_are_no_json_and_text_beside_calls_stay_as_they_are():
     (said,) = flatten_messages([Message("assistant", "Let me see.", (Call("1", "look", "{bad"),))], [])
     assert said.content == 'Let me see.\n{"name": "look", "arguments": "{bad"}'
 

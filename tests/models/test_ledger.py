@@ -56,7 +56,7 @@ def test_a_call_that_fails_costs_nothing_but_is_counted(error):
     spend(ledger, "agent", Usage(5, 5, 0, 1.0))
 
 
-def test_a_resumed_run_carries_on():
+def test_a_resumed_run_continues_its_totals():
     before = {"agent": Totals(calls=3, usage=Usage(10, 10))}
     ledger = Ledger(Budget(calls=4), spent=before)
     spend(ledger, "agent", Usage(1, 1))
@@ -112,7 +112,7 @@ def test_reservations_of_others_are_waited_for():
     assert (ledger.total.calls, ledger.total.usage.tokens, together) == (10, 100, 1)
 
 
-def test_which_budget_is_passed():
+def test_which_limit_is_exceeded():
     budget = Budget(calls=1, tokens=10, dollars=1.0)
     assert find_exceeded(budget, Amount(1, 10, 1.0)) is None
     assert find_exceeded(budget, Amount(2, 99, 9.0)) == "calls"
@@ -126,7 +126,7 @@ callers = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50), st.integers(
 
 
 @given(callers, st.integers(0, 12), st.none() | st.integers(0, 200))
-def test_no_interleaving_overspends_and_every_reservation_comes_back(callers, calls, tokens):
+def test_no_interleaving_overspends_and_every_reservation_is_released(callers, calls, tokens):
     """Callers arrive, take time, return less than they estimated, fail, or are cancelled wherever they are."""
     ledger = Ledger(Budget(calls=calls, tokens=tokens))
 

@@ -63,7 +63,7 @@ def error(message):
         (429, "You exceeded your current quota (insufficient_quota)", "no credit left"),
     ],
 )
-def test_what_the_user_must_mend_is_not_retryable_and_says_so(kit, status, message, hint):
+def test_what_the_user_must_fix_is_not_retryable_and_has_a_hint(kit, status, message, hint):
     got = fault(kit, kit.sequence(kit.response(error(message), status)), api_key_var="MY_KEY")
     assert not got.retryable
     assert not got.down
@@ -72,12 +72,12 @@ def test_what_the_user_must_mend_is_not_retryable_and_says_so(kit, status, messa
     assert got.too_long == ("limits.context_tokens" in hint)
 
 
-def test_a_missing_key_is_told_from_a_wrong_one(kit):
+def test_a_missing_key_and_a_wrong_one_have_different_hints(kit):
     got = fault(kit, kit.sequence(kit.response(error("who are you?"), 401)), api_key="")
     assert "No key was sent: name the environment variable that holds it in api_key_var." in str(got)
 
 
-def test_a_redirect_names_where_it_leads(kit):
+def test_a_redirect_names_its_target(kit):
     got = fault(kit, kit.sequence(kit.response(b"", 308, Location="https://elsewhere/v1?key=x")))
     assert not got.retryable
     assert "redirects to 'https://elsewhere/v1': set base_url" in str(got)
@@ -87,14 +87,14 @@ def test_a_redirect_names_where_it_leads(kit):
 
 
 @pytest.mark.parametrize("status", [408, 500, 502, 503, 529])
-def test_a_broken_server_is_retryable_and_doubted(kit, status):
+def test_a_broken_server_is_retryable_and_counts_as_down(kit, status):
     got = fault(kit, kit.sequence(kit.response(b"<html>Bad gateway</html>", status)))
     assert got.retryable
     assert got.down
     assert f"status {status}: <html>Bad gateway</html>" in str(got)
 
 
-def test_a_busy_server_is_retryable_but_not_doubted(kit):
+def test_a_busy_server_is_retryable_and_does_not_count_as_down(kit):
     got = fault(kit, kit.sequence(kit.response(error("slow down"), 429, Retry_After="7")))
     assert (got.retryable, got.down, got.retry_after) == (True, False, 7.0)
 
@@ -110,7 +110,7 @@ def test_a_busy_server_is_retryable_but_not_doubted(kit):
         (b'{"error": ' + b"[" * 100_000, "the body is not a completion"),
     ],
 )
-def test_a_reply_that_makes_no_sense_is_quoted(kit, body, words):
+def test_an_unreadable_reply_is_quoted(kit, body, words):
     got = fault(kit, kit.sequence(kit.response(body)))
     assert (got.retryable, got.down) == (True, True)
     assert words in str(got)
@@ -118,7 +118,7 @@ def test_a_reply_that_makes_no_sense_is_quoted(kit, body, words):
     assert repr(body.decode(errors="replace"))[:20] in str(got)
 
 
-def test_only_the_start_of_a_senseless_reply_is_quoted_and_without_the_key(kit):
+def test_only_the_start_of_an_unreadable_reply_is_quoted_and_without_the_key(kit):
     got = fault(kit, kit.sequence(kit.response(b"<p>" + KEY.encode() + b"x" * 5000)))
     assert "[redacted]xxx" in str(got)
     assert len(str(got)) < 600
@@ -208,7 +208,7 @@ def test_retry_after(header, value, seconds):
         (b"x" * 1000, "x" * 200),
     ],
 )
-def test_the_servers_own_words(body, words):
+def test_the_servers_own_message(body, words):
     assert find_message(body) == words
 
 

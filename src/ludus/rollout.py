@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from typing import ClassVar
 
 import msgspec
 
@@ -370,6 +371,8 @@ class RunSettings(Settings, frozen=True):
     """The number of rollouts that run at once."""
     retries: Whole = 2
     """How often a rollout is run again, in a fresh slot, after a failure that is not the agent's."""
+
+    free: ClassVar[tuple[str, ...]] = ("out", "resume", "concurrency", "retries")
 
     def make_options(self, stop: asyncio.Event | None = None) -> RunOptions:
         return RunOptions(self.concurrency, self.retries, stop)

@@ -15,6 +15,8 @@ from msgspec import Struct
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A group of settings. Unknown names are refused."""
 
+    free: ClassVar[tuple[str, ...]] = ()
+    """Fields that may change when a run is resumed: they decide how fast and how far it goes, not its results."""
     added: ClassVar[tuple[str, ...]] = ()
     """Fields that were added after runs had been recorded. They are left out of records and hashes while they have
     their default, so that older runs can be resumed."""

@@ -1,16 +1,17 @@
 """The tree of settings: one field of `Config` for each section.
 
 The settings of a section are defined beside the code that they configure (`ludus.settings` says how). Here are only the
-tree itself and what belongs to the tree: which models there are, and which settings may change when a run is resumed.
+tree itself, which models there are, and lists that are made from the tree.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import field
 
 from ludus.agent import AgentSettings, Limits
+from ludus.config.reading import list_types
 from ludus.env import EnvSettings
 from ludus.gateway.gateway_settings import GatewaySettings
 from ludus.models.anthropic import AnthropicSettings
@@ -21,7 +22,6 @@ from ludus.models.scripted import ScriptedSettings
 from ludus.reflact.train_settings import DataSettings, TrainSettings
 from ludus.rollout import RunSettings
 from ludus.sandbox.backends import SandboxSettings
-from ludus.sandbox.pool import PoolSettings
 from ludus.settings import Settings
 from ludus.tools.tool_settings import ToolsSettings
 from ludus.types import Sampling
@@ -76,13 +76,13 @@ CONTENT = "content"
 TRAINING = frozenset({"train", "data", "optimizer"})
 """Sections that only training uses."""
 
-_PLACE = (
-    "servers", "timeouts", "retry", "concurrency", "proxy", "api_key_var", "price", "base_url", "requests_per_minute",
-    "tokens_per_minute",
-)  # fmt: skip
-FREE = frozenset(
-    {"run.out", "run.resume", "run.concurrency", "run.retries", "budget", "gateway"}
-    | {f"sandbox.{name}" for name in PoolSettings.__struct_fields__ if name != "lifetime_seconds"}  # it fails rollouts
-    | {f"{role}.{name}" for role in ("model", "optimizer") for name in _PLACE}
-)
+
+def _list_free() -> Iterator[str]:
+    groups = ((section, option) for section, kind in SECTIONS.items() for option in list_types(kind))
+    for section, option in groups:
+        if isinstance(option, msgspec.inspect.StructType):
+            yield from (f"{section}.{name}" for name in getattr(option.cls, "free", ()))
+
+
+FREE = frozenset({"budget", "gateway", *_list_free()})
 """Settings that may change when a run is resumed. They decide how fast and how far it goes, not its results."""

@@ -27,7 +27,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from msgspec import Struct
 
@@ -60,6 +60,8 @@ class PoolSettings(Settings, frozen=True, kw_only=True):
     """Take a slot back from a rollout that has held it this long, which fails the rollout; null: never."""
     starts_per_second: Positive | None = None
     """Make slots no faster than this; null for no limit."""
+
+    free: ClassVar[tuple[str, ...]] = ("max_slots", "warm", "acquire_seconds", "idle_seconds", "starts_per_second")
 
 
 class PoolMetrics(Struct, frozen=True):

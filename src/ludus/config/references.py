@@ -146,7 +146,8 @@ def _is_proposer(found: Any) -> bool:
 
 
 def _is_rule(found: Any) -> bool:
-    return inspect.isfunction(found) or (isinstance(found, type) and "__call__" in vars(found))
+    is_callable_class = isinstance(found, type) and any("__call__" in vars(base) for base in found.__mro__)
+    return inspect.isfunction(found) or is_callable_class
 
 
 def _has_methods(*names: str) -> Callable[[Any], bool]:

@@ -480,8 +480,8 @@ class _Reading:
         names = {home: flat for flat, home in _FLAT.items()}
         flat = {
             names.get(f"{section}.{key}", key): value
-            for section, recipe in (("train", self.train), ("gradient", self.gradient), ("optimizer", self.optimizer))
-            for key, value in msgspec.structs.asdict(recipe).items()
+            for section, group in (("train", self.train), ("gradient", self.gradient), ("optimizer", self.optimizer))
+            for key, value in msgspec.structs.asdict(group).items()
         }
         return flat | {"target_model": self.model.get("target", ""), "target_backend": self._find_backend("target")}
 

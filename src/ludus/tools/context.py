@@ -127,7 +127,7 @@ ExecTool = Callable[..., Awaitable[ToolOutcome]]
 
 
 def make_exec_tool(box: Sandbox) -> ExecTool:
-    """`await exec_tool("bash", {"command": …}, timeout=300)`, for set-up and verify."""
+    """A function for set-up and verify: `await exec_tool("bash", {"command": …}, timeout=300)`."""
 
     async def run(tool: str, args: JsonObject, timeout: float = 300.0) -> ToolOutcome:
         return await execute(ToolCall(box, tool, args, timeout))

@@ -1,4 +1,4 @@
-"""Toolsets from MCP servers: `async with mcp_toolset("name", settings) as toolset`.
+"""Toolsets from MCP servers: `async with open_mcp_toolset("name", settings) as toolset`.
 
 An MCP server is a program that the operator trusts. It runs on this machine (`command`) or elsewhere (`url`), **not in
 the slot**: its tools use files and networks with the server's rights. All rollouts of a run share one connection, so a

@@ -98,7 +98,7 @@ def speed(read: Read, sample: Sample, seconds: float, rounds: int = 3) -> float 
 
 
 def ours(name: str, piece: int = 0) -> Read:
-    from ludus.parsers import Parsed, Parser
+    from ludus.parsers import ParsedReply, Parser
     from ludus.parsers.parse_rows import read_tools
 
     parser, tools = Parser(name), read_tools(TOOLS)
@@ -109,7 +109,7 @@ def ours(name: str, piece: int = 0) -> Read:
     def pieces(text: str) -> list[tuple[str, Any]]:
         stream = parser.stream(tools)
         events = [event for at in range(0, len(text), piece) for event in stream.feed(text[at : at + piece])]
-        reply = Parsed.of([*events, *stream.finish()])
+        reply = ParsedReply.from_events([*events, *stream.finish()])
         return [(call.name, json.loads(call.arguments)) for call in reply.calls]
 
     return pieces if piece else whole

@@ -369,7 +369,9 @@ def as_rendered(family: Family, codec: Codec) -> tuple[int, int]:
         called = [Call("", "look", json.dumps({"at": f"place {turn}"}))] if tools and turn % 4 != 3 else []
         text = codec.parser.render(called, "" if called else f"It is at place {turn}.")
         ids = (*codec.tokenizer.encode_after(text), *(() if end is None else (end,)))
-        message = session.add_completion(prompt, Generation(ids=ids, logprobs=(-1.0,) * len(ids), finish=Finish.STOP)).message
+        message = session.add_completion(
+            prompt, Generation(ids=ids, logprobs=(-1.0,) * len(ids), finish=Finish.STOP)
+        ).message
         answers = [Message("tool", "Nothing there.", call_id=call.id) for call in message.calls]
         messages += [message, *(answers or [Message("user", "Go on.")])]
     return equal, 12

@@ -26,8 +26,8 @@ async def main() -> None:
         session = gateway.open(name="six times seven")
         answer = await asyncio.to_thread(foreign_agent, session.url, session.api_key)
         record = await gateway.close(session)
-    print(f"the agent heard: {answer}")
-    print(f"the record of {record.name!r}: asked {record.opening[-1].content!r}, {len(record.turns())} turn")
+    print(f"the agent received: {answer}")
+    print(f"the record of {record.name!r}: asked {record.opening[-1].content!r}, {len(record.make_turns())} turn")
 
 
 if __name__ == "__main__":

@@ -158,10 +158,13 @@ def list_strings(tree: ast.AST) -> list[str]:
     return [node.value for node in texts if isinstance(node.value, str)]
 
 
+API_PAGES = [ROOT / "docs" / "api.md", ROOT / "docs" / "extending.md"]
+
+
 def list_roots() -> set[str]:
     commands = {name for name in MODULES if name.startswith("ludus.cli")}
     examples = {name for path in (ROOT / "examples").glob("*.py") for name in list_imports(ast.parse(path.read_text()))}
-    pages = {name for page in ("api.md", "extending.md") for name in list_references((ROOT / "docs" / page).read_text())}
+    pages = {name for page in API_PAGES for name in list_references(page.read_text())}
     return commands | examples | pages
 
 

@@ -359,7 +359,7 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Rollouts of one task under one policy. `size` is how many were requested; `partial` says that some have no score."""
+    """Rollouts of one task under one policy. `size` is the requested number; in a `partial` group some have no score."""
 
     task: Task
     rollouts: tuple[Rollout, ...]

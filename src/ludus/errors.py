@@ -12,8 +12,8 @@
         ├── VerifierError  the environment's `verify`
         └── HarnessError   a command-line agent that ended before it sent a request to the model
 
-A `boundary(...)` turns foreign exceptions into one of these. `rollout.run` is the only place that turns a `RolloutError`
-into a recorded `Failure`. Any other exception is a bug in Ludus and stops the run.
+A `boundary(...)` turns foreign exceptions into one of these. `rollout.run` is the only place that turns a
+`RolloutError` into a recorded `Failure`. Any other exception is a bug in Ludus and stops the run.
 """
 
 import sysconfig

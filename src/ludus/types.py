@@ -2,8 +2,8 @@
 
 Every noun is a frozen `msgspec.Struct`: typed, immutable, and converted to and from JSON by msgspec. Nothing here does
 I/O or imports another part of Ludus. The file follows the life of one rollout. A `Task` becomes `Message`s. Each model
-reply is a `Completion`. A completion and the results of its tool calls are a `Turn`. The turns, with either a `Score` or
-a `Failure`, are a `Rollout`. The rollouts of one task under one policy are a `Group`.
+reply is a `Completion`. A completion and the results of its tool calls are a `Turn`. The turns, with either a `Score`
+or a `Failure`, are a `Rollout`. The rollouts of one task under one policy are a `Group`.
 
 A field whose name changed in the code keeps its stored name: `field(name=...)`.
 """
@@ -44,8 +44,8 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Call(Struct, frozen=True):
-    """A tool call as the model wrote it. `arguments` is raw text: the agent loop decodes it, and malformed arguments are
-    recorded unchanged."""
+    """A tool call as the model wrote it. `arguments` is raw text: the agent loop decodes it, and malformed arguments
+    are recorded unchanged."""
 
     id: str
     name: str
@@ -235,8 +235,8 @@ class Turn(Struct, frozen=True, omit_defaults=True):
     stop: StopReason | None = None
     seconds: float = 0.0
     notices: tuple[Message, ...] = field(default=(), name="heard")
-    """Other messages that a command-line agent sent to the model before its next reply: output of commands that were not
-    tool calls, reminders, error reports."""
+    """Other messages that a command-line agent sent to the model before its next reply: output of commands that were
+    not tool calls, reminders, error reports."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -359,7 +359,7 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Rollouts of one task under one policy. `size` is the requested number; in a `partial` group some have no score."""
+    """Rollouts of one task under one policy. `size` is the requested number; a `partial` group has fewer scores."""
 
     task: Task
     rollouts: tuple[Rollout, ...]

@@ -22,8 +22,9 @@ import json
 import os
 import secrets
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,9 @@ from ludus.models.server import Endpoint, Retry
 from ludus.models.weights import SMOLLM2, Tell, find_weights
 from ludus.settings import Settings
 from ludus.types import Call, Completion, Count, Finish, JsonObject, Message, Sampling, ToolSpec
+
+QUEUE_SECONDS = 30.0
+"""How long the server may take to serve the small request before it is stopped."""
 
 
 class EmbeddedSettings(Settings, frozen=True, tag_field="type", tag="embedded"):
@@ -90,7 +94,11 @@ class _Running:
     """Its `base_url` has no path."""
 
     def stop(self) -> None:
-        """Drop the last reference. This ends the server's threads and frees its memory."""
+        """Drop the last reference. This ends the server's threads and frees its memory.
+
+        llama.cpp hangs if it is stopped before its task queue runs, so a small request is served first.
+        """
+        _wait_for_queue(self.endpoint)
         self.engine = None
 
 
@@ -135,6 +143,15 @@ class EmbeddedServer:
         except RuntimeError as error:
             raise ConfigError(f"model.weights: llama.cpp cannot load {weights}: {error}") from error
         return _Running(server, Endpoint(server.listening_address, api_key=key))
+
+
+def _wait_for_queue(endpoint: Endpoint) -> None:
+    """Send the smallest request that passes through the server's task queue. Blocks until it is served."""
+    connection = HTTPConnection(endpoint.base_url.partition("://")[2], timeout=QUEUE_SECONDS)
+    headers = {"Authorization": f"Bearer {endpoint.api_key}", "Content-Type": "application/json"}
+    with closing(connection), suppress(OSError, HTTPException):
+        connection.request("POST", "/completion", b'{"prompt": "a", "n_predict": 1}', headers)
+        connection.getresponse().read()
 
 
 def _import_engine() -> Any:

@@ -551,7 +551,7 @@ def test_tls(kit, certificate):
 
 
 def test_a_server_without_tls_is_not_retried():
-    asked: list[bytes] = []
+    received: list[bytes] = []
 
     async def main():
         gone = asyncio.Event()
@@ -561,7 +561,7 @@ def test_a_server_without_tls_is_not_retried():
                 self.transport = transport
 
             def data_received(self, data):
-                asked.append(data)
+                received.append(data)
                 self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                 self.transport.close()
 
@@ -576,7 +576,7 @@ def test_a_server_without_tls_is_not_retried():
                 await model.complete([Message("user", "hi")], [], Sampling())
             await model.close()
             await asyncio.wait_for(gone.wait(), 60)
-        assert (caught.value.retryable, len(asked)) == (False, 1)
+        assert (caught.value.retryable, len(received)) == (False, 1)
 
     asyncio.run(main())
 

@@ -201,10 +201,10 @@ class Client:
         limits = timeouts or self._timeouts
         pool = self._get_pool(target)
         async with pool.turns:
-            kept = pool.take(asyncio.get_running_loop().time())
-            if kept is not None:
+            idle = pool.take(asyncio.get_running_loop().time())
+            if idle is not None:
                 try:
-                    return await self._exchange(kept, pool, data, target, method, limits)
+                    return await self._exchange(idle, pool, data, target, method, limits)
                 except ConnectionLost as lost:
                     self._check_open()
                     if lost.received:

@@ -24,10 +24,10 @@ def test_a_text_reply(kit):
 
 
 def test_what_the_model_gets(kit):
-    asked = []
+    seen = []
 
     def script(messages, tools, sampling):
-        asked.append((messages, tools, sampling))
+        seen.append((messages, tools, sampling))
         return "ok"
 
     async def test():
@@ -40,12 +40,12 @@ def test_what_the_model_gets(kit):
                 {"role": "tool", "tool_call_id": "c1", "content": "2"},
             ]
             await client.chat(client.gateway.open(), messages, tools=[kit.ADD], tool_choice="required", top_p=0.9)
-        ((heard, tools, sampling),) = asked
-        assert [m.role for m in heard] == ["system", "user", "assistant", "tool"]
-        assert heard[1].content == "1 + 1?"
-        assert heard[2].calls[0].arguments == '{"a":1}'
-        assert heard[2].reasoning == Reasoning("Hm.", "reasoning_content")
-        assert heard[3].call_id == "c1"
+        ((messages, tools, sampling),) = seen
+        assert [m.role for m in messages] == ["system", "user", "assistant", "tool"]
+        assert messages[1].content == "1 + 1?"
+        assert messages[2].calls[0].arguments == '{"a":1}'
+        assert messages[2].reasoning == Reasoning("Hm.", "reasoning_content")
+        assert messages[3].call_id == "c1"
         assert tools[0].description == "Adds."
         assert (sampling.tool_choice, sampling.top_p, sampling.temperature) == ("required", 0.9, None)
 
@@ -152,15 +152,15 @@ def test_one_choice_that_fails_fails_the_request_but_the_others_are_recorded(kit
 
 
 @pytest.mark.parametrize(
-    ("finish", "told"),
+    ("finish", "reason"),
     [(Finish.LENGTH, "length"), (Finish.FILTER, "content_filter"), (Finish.OTHER, "stop")],
 )
-def test_why_a_reply_ended(kit, finish, told):
+def test_why_a_reply_ended(kit, finish, reason):
     async def test():
         reply = Completion(Message("assistant", ""), finish, Usage(7, 3, 2))
         async with kit.serve_model(ScriptedModel([reply])) as client:
             answer = await client.chat(client.gateway.open(), HI)
-        assert answer["choices"][0]["finish_reason"] == told
+        assert answer["choices"][0]["finish_reason"] == reason
         assert answer["choices"][0]["message"]["content"] == ""
         assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
 

@@ -18,8 +18,8 @@ def test_known_messages_are_found_and_new_ones_added():
 
 def test_a_reply_is_found_however_the_agent_writes_it_back():
     conversations = Conversations()
-    asked = conversations.follow([HI])
-    reply = conversations.add_reply(asked, Message("assistant", "", (Call("1", "add", '{"a": 1, "b": 2}'),)), 0)
+    prompt = conversations.follow([HI])
+    reply = conversations.add_reply(prompt, Message("assistant", "", (Call("1", "add", '{"a": 1, "b": 2}'),)), 0)
     again = Message("assistant", "", (Call("1", "add", '{"b":2,"a":1}'),))
     assert conversations.follow([HI, again]) is reply
     other = Message("assistant", "", (Call("1", "add", '{"a": 7}'),))
@@ -28,9 +28,9 @@ def test_a_reply_is_found_however_the_agent_writes_it_back():
 
 def test_the_latest_of_equal_replies_is_continued():
     conversations = Conversations()
-    asked = conversations.follow([HI])
-    conversations.add_reply(asked, Message("assistant", "ok"), 0)
-    second = conversations.add_reply(asked, Message("assistant", "ok"), 1)
+    prompt = conversations.follow([HI])
+    conversations.add_reply(prompt, Message("assistant", "ok"), 0)
+    second = conversations.add_reply(prompt, Message("assistant", "ok"), 1)
     assert conversations.follow([HI, Message("assistant", "ok")]) is second
 
 

@@ -19,12 +19,12 @@ async def send(client, session, **body):
 
 
 def test_a_conversation_with_a_tool(kit):
-    asked = []
+    seen = []
     script = [join_calls(call("add", a=1), text="I add.", reasoning="Let me see."), say("Two.")]
 
     def play(messages, tools, sampling):
-        asked.append((messages, tools, sampling))
-        return script[len(asked) - 1]
+        seen.append((messages, tools, sampling))
+        return script[len(seen) - 1]
 
     async def test():
         async with kit.serve_model(ScriptedModel(play)) as client:
@@ -40,20 +40,20 @@ def test_a_conversation_with_a_tool(kit):
             assert (thinking["thinking"], text["text"], used["input"]) == ("Let me see.", "I add.", {"a": 1})
             assert reply["stop_reason"] == "tool_use" and reply["usage"]["output_tokens"] > 0
             result = {"type": "tool_result", "tool_use_id": used["id"], "content": [{"type": "text", "text": "2"}]}
-            told = [result, {"type": "text", "text": "Hurry."}]
+            sent = [result, {"type": "text", "text": "Hurry."}]
             messages = [
                 *HI,
                 {"role": "assistant", "content": reply["content"]},
-                {"role": "user", "content": told},
+                {"role": "user", "content": sent},
             ]
             end = json.loads((await send(client, session, messages=messages, **shared)).body)
             assert end["content"] == [{"type": "text", "text": "Two."}] and end["stop_reason"] == "end_turn"
             record = await client.gateway.close(session)
         assert [e.follows for e in record.exchanges] == [None, 0]
-        heard, tools, sampling = asked[1]
-        assert [m.role for m in heard] == ["system", "user", "assistant", "tool", "user"]
-        assert heard[0].content == "One.\n\nTwo." and heard[3].content == "2" and heard[4].content == "Hurry."
-        assert heard[2] is record.exchanges[0].completion.message
+        messages, tools, sampling = seen[1]
+        assert [m.role for m in messages] == ["system", "user", "assistant", "tool", "user"]
+        assert messages[0].content == "One.\n\nTwo." and messages[3].content == "2" and messages[4].content == "Hurry."
+        assert messages[2] is record.exchanges[0].completion.message
         assert (tools[0].name, sampling.stop, sampling.max_tokens) == ("add", ("END",), 100)
 
     kit.run(test)
@@ -125,8 +125,8 @@ def test_arguments_that_are_no_json_come_back_as_they_were_written(kit):
             reply = json.loads((await send(client, session, tools=[ADD])).body)
             assert reply["content"][0]["input"] == {"invalid_json": '{"a": '}
             result = {"type": "tool_result", "tool_use_id": "t1", "content": "no", "is_error": True}
-            told = [*HI, {"role": "assistant", "content": reply["content"]}, {"role": "user", "content": [result]}]
-            await send(client, session, messages=told, tools=[ADD])
+            sent = [*HI, {"role": "assistant", "content": reply["content"]}, {"role": "user", "content": [result]}]
+            await send(client, session, messages=sent, tools=[ADD])
             record = await client.gateway.close(session)
         assert record.exchanges[1].follows == 0
 

@@ -21,12 +21,12 @@ def item(role, text):
 
 
 def test_a_conversation_with_a_tool_as_items(kit):
-    asked = []
+    seen = []
     script = [join_calls(call("add", a=1), text="I add.", reasoning="Hm."), say("Two.")]
 
     def play(messages, tools, sampling):
-        asked.append((messages, tools))
-        return script[len(asked) - 1]
+        seen.append((messages, tools))
+        return script[len(seen) - 1]
 
     async def test():
         async with kit.serve_model(ScriptedModel(play)) as client:
@@ -42,25 +42,25 @@ def test_a_conversation_with_a_tool_as_items(kit):
             assert second["output"][0]["content"][0]["text"] == "Two."
             record = await client.gateway.close(session)
         assert [e.follows for e in record.exchanges] == [None, 0]
-        heard = asked[1][0]
-        assert [m.role for m in heard] == ["system", "user", "assistant", "tool", "user"]
-        assert heard[0].content == "Work.\n\nBe brief." and heard[4].content == "Hurry."
-        assert heard[2] is record.exchanges[0].completion.message
+        messages = seen[1][0]
+        assert [m.role for m in messages] == ["system", "user", "assistant", "tool", "user"]
+        assert messages[0].content == "Work.\n\nBe brief." and messages[4].content == "Hurry."
+        assert messages[2] is record.exchanges[0].completion.message
 
     kit.run(test)
 
 
 def test_a_conversation_by_the_id_of_the_response_before(kit):
-    asked = []
+    seen = []
 
     async def test():
-        async with kit.serve_model(ScriptedModel(lambda m, *_: asked.append(m) or f"reply {len(m)}")) as client:
+        async with kit.serve_model(ScriptedModel(lambda m, *_: seen.append(m) or f"reply {len(m)}")) as client:
             session = client.gateway.open()
             first = json.loads((await send(client, session, input="one")).body)
             await send(client, session, input="two", previous_response_id=first["id"])
             wrong = await client.post(session.url + "/responses", {"input": "x", "previous_response_id": "resp_odd"})
             assert wrong.status == 400 and b"previous_response_id" in wrong.body
-        assert [m.content for m in asked[1]] == ["one", "reply 1", "two"]
+        assert [m.content for m in seen[1]] == ["one", "reply 1", "two"]
 
     kit.run(test)
 
@@ -111,11 +111,11 @@ def test_tools_of_other_kinds_are_called_in_their_own_form(kit):
     reply = join_calls(
         call("patch", input="*** Begin"), call("local_shell", command=["ls"]), call("mcp__files__open", path="a")
     )
-    asked = []
+    seen = []
 
     def play(messages, tools, _):
-        asked.append((messages, tools))
-        return reply if len(asked) == 1 else "done"
+        seen.append((messages, tools))
+        return reply if len(seen) == 1 else "done"
 
     async def test():
         async with kit.serve_model(ScriptedModel(play)) as client:
@@ -138,8 +138,8 @@ def test_tools_of_other_kinds_are_called_in_their_own_form(kit):
             assert b"done" in events.body
             record = await client.gateway.close(session)
         assert [e.follows for e in record.exchanges] == [None, 0]
-        assert [t.name for t in asked[0][1]] == ["patch", "local_shell", "mcp__files__open"]
-        assert "start: X" in asked[0][1][0].description
+        assert [t.name for t in seen[0][1]] == ["patch", "local_shell", "mcp__files__open"]
+        assert "start: X" in seen[0][1][0].description
         assert record.exchanges[0].ignored == ("tools: web_search",)
         assert [r.content for r in record.make_turns()[0].results] == ["ok", "a", "text"]
 
@@ -147,7 +147,7 @@ def test_tools_of_other_kinds_are_called_in_their_own_form(kit):
 
 
 def test_items_are_joined_into_replies(kit):
-    asked = []
+    seen = []
     items = [
         {"role": "user", "content": "go"},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "First."}]},
@@ -162,9 +162,9 @@ def test_items_are_joined_into_replies(kit):
     ]
 
     async def test():
-        async with kit.serve_model(ScriptedModel(lambda m, *_: asked.append(m) or "ok")) as client:
+        async with kit.serve_model(ScriptedModel(lambda m, *_: seen.append(m) or "ok")) as client:
             await send(client, client.gateway.open(), input=items)
-        assert asked[0] == [
+        assert seen[0] == [
             Message("user", "go"),
             Message(
                 "assistant",

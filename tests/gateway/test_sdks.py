@@ -23,8 +23,8 @@ CLIENT = Path(__file__).with_name("sdk_client.py")
 @pytest.mark.skipif(not PYTHON, reason="LUDUS_SDKS names no Python with openai and anthropic")
 def test_the_sdks_of_the_providers_understand_every_route(kit):
     def play(messages, tools, _):
-        told = any(message.role == "tool" for message in messages)
-        if told or not tools:
+        has_result = any(message.role == "tool" for message in messages)
+        if has_result or not tools:
             return say("It is 2.")
         return join_calls(call("add", a=1), text="I add.", reasoning="Hm.")
 

@@ -108,10 +108,10 @@ def test_a_sessions_sampling_overrules_the_agents(kit):
         async with kit.serve_model(ScriptedModel(lambda m, t, s: seen.append(s) or "ok")) as client:
             rule = Sampling(temperature=0.7, max_tokens=100, seed=5)
             session, free = client.gateway.open(sampling=rule), client.gateway.open()
-            wish = {"temperature": 0, "top_p": 0.5, "seed": 1, "max_tokens": 7, "stop": "END", "top_k": 3}
-            await client.chat(session, HI, **wish)
+            fields = {"temperature": 0, "top_p": 0.5, "seed": 1, "max_tokens": 7, "stop": "END", "top_k": 3}
+            await client.chat(session, HI, **fields)
             await client.chat(session, HI, max_completion_tokens=5000)
-            await client.chat(free, HI, **wish)
+            await client.chat(free, HI, **fields)
             record = await client.gateway.close(session)
         first, second, third = seen
         assert (first.temperature, first.top_p, first.max_tokens, first.stop, first.extra) == (
@@ -132,10 +132,10 @@ def test_a_sessions_sampling_overrules_the_agents(kit):
 
 def test_the_rule_of_sampling():
     rule = Sampling(temperature=1.0, stop=("A",), tool_choice="auto", extra={"top_k": -1})
-    asked = Sampling(temperature=0.0, max_tokens=9, stop=("B", "A"), tool_choice="required", extra={"min_p": 0.1})
-    made = enforce_sampling(rule, asked, 1)
+    requested = Sampling(temperature=0.0, max_tokens=9, stop=("B", "A"), tool_choice="required", extra={"min_p": 0.1})
+    made = enforce_sampling(rule, requested, 1)
     assert made == Sampling(temperature=1.0, max_tokens=9, stop=("A", "B"), tool_choice="auto", extra={"top_k": -1})
-    assert enforce_sampling(None, asked, 1) is asked
+    assert enforce_sampling(None, requested, 1) is requested
     assert enforce_sampling(None, Sampling(seed=4), 1, 2).seed == 6
 
 

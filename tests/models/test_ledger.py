@@ -175,13 +175,13 @@ def test_a_metered_model_books_what_its_replies_took():
 
 
 def test_a_metered_model_stops_before_the_call():
-    asked = []
-    model = MeteredModel(ScriptedModel(lambda *_: asked.append(1) or "x"), Ledger(Budget(calls=2)), "agent")
+    calls = []
+    model = MeteredModel(ScriptedModel(lambda *_: calls.append(1) or "x"), Ledger(Budget(calls=2)), "agent")
     for _ in range(2):
         asyncio.run(model.complete(USER, [], PLAIN))
     with pytest.raises(BudgetExhausted):
         asyncio.run(model.complete(USER, [], PLAIN))
-    assert len(asked) == 2
+    assert len(calls) == 2
 
 
 def test_tokens_and_dollars_are_reserved_by_estimate():

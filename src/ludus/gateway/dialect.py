@@ -75,7 +75,7 @@ class ErrorReply:
 
     @property
     def may_retry(self) -> bool:
-        """Whether the client should retry. Most clients retry by themselves unless they are told not to."""
+        """Whether the client should retry. Most clients retry by themselves unless an error says not to."""
         return self.kind == "closed"
 
 

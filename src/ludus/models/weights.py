@@ -96,19 +96,19 @@ def find_weights(
     """
     if path is not None:
         return _check_exists(path)
-    kept = cache / weights.file
+    cached = cache / weights.file
     try:
-        if not _is_whole(kept, weights):
+        if not _is_whole(cached, weights):
             cache.mkdir(parents=True, exist_ok=True)
             with _hold_lock(cache / f"{weights.file}.lock"):
-                if not _is_whole(kept, weights):  # otherwise another process has just fetched it
-                    _fetch(kept, weights, SOURCES if sources is None else sources, tell)
+                if not _is_whole(cached, weights):  # otherwise another process has just fetched it
+                    _fetch(cached, weights, SOURCES if sources is None else sources, tell)
     except OSError as error:
         raise ConfigError(
             f"the embedded model's weights cannot be stored in {cache}: {error}. Set XDG_CACHE_HOME to a folder that "
             "can be written, or give a file: --model.type embedded --model.weights FILE"
         ) from error
-    return kept
+    return cached
 
 
 def _check_exists(path: Path) -> Path:
@@ -130,9 +130,9 @@ def _hold_lock(lock: Path) -> Generator[None]:
         yield
 
 
-def _fetch(kept: Path, weights: Weights, sources: Sequence[WeightsSource], tell: Tell) -> None:
+def _fetch(path: Path, weights: Weights, sources: Sequence[WeightsSource], tell: Tell) -> None:
     """Try one source after the other. Runs under the lock, so files in `incoming` are left from a killed process."""
-    incoming = kept.parent / "incoming"
+    incoming = path.parent / "incoming"
     refusals: list[str] = []
     for source in sources:
         shutil.rmtree(incoming, ignore_errors=True)
@@ -140,14 +140,14 @@ def _fetch(kept: Path, weights: Weights, sources: Sequence[WeightsSource], tell:
         try:
             fetched = source.fetch(weights, incoming, tell)
             _check_hash(fetched, weights)
-            fetched.replace(kept)
+            fetched.replace(path)
             return
         except SourceUnavailable as error:
             refusals.append(f"  {source.name}: {error}")
         finally:
             shutil.rmtree(incoming, ignore_errors=True)
     raise ConfigError(
-        f"the embedded model needs {weights.title}, which could not be found.\n  cache: not in {kept.parent}\n"
+        f"the embedded model needs {weights.title}, which could not be found.\n  cache: not in {path.parent}\n"
         + "\n".join(refusals)
         + "\nRun again with a network connection, put the file into the cache, or give any GGUF file: "
         "--model.type embedded --model.weights FILE"

@@ -14,7 +14,7 @@ class Example(Settings, frozen=True, kw_only=True):
     later: str = ""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    added: ClassVar[tuple[str, ...]] = ("later", "options")
+    added_later: ClassVar[tuple[str, ...]] = ("later", "options")
 
 
 def test_unknown_names_are_refused():

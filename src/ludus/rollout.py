@@ -372,7 +372,7 @@ class RunSettings(Settings, frozen=True):
     retries: Whole = 2
     """How often a rollout is run again, in a fresh slot, after a failure that is not the agent's."""
 
-    free: ClassVar[tuple[str, ...]] = ("out", "resume", "concurrency", "retries")
+    may_change: ClassVar[tuple[str, ...]] = ("out", "resume", "concurrency", "retries")
 
     def make_options(self, stop: asyncio.Event | None = None) -> RunOptions:
         return RunOptions(self.concurrency, self.retries, stop)

@@ -15,16 +15,16 @@ from msgspec import Struct
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A group of settings. Unknown names are refused."""
 
-    free: ClassVar[tuple[str, ...]] = ()
+    may_change: ClassVar[tuple[str, ...]] = ()
     """Fields that may change when a run is resumed: they decide how fast and how far it goes, not its results."""
-    added: ClassVar[tuple[str, ...]] = ()
+    added_later: ClassVar[tuple[str, ...]] = ()
     """Fields that were added after runs had been recorded. They are left out of records and hashes while they have
     their default, so that older runs can be resumed."""
 
 
 def get_recorded(settings: Struct) -> dict[str, Any]:
-    """The fields that are recorded: all but those in `added` that have their default."""
-    added = getattr(settings, "added", ())
+    """The fields that are recorded: all but those in `added_later` that have their default."""
+    added = getattr(settings, "added_later", ())
     fields = msgspec.structs.fields(type(settings))
     unset = {f.name for f in fields if f.name in added and getattr(settings, f.name) == _get_default(f)}
     return {name: value for name, value in msgspec.structs.asdict(settings).items() if name not in unset}

@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     from skillopt.utils import compute_score, skill_hash
     from skillopt.utils import json_utils as their_json
 
-from ludus.reflact.gate import Decision, Gate, Mark, Measure, judge, project
+from ludus.reflact.gate import Contender, Decision, Gate, Mark, Measure, judge, project
 from ludus.reflact.json_extract import extract_json
 from ludus.reflact.schedule import compute_budget
 from ludus.reflact.splits import compute_sizes, count_epoch_steps, divide, draw_sample, parse_ratio, plan_epoch
@@ -137,7 +137,7 @@ def test_decisions_are_equal(
 
     def make_measured(name: str, marks: tuple[float, float]) -> tuple[Skill, Measure]:
         skill = Skill(name)
-        return skill, Measure(skill.hash, {"item": Mark(*marks)})
+        return Contender(skill, Measure(skill.hash, {"item": Mark(*marks)}))
 
     verdict = judge(gate, make_measured("c", candidate[0]), make_measured("u", current), make_measured("b", best))
     theirs = their_gate.evaluate_gate(

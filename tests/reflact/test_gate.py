@@ -12,7 +12,7 @@ def make_contender(name: str, *hards: float, soft: tuple[float, ...] | None = No
     """A skill with scores of the items `first`, `first + 1`, …"""
     skill = Skill(name)
     marks = {f"item-{first + n}": Mark(hard, soft[n] if soft else hard) for n, hard in enumerate(hards)}
-    return skill, Measure(skill.hash, marks)
+    return Contender(skill, Measure(skill.hash, marks))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_candidate_and_current_are_compared_on_the_items_that_both_were_judged_o
 
 
 def test_nothing_to_compare_is_undecided_and_not_a_rejection_by_zero():
-    nothing = (Skill("c"), Measure(Skill("c").hash, {}, failed=4))
+    nothing = Contender(Skill("c"), Measure(Skill("c").hash, {}, failed=4))
     for candidate in (nothing, make_contender("c", 1, 1, first=10)):
         verdict = judge(Gate(), candidate, make_contender("u", 0, 0), make_contender("u", 0, 0))
         assert verdict.decision is Decision.UNDECIDED
@@ -125,7 +125,8 @@ def test_what_is_accepted_beats_the_current_one(
     gate: Gate, one: dict[str, Mark], two: dict[str, Mark], three: dict[str, Mark]
 ):
     candidate, current, best = [
-        (skill, Measure(skill.hash, m)) for skill, m in ((Skill("c"), one), (Skill("u"), two), (Skill("b"), three))
+        Contender(skill, Measure(skill.hash, m))
+        for skill, m in ((Skill("c"), one), (Skill("u"), two), (Skill("b"), three))
     ]
     verdict = judge(gate, candidate, current, best)
     assert (verdict.decision is Decision.UNDECIDED) == (not one.keys() & two.keys())
@@ -140,6 +141,6 @@ def test_what_is_accepted_beats_the_current_one(
 @settings(deadline=None)
 @given(gates, measures)
 def test_no_text_beats_itself(gate: Gate, its: dict[str, Mark]):
-    same = (Skill("c"), Measure(Skill("c").hash, its))
+    same = Contender(Skill("c"), Measure(Skill("c").hash, its))
     assert not beats(gate, same, same)
     assert not judge(gate, same, same, same).decision.accepted

@@ -60,7 +60,7 @@ def test_a_finished_part_is_found_by_its_inputs_and_not_done_again(world: Simple
     run, work = make_run(world), Work()
 
     async def take(text: str) -> Baseline:
-        return await run.do_once(Baseline, work, make_state(text))
+        return await run.load_or_run(Baseline, work, make_state(text))
 
     async def go() -> list[Baseline]:
         return [await take("a"), await take("a"), await take("b")]
@@ -76,11 +76,11 @@ def test_a_run_that_is_asked_to_stop_begins_no_part_but_finds_finished_ones(worl
     run = dataclasses.replace(run, runner=dataclasses.replace(run.runner, options=RunOptions(stop=stop)))
 
     async def go() -> None:
-        done = await run.do_once(Baseline, work, make_state("a"))
+        done = await run.load_or_run(Baseline, work, make_state("a"))
         stop.set()
-        assert await run.do_once(Baseline, work, make_state("a")) == done
+        assert await run.load_or_run(Baseline, work, make_state("a")) == done
         with pytest.raises(Stopped):
-            await run.do_once(Baseline, work, make_state("b"))
+            await run.load_or_run(Baseline, work, make_state("b"))
 
     asyncio.run(go())
     assert work.done == 1

@@ -12,7 +12,7 @@ from ludus.batch import GROUPS, PAGE, SAMPLES, SUMMARY, Batch, BatchProgress, On
 from ludus.cli.command import RunArguments
 from ludus.cli.common import (
     RunReport,
-    fix_out,
+    set_out,
     make_resume_command,
     open_agent,
     open_ledger,
@@ -56,7 +56,7 @@ def run_command(arguments: RunArguments, run_batch: RunBatch) -> int:
         print(to_yaml(config), end="")
         return 0
     require_env(config, f"ludus {arguments.command} terminal-test")
-    config = fix_out(config)
+    config = set_out(config)
     if not arguments.quiet:
         print_model_hint(config)
     return asyncio.run(_run(config, arguments, run_batch))

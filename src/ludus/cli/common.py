@@ -21,7 +21,7 @@ import msgspec
 
 from ludus.agent import Actor, Policy
 from ludus.cli.command import RunArguments
-from ludus.config import FREE, Config, assemble
+from ludus.config import MAY_CHANGE, Config, assemble
 from ludus.config.build_agent import build_policy
 from ludus.config.build_models import build_ledger
 from ludus.config.build_sandboxes import open_sandboxes
@@ -118,7 +118,7 @@ def choose_out(config: Config) -> Path:
     return next(path for path in (base, *others) if not path.exists())
 
 
-def fix_out(config: Config) -> Config:
+def set_out(config: Config) -> Config:
     """The settings with the chosen run directory in `run.out`."""
     return msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, out=str(choose_out(config))))
 
@@ -154,7 +154,7 @@ async def open_agent(
 def open_run(config: Config, record: Mapping[str, Any]) -> RunDir:
     """Make or resume the run directory of the settings, which are recorded as `record`."""
     return RunDir.open(
-        Path(config.run.out), record, resume=config.run.resume, ignore=FREE, secrets=list_secrets(config)
+        Path(config.run.out), record, resume=config.run.resume, ignore=MAY_CHANGE, secrets=list_secrets(config)
     )
 
 

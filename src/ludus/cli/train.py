@@ -22,7 +22,7 @@ from ludus.cli.command import RUN_TAKES, Command, RunArguments, make_argument
 from ludus.cli.common import (
     RunOutcome,
     RunReport,
-    fix_out,
+    set_out,
     open_agent,
     open_ledger,
     open_run,
@@ -93,7 +93,7 @@ def run(arguments: TrainArguments) -> int:
     if arguments.dry_run:
         asyncio.run(print_dry_run(config, plan, as_json=arguments.json))
         return 0
-    config = fix_out(config)
+    config = set_out(config)
     if not arguments.quiet:
         _print_hints(config)
     return asyncio.run(_run(config, plan, arguments))

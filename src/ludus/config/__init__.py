@@ -38,14 +38,14 @@ from ludus.config.reading import (
 )
 from ludus.config.references import MODEL, PROPOSER, SANDBOX, load_env_class
 from ludus.config.secrets import find_exposed
-from ludus.config.tree import FREE, SECTIONS, Config, ModelSettings, OwnModelSettings
+from ludus.config.tree import MAY_CHANGE, SECTIONS, Config, ModelSettings, OwnModelSettings
 from ludus.env import EnvSettings
 from ludus.errors import ConfigError
 from ludus.models.embedded import EmbeddedSettings
 from ludus.settings import get_recorded
 from ludus.types import to_json
 
-__all__ = ["FREE", "Config", "assemble", "list_homes", "load", "to_record", "to_yaml"]
+__all__ = ["MAY_CHANGE", "Config", "assemble", "list_homes", "load", "to_record", "to_yaml"]
 
 
 def load(files: Sequence[Path] = (), flags: Sequence[tuple[str, str]] = ()) -> Config:
@@ -154,7 +154,7 @@ def to_yaml(config: Config) -> str:
 
 
 def _list_values(group: Struct) -> Tree:
-    """Settings as plain values, defaults included. Fields in `added` are left out while they have their default."""
+    """Settings as plain values, defaults included. Fields in `added_later` are left out while they have their default."""
     if isinstance(group, OwnModelSettings):
         return {"type": group.reference, "options": msgspec.json.decode(to_json(group.options))}
     info = kinds.type_info(type(group))

@@ -77,12 +77,12 @@ TRAINING = frozenset({"train", "data", "optimizer"})
 """Sections that only training uses."""
 
 
-def _list_free() -> Iterator[str]:
+def _list_changeable() -> Iterator[str]:
     groups = ((section, option) for section, kind in SECTIONS.items() for option in list_types(kind))
     for section, option in groups:
         if isinstance(option, msgspec.inspect.StructType):
-            yield from (f"{section}.{name}" for name in getattr(option.cls, "free", ()))
+            yield from (f"{section}.{name}" for name in getattr(option.cls, "may_change", ()))
 
 
-FREE = frozenset({"budget", "gateway", *_list_free()})
+MAY_CHANGE = frozenset({"budget", "gateway", *_list_changeable()})
 """Settings that may change when a run is resumed. They decide how fast and how far it goes, not its results."""

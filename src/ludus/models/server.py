@@ -98,7 +98,7 @@ class ServerSettings(Settings, frozen=True):
     proxy: str = ""
     """Address of an HTTP proxy; empty: as HTTPS_PROXY, HTTP_PROXY and NO_PROXY say; `none`: no proxy."""
 
-    free: ClassVar[tuple[str, ...]] = (
+    may_change: ClassVar[tuple[str, ...]] = (
         "servers", "timeouts", "retry", "concurrency", "proxy", "api_key_var", "price", "base_url",
         "requests_per_minute", "tokens_per_minute",
     )  # fmt: skip

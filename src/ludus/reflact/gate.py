@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from msgspec import Meta, Struct, field
 
@@ -49,7 +49,7 @@ class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
     rule: str = ""
     """A rule of your own instead of the built-in one: `module:name` or `file.py:name` (`docs/extending.md`)."""
 
-    added: ClassVar[tuple[str, ...]] = ("rule",)
+    added_later: ClassVar[tuple[str, ...]] = ("rule",)
 
 
 METRICS = {"hard": "passed", "soft": "partial credit", "mixed": "mixed"}
@@ -146,8 +146,12 @@ def score(gate: Gate, skill: Skill, measure: Measure, items: Iterable[str] | Non
     return project(gate, hard, soft) + bonus
 
 
-Contender = tuple[Skill, Measure]
-"""A skill and its measure, as the gate compares them."""
+class Contender(NamedTuple):
+    """A skill and its measure, as the gate compares them."""
+
+    skill: Skill
+    measure: Measure
+
 
 Rule = Callable[[Gate, Contender, Contender, Contender], Verdict]
 """Decides about a candidate, as `judge` does: called with the gate, the candidate, the current skill and the best."""
@@ -155,13 +159,13 @@ Rule = Callable[[Gate, Contender, Contender, Contender], Verdict]
 
 def judge(gate: Gate, candidate: Contender, current: Contender, best: Contender) -> Verdict:
     """Decide whether the candidate replaces the current skill, and whether it is the best so far."""
-    shared = _find_shared(candidate[1], current[1])
-    worse = tuple(item for item in shared if _is_worse(candidate[1].marks[item], current[1].marks[item]))
+    shared = _find_shared(candidate.measure, current.measure)
+    worse = tuple(item for item in shared if _is_worse(candidate.measure.marks[item], current.measure.marks[item]))
     own = score(gate, *candidate, shared if gate.enabled else None)
     now = score(gate, *current, shared)
     decision = decide(gate, own, now, new_best=beats(gate, candidate, best), worse=bool(worse))
     new_best = decision.accepted and beats(gate, candidate, best)
-    best_score = score(gate, *best, _find_shared(candidate[1], best[1]))
+    best_score = score(gate, *best, _find_shared(candidate.measure, best.measure))
     return Verdict(decision, own, now, best_score, len(shared), new_best, worse)
 
 
@@ -184,7 +188,7 @@ def decide(
 
 def beats(gate: Gate, one: Contender, other: Contender) -> bool:
     """Whether one is strictly better than the other on the items with a score under both."""
-    shared = _find_shared(one[1], other[1])
+    shared = _find_shared(one.measure, other.measure)
     left, right = score(gate, *one, shared), score(gate, *other, shared)
     return left is not None and right is not None and left > right
 

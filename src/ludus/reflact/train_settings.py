@@ -169,7 +169,7 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     proposer_options: dict[str, Any] = field(default_factory=dict[str, Any])
     """Options of a proposer of your own: the fields of its class."""
 
-    added: ClassVar[tuple[str, ...]] = ("proposer_options",)
+    added_later: ClassVar[tuple[str, ...]] = ("proposer_options",)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -115,19 +115,19 @@ async def train(
     state = RunState(initial=start, current=start, best=start)
     plan = {"batch_size": settings.batch_size, "accumulation": settings.accumulation, "seed": settings.seed}
     try:
-        baseline = await run.do_once(Baseline, take_baseline, state)
+        baseline = await run.load_or_run(Baseline, take_baseline, state)
         yield baseline
         state = baseline.state
         for epoch in range(1, settings.epochs + 1):
             state = replace(state, epoch=epoch, buffer=())
             for place, batches in enumerate(plan_epoch(splits.train, epoch, **plan), 1):
-                step = await run.do_once(Step, take_step, state, place, batches)
+                step = await run.load_or_run(Step, take_step, state, place, batches)
                 yield step
                 state = step.state
-            end = await run.do_once(EpochEnd, end_epoch, state)
+            end = await run.load_or_run(EpochEnd, end_epoch, state)
             yield end
             state = end.state
-        yield await run.do_once(Summary, finish, state)
+        yield await run.load_or_run(Summary, finish, state)
     except Stopped:
         return
 

@@ -103,7 +103,7 @@ class Run:
             place=place,
         )
 
-    async def do_once(
+    async def load_or_run(
         self,
         kind: type[R],
         work: "Callable[Concatenate[Run, RunState, P], Awaitable[R]]",

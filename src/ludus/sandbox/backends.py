@@ -75,7 +75,7 @@ class SandboxSettings(PoolSettings, frozen=True, kw_only=True):
     profiles: dict[str, BuiltinSettings] = field(default_factory=dict[str, BuiltinSettings])
     """Further kinds of slots by name: `backend`, and the settings of that backend's section."""
 
-    added: ClassVar[tuple[str, ...]] = ("options",)
+    added_later: ClassVar[tuple[str, ...]] = ("options",)
 
 
 def get_backend_class(profile: Profile) -> type[Backend[Any]]:

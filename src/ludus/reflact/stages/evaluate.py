@@ -74,7 +74,7 @@ def compute_score(gate: Gate, measured: MeasuredSkill) -> float | None:
 
 def _make_contender(measured: MeasuredSkill) -> Contender:
     """A skill as the gate compares it. One that was not measured shares no items with any other."""
-    return measured.skill, measured.measure or Measure(measured.skill.hash)
+    return Contender(measured.skill, measured.measure or Measure(measured.skill.hash))
 
 
 # ---- the sealed split -----------------------------------------------------------------------------------------------

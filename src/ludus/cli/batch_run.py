@@ -12,7 +12,6 @@ from ludus.batch import GROUPS, PAGE, SAMPLES, SUMMARY, Batch, BatchProgress, On
 from ludus.cli.command import RunArguments
 from ludus.cli.common import (
     RunReport,
-    set_out,
     make_resume_command,
     open_agent,
     open_ledger,
@@ -23,6 +22,7 @@ from ludus.cli.common import (
     read_settings,
     require_env,
     run_to_end,
+    set_out,
     write_spent,
 )
 from ludus.cli.output.run_tables import ProgressBar, print_summary

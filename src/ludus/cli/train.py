@@ -22,7 +22,6 @@ from ludus.cli.command import RUN_TAKES, Command, RunArguments, make_argument
 from ludus.cli.common import (
     RunOutcome,
     RunReport,
-    set_out,
     open_agent,
     open_ledger,
     open_run,
@@ -32,6 +31,7 @@ from ludus.cli.common import (
     read_settings,
     require_env,
     run_to_end,
+    set_out,
     write_spent,
 )
 from ludus.cli.output.terminal import format_count, format_money

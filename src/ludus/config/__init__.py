@@ -154,7 +154,7 @@ def to_yaml(config: Config) -> str:
 
 
 def _list_values(group: Struct) -> Tree:
-    """Settings as plain values, defaults included. Fields in `added_later` are left out while they have their default."""
+    """Settings as plain values, defaults included. Fields in `added_later` are left out at their default."""
     if isinstance(group, OwnModelSettings):
         return {"type": group.reference, "options": msgspec.json.decode(to_json(group.options))}
     info = kinds.type_info(type(group))

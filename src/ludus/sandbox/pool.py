@@ -61,7 +61,13 @@ class PoolSettings(Settings, frozen=True, kw_only=True):
     starts_per_second: Positive | None = None
     """Make slots no faster than this; null for no limit."""
 
-    may_change: ClassVar[tuple[str, ...]] = ("max_slots", "warm", "acquire_seconds", "idle_seconds", "starts_per_second")
+    may_change: ClassVar[tuple[str, ...]] = (
+        "max_slots",
+        "warm",
+        "acquire_seconds",
+        "idle_seconds",
+        "starts_per_second",
+    )
 
 
 class PoolMetrics(Struct, frozen=True):

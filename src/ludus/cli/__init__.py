@@ -36,7 +36,7 @@ start here:
 
 exit codes:
   0 done   1 nothing could be scored, or a check failed   2 wrong settings or run directory
-  3 a budget is spent   130 interrupted (Ctrl-C once: finish what runs; twice: drop it)
+  3 a budget is spent   130 interrupted (Ctrl-C once: finish the running rollouts; twice: stop at once)
 """
 
 

@@ -42,7 +42,9 @@ def make_argument(name: str, **options: Any) -> Argument:
     return Argument(name, options)
 
 
-ENV = make_argument("env", metavar="ENV", nargs="?", help="a name (`ludus envs`), module:Class or file.py")
+ENV = make_argument(
+    "env", metavar="ENV", nargs="?", help="a name (see: ludus envs), module:Class, file.py or file.py:Class"
+)
 RUN = make_argument("run", metavar="RUN", help="a run directory, finished or not")
 CONFIG = make_argument(
     "--config",

@@ -36,15 +36,17 @@ class Listing(NamedTuple):
 COMMANDS = (
     Listing("run", "evaluate", "measure a model on an environment: mean, pass@k, interval, cost"),
     Listing("run", "process", "write groups of scored rollouts as JSONL, and a page to read them"),
-    Listing("train", "train", "train the skill of a frozen agent: rollouts, proposals, edits that pass a gate"),
+    Listing(
+        "train", "train", "train the skill of an agent: propose changes from rollouts, keep those that score higher"
+    ),
     Listing("serve", "gateway", "serve the model to any agent, and record its requests and replies"),
     Listing("look", "show", "print the numbers of a run, the steps of a training run, or one transcript"),
     Listing("look", "envs", "list the environments that come with Ludus"),
     Listing("look", "tools", "list toolsets, their tools, and distributions"),
     Listing("look", "config", "print every setting, as Markdown"),
-    Listing("check", "doctor", "check what works on this machine, and how to fix the rest"),
+    Listing("check", "doctor", "check what works on this machine, and print how to fix what does not"),
     Listing("check", "validate", "check without a model that an environment scores correctly"),
-    Listing("check", "sandbox", "list sandbox backends, try a slot, or remove what dead processes left"),
+    Listing("check", "sandbox", "list sandbox backends, run a command in a slot, or remove what ended processes left"),
     Listing("check", "check", "check training rows (any Atropos JSONL, or a run) before a trainer uses them"),
     Listing("make", "export", "print the training rows of a run as Atropos JSONL"),
     Listing("make", "parse", "read tool calls from a model's text on stdin"),

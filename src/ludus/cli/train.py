@@ -62,7 +62,7 @@ from ludus.types import Completion, Message, Sampling, ToolSpec
 
 _SETTINGS = """\
 settings (list them: ludus config; explained in docs/skill-training.md):
-  --data.pool train,test --data.ratio 2:1:7                which tasks train, decide and judge
+  --data.pool train,test --data.ratio 2:1:7                how tasks are divided: train, selection, test
   --model.base_url URL --model.name NAME                   the agent's model
   --optimizer.base_url URL --optimizer.name NAME           the model that proposes changes
   --train.epochs 4 --train.batch_size 40 --train.edit_budget 4 --agent.skill SKILL.md --budget.dollars 2"""
@@ -304,7 +304,7 @@ def _print_result(records: Sequence[Record], gate: Gate, out: Path) -> None:
 
 COMMAND = Command(
     run,
-    "ludus train gsm8k --dry-run        # what it would take\n"
+    "ludus train gsm8k --dry-run        # estimate the cost\n"
     "ludus train gsm8k --data.pool train,test --data.ratio 1:1:1 --out runs/skill\n"
     "ludus train --resume --out runs/skill",
     (

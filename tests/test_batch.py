@@ -136,7 +136,7 @@ class Listed(Toy, frozen=True):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ((), r"env toy has no tasks in split 'dev': choose another split"),
+        ((), r"env\.split: toy has no tasks in split 'dev'; choose another split"),
         (("a", "b", "a", "c", "b"), r"unique.*2 occur more than once: 'a', 'b'"),
         (("a", " "), r"non-empty string, not ' '"),
         (("a", 7), r"non-empty string, not 7"),

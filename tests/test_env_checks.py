@@ -197,6 +197,17 @@ def test_a_verdict_that_changes_is_found():
     assert list_failing(check_env(Moody())) == [REPEATS]
 
 
+def test_scores_that_are_none_are_not_compared():
+    check = find_check(check_env(NotAScore()), REPEATS)
+    assert (check.verdict, check.checked, check.note) == ("skipped", 0, "verify gave no scores")
+
+
+def test_one_task_is_singular():
+    report = judge_evidence(NotAScore(), "train", [Evidence(Task(id="a", prompt="?"))])
+    assert "split 'train': 1 task\n" in format_report(report)
+    assert "1 of 1 task\n" in format_report(report)
+
+
 def test_without_a_gold_solution_it_says_how_to_add_one():
     class NoGold(Env, frozen=True):
         name: ClassVar[str] = "no-gold"

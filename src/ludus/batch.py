@@ -97,8 +97,8 @@ def load_tasks(env: Env, split: str, limit: int | None = None, ids: Sequence[str
     tasks = tuple(itertools.islice(read_tasks(env, split), None if ids else limit))
     if not tasks:
         raise ConfigError(
-            f"env {env.name} has no tasks in split '{split}': choose another split, or check the environment's data "
-            "options and limit"
+            f"env.split: {env.name} has no tasks in split '{split}'; choose another split, or check the environment's "
+            "data options and env.limit"
         )
     _check_ids(env, tasks)
     if not ids:

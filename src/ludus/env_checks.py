@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from ludus.agent import Limits
 from ludus.env import Env
-from ludus.errors import SandboxError, SetupError, describe_error
+from ludus.errors import SandboxError, SetupError, describe_error, explain_not_async
 from ludus.rollout import make_opening, make_own_tools, open_judging_slot
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.archive import ArchiveTooLarge
@@ -91,20 +91,21 @@ class Evidence:
 
 # ---- judging ------------------------------------------------------------------------------------------------------
 
-IDS = "ids are unique and well-formed"
-RECORD = "tasks can be recorded"
-PROMPTS = "every task asks something"
-TOOLS = "its own tools can be offered"
-SETUP = "setup makes the same files twice"
-GOLD = "the gold solution passes with value 1"
-EMPTY = "doing nothing scores 0"
-REPEATS = "verify gives the same verdict twice"
-LEAKS = "the answer is not given away"
+IDS = "task ids"
+RECORD = "tasks as plain JSON"
+PROMPTS = "opening messages"
+TOOLS = "the environment's own tools"
+SETUP = "files after two setups (must be equal)"
+GOLD = "score of the gold solution (must be 1)"
+EMPTY = "score of doing nothing (must be 0)"
+REPEATS = "scores of two verify calls (must be equal)"
+LEAKS = "answers in the slot or prompt"
 
 
 def judge_evidence(env: Env, split: str, evidence: Sequence[Evidence]) -> EnvReport:
     """Check the evidence of all tasks."""
     tasks = [each.task for each in evidence]
+    compared = sum(max(len(each.gold), len(each.empty)) > 1 for each in evidence)
     checks = [
         _make_check(IDS, len(tasks), _check_ids(tasks)),
         _make_check(RECORD, len(tasks), _check_each(evidence, check_record)),
@@ -113,12 +114,14 @@ def judge_evidence(env: Env, split: str, evidence: Sequence[Evidence]) -> EnvRep
         _make_check(SETUP, len(tasks), _check_each(evidence, check_setup)),
         _make_check(GOLD, len(tasks), _check_each(evidence, check_gold)),
         _make_check(EMPTY, len(tasks), _check_each(evidence, check_empty)),
-        _make_check(REPEATS, len(tasks), _check_each(evidence, check_repeats)),
+        _make_check(REPEATS, compared, _check_each(evidence, check_repeats)),
         _make_check(LEAKS, len(tasks), _check_each(evidence, check_leaks), warning=True),
     ]
     overrides: dict[str, EnvCheck] = {}
     if env.sandbox is None:
         overrides[SETUP] = EnvCheck(name=SETUP, verdict="skipped", checked=0, note="the environment has no sandbox")
+    if not compared:
+        overrides[REPEATS] = EnvCheck(name=REPEATS, verdict="skipped", checked=0, note="verify gave no scores")
     if not can_solve(env):
         note = (
             f"{type(env).__name__} has no solve(task, box): write one that returns a perfect answer; see ludus.env.Env"
@@ -127,7 +130,7 @@ def judge_evidence(env: Env, split: str, evidence: Sequence[Evidence]) -> EnvRep
     checks = [overrides.get(check.name, check) for check in checks]
     if not tasks:
         note = f"split '{split}' has no tasks"
-        checks = [EnvCheck(name="there are tasks", verdict="fail", checked=0, note=note)]
+        checks = [EnvCheck(name="tasks", verdict="fail", checked=0, note=note)]
     return EnvReport(env=env.name, version=env.version, split=split, tasks=len(tasks), checks=tuple(checks))
 
 
@@ -349,7 +352,7 @@ async def _attempt(evidence: Evidence, step: str, seconds: float, work: Callable
             pending = work()
             if inspect.isawaitable(pending):
                 return await pending
-            evidence.broken[step] = f"{step.partition(' ')[0]} must be written as `async def`"
+            evidence.broken[step] = explain_not_async(step.partition(" ")[0])
     except Exception as error:  # an environment is foreign code: what it raises is what we want to know
         late = f"took longer than {seconds:g} s"
         evidence.broken[step] = f"{step} {late if clock.expired() else f'raised {describe_error(error)}'}"
@@ -394,13 +397,18 @@ async def _find_answer(box: Sandbox, task: Task) -> tuple[str, ...]:
 
 def format_report(report: EnvReport, *, shown: int = 3) -> str:
     """The report as text, with the first problems of each check."""
-    lines = [f"{report.env} (version {report.version}), split '{report.split}': {report.tasks} tasks"]
+    count = _count_tasks(report.tasks)
+    lines = [f"{report.env} (version {report.version}), split '{report.split}': {count}"]
     for check in report.checks:
         bad = len({problem.task for problem in check.problems})
-        count = f"{bad} of {check.checked} tasks" if bad else check.note
+        count = f"{bad} of {_count_tasks(check.checked)}" if bad else check.note
         lines.append(f"  {check.verdict:<8}{check.name}{f': {count}' if count else ''}")
         lines += [f"            {problem.task}: {problem.message}" for problem in check.problems[:shown]]
         if len(check.problems) > shown:
             lines.append(f"            … and {len(check.problems) - shown} more (--json has them all)")
     lines.append("no problems" if report.ok else "there are problems")
     return "\n".join(lines)
+
+
+def _count_tasks(number: int) -> str:
+    return "1 task" if number == 1 else f"{number} tasks"

@@ -139,6 +139,11 @@ def _is_user_code(file: str) -> bool:
     return not file.startswith("<") and not any(Path(file).is_relative_to(place) for place in others)
 
 
+def explain_not_async(method: str) -> str:
+    """What is wrong with a method of the user's class that returns no awaitable."""
+    return f"{method} must be written as `async def`"
+
+
 def suggest(name: str, known: list[str]) -> str:
     """The end of an "unknown name" message: the nearest known name, or all of them."""
     near = get_close_matches(name, known, n=1, cutoff=0.5)

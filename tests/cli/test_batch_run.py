@@ -37,6 +37,11 @@ def test_a_run_without_any_score_ends_with_1(ludus: Ludus):
     assert "ludus evaluate --resume --out r   4 rollouts have no score: run them again" in out
 
 
+def test_one_rollout_without_a_score_is_singular(ludus: Ludus):
+    out = ludus("evaluate", "sums.py", "--out", "r", "--env.limit", "1", *script_flags("broken")).out
+    assert "ludus evaluate --resume --out r   1 rollout has no score: run it again" in out
+
+
 def test_failed_rollouts_are_stated_and_run_again_on_resume(ludus: Ludus, folder: Path):
     code, out, _ = ludus("evaluate", "sums.py", "--out", "r", *script_flags("half_broken"))
     assert code == 0

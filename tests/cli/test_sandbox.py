@@ -159,3 +159,36 @@ def test_a_backend_that_does_not_answer_is_reported_and_the_rest_is_not_affected
     code, out, _ = ludus("prune", *docker)
     assert code == 1
     assert "cannot be reached" in out
+
+
+RAISES = """
+from ludus.sandbox.backend import SlotBackend
+
+class Raises(SlotBackend):
+    name = "raises"
+    async def create(self, spec):
+        raise OSError("no disk")
+    async def list_resources(self):
+        raise KeyError("list")
+
+class ReturnsNone(SlotBackend):
+    name = "none"
+    async def create(self, spec):
+        return None
+"""
+
+
+def test_a_backend_of_the_user_that_raises_is_shown_as_broken(ludus, alone, tmp_path):
+    (tmp_path / "bk.py").write_text(RAISES)
+    code, out, _ = ludus("status", "--sandbox.backend", f"{tmp_path}/bk.py:Raises")
+    assert code == 0
+    assert "broken  raises: no slot could be made: OSError: no disk (bk.py, line 7)" in out
+    assert "bwrap: " in out
+    assert "raises did not answer: KeyError: 'list' (bk.py, line 9)" in out
+
+
+def test_a_backend_that_returns_no_slot_is_an_error(ludus, alone, tmp_path):
+    (tmp_path / "bk.py").write_text(RAISES)
+    code, _, err = ludus("exec", "true", "--sandbox.backend", f"{tmp_path}/bk.py:ReturnsNone")
+    assert code == 2
+    assert "sandbox.backend 'none' gives no slot: ReturnsNone.create returned None, which is not a Sandbox" in err

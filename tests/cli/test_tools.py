@@ -64,3 +64,8 @@ def test_an_mcp_server_that_cannot_start_is_an_error_in_the_settings(ludus: Ludu
     assert "tools.mcp.maths: give either `command` or `url`" in ludus("tools", "--tools.mcp.maths.prefix", "x").err
     spaced = ludus("tools", "--tools.mcp.maths.command", "my-server --stdio")
     assert (spaced.code, "as a list: [my-server, --stdio]" in spaced.err) == (2, True)
+
+
+def test_a_description_that_is_a_sentence_has_no_full_stop_before_the_colon(ludus: Ludus, folder: Path):
+    (folder / "good.py").write_text("from ludus.tools import tool\n\n@tool\nasync def good() -> str:\n    'Good.'\n")
+    assert "  good.py:good Good: good\n" in ludus("tools", "--tools.enabled", "good.py:good").out

@@ -36,7 +36,7 @@ def _files(folder: Path) -> None:
         (["--run.seed", "3"], "train.seed"),
         (["--tools.distribution", "default"], "tools.distribution"),
         (["--train.prompts", "nowhere"], "nowhere is not a folder"),
-        (["--agent.skill", "nowhere.md"], "agent.skill: nowhere.md cannot be read"),
+        (["--agent.skill", "nowhere.md"], "agent.skill: there is no file nowhere.md"),
         (["--agent.skill", "bad.md"], "the front matter is not in the Agent Skills form"),
         (["--agent.skill_as", "file"], "rules has no slot to put a file in"),
         (["--optimizer.script", ""], "optimizer.script: which function?"),

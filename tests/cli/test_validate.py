@@ -22,11 +22,11 @@ def test_validate_ends_with_its_verdict(ludus: Ludus, folder: Path):
     (folder / "wrong.py").write_text(SUMS.replace("return task.answer", "return 'x'"))
     code, out, _ = ludus("validate", "wrong.py", "--env.limit", "2")
     assert code == 1
-    assert "fail    the gold solution passes with value 1: 2 of 2 tasks" in out
+    assert "fail    score of the gold solution (must be 1): 2 of 2 tasks" in out
     assert json.loads(ludus("validate", "wrong.py", "--json").out)["ok"] is False
 
 
 def test_validate_in_a_real_sandbox(ludus: Ludus):
     code, out, err = ludus("validate", "terminal-test", "--env.limit", "2")
     assert code == 0, out + err
-    assert "ok      setup makes the same files twice" in out
+    assert "ok      files after two setups (must be equal)" in out

@@ -72,7 +72,7 @@ def test_a_skill_is_read_from_its_file(tmp_path: Path):
 
     skill = policy(str(write_text(tmp_path, "Be brief.", "SKILL.md"))).skill
     assert skill is not None and skill.text == "Be brief."
-    with pytest.raises(ConfigError, match=r"agent\.skill"):
+    with pytest.raises(ConfigError, match=r"^agent\.skill: there is no file none\.md$"):
         policy("none.md")
 
 

@@ -46,6 +46,16 @@ class Mine(SlotBackend[MineSettings]):
 
     async def close(self):
         await self.local.close()
+
+
+class Refuses(SlotBackend):
+    name = "refuses"
+
+    def __init__(self, settings, secrets):
+        raise OSError("no disk")
+
+    async def create(self, spec):
+        pass
 '''
 
 
@@ -156,7 +166,12 @@ def test_a_backend_class_of_a_file_makes_the_slots(tmp_path, monkeypatch, capfd)
         ({"backend": "nowhere.py:Mine"}, "there is no file"),
         ({"backend": "mine.py:Mine", "options": "{greeting: a, token_var: NOT_SET}"}, "variable NOT_SET is not set"),
         ({"backend": "mine.py:Mine", "options": "{greeting: a}", "require_sandbox": "true"}, "isolates nothing"),
-        ({"backend": "local", "options": "{a: b}"}, "sandbox.options is for a backend of your own"),
+        (
+            {"backend": "local", "options": "{a: b}"},
+            "sandbox.options has the settings of a backend of your own; 'local' has",
+        ),
+        ({"backend": "docker", "options": "{a: b}"}, "the settings of 'docker' are in sandbox.docker"),
+        ({"backend": "mine.py:Refuses"}, "sandbox.backend: Refuses could not be made: OSError: no disk (mine.py, line"),
     ],
 )
 def test_a_class_or_option_that_is_wrong_is_reported(flags, words, tmp_path, monkeypatch):

@@ -98,7 +98,12 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(path: str, near: st
         ("run", "5", "run: expected a mapping, got 5"),
         ("env", "gsm8k", "env: expected a mapping, got 'gsm8k'"),
         ("tools.mcp.x.command.y", "1", "tools.mcp.x.command: expected a list of texts, got {'y': 1}"),
-        ("model.type", "openay", "model.type: 'openay' is not one; did you mean 'openai'?"),
+        (
+            "model.type",
+            "openay",
+            "model.type: unknown model type 'openay'; did you mean 'openai'? "
+            "(your own: module:Class, or a file such as my_model.py)",
+        ),
     ],
 )
 def test_a_wrong_value_names_the_setting_what_was_expected_and_what_was_given(path: str, words: str, message: str):
@@ -139,7 +144,7 @@ def test_bad_yaml_names_file_and_line(tmp_path: Path, text: str, line: int, why:
 
 def test_a_file_that_is_not_settings_is_refused(tmp_path: Path):
     assert "expected settings in sections" in find_problem(write_text(tmp_path, "- a\n- b\n"))
-    assert "No such file" in find_problem(tmp_path / "none.yaml")
+    assert find_problem(tmp_path / "none.yaml") == f"--config: there is no file {tmp_path / 'none.yaml'}"
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     assert "not UTF-8" in find_problem(tmp_path / "binary.yaml")
 

@@ -51,6 +51,9 @@ ENV = """
 
         def tasks(self, split: str) -> Iterator[Task]:
             yield from (Task(id=str(n), prompt="?") for n in range(self.size))
+
+        async def verify(self, rollout, box):
+            return Score.of(1.0)
 """
 
 
@@ -159,12 +162,21 @@ from ludus.types import Completion, Message
 class MyEnv(Env, frozen=True):
     name: ClassVar[str] = "mine"
 
+    def tasks(self, split):
+        return ()
+
+    async def verify(self, rollout, box):
+        raise ValueError("there are no tasks")
+
 
 @dataclass(frozen=True)
 class MyProposer(Proposer):
     name: ClassVar[str] = "mine"
     needs_optimizer: ClassVar[bool] = True
     rounds: int = 1
+
+    async def reflect(self, view, batch, rollouts):
+        return ()
 
 
 def my_rule(gate, candidate, current, best):
@@ -186,6 +198,9 @@ class MyModel:
 
 class MyBackend(SlotBackend):
     name = "mine"
+
+    async def create(self, spec):
+        raise OSError("no slots today")
 
 
 @tool
@@ -421,3 +436,76 @@ def test_options_are_the_parameters_of_any_class(kind: str):
     if kind == "plain":
         with pytest.raises(ConfigError, match=r"x\.options: Plain: size is negative"):
             make_instance(Plain, {"size": -1}, "x.options")
+
+
+def test_a_file_that_exits_when_imported_is_a_config_error(brought: Path):
+    write_text(brought, "import sys\nsys.exit(3)\n", "exits.py")
+    for reference in ("exits.py", "exits.py:X", "exits:X"):
+        with pytest.raises(ConfigError, match=r"env\.name: importing .* failed:(.|\n)*SystemExit: 3"):
+            load_env_class(reference)
+    write_text(brought, "raise KeyboardInterrupt\n", "interrupted.py")
+    with pytest.raises(KeyboardInterrupt):
+        load_env_class("interrupted.py")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("no_such_module:X", "importing 'no_such_module' failed"),
+        ("brought:Nobody", "brought has no 'Nobody'"),
+        ("brought", "'brought' should be module:name"),
+        ("brought:MyModel", "'broken' is not an environment"),
+    ],
+)
+def test_a_broken_entry_point_names_its_package(brought: Path, entry: str, message: str):
+    (brought / "brought-1.0.dist-info" / "entry_points.txt").write_text(f"[ludus.envs]\nbroken = {entry}\n")
+    with pytest.raises(ConfigError) as caught:
+        ENV_SEAM.load("broken")
+    assert str(caught.value).startswith(f"env.name 'broken' (an entry point of the package 'brought'): {message}")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("installed-mime", "installed-mine"), ("opanai", "openai"), ("own", "known: anthropic, azure")]
+)
+@pytest.mark.parametrize("section", ["model", "optimizer"])
+def test_an_unknown_model_type_is_refused_with_the_names_that_there_are(
+    brought: Path, section: str, name: str, near: str
+):
+    with pytest.raises(ConfigError) as caught:
+        load([], [(f"{section}.type", name), (f"{section}.reference", "brought.py:MyModel")])
+    message = str(caught.value)
+    assert message.startswith(f"{section}.type: unknown model type '{name}'; ") and near in message
+    assert message.endswith(" (your own: module:Class, or a file such as my_model.py)")
+    assert "own," not in message and ", own" not in message
+    file = write_text(brought, f"{section}:\n  type: {name}\n")
+    with pytest.raises(ConfigError, match=rf"^{file}: {section}\.type: unknown model type '{name}'"):
+        load([file])
+
+
+def test_a_model_without_a_type_is_asked_for_one():
+    message = find_problem(model__type="")
+    assert message == "model.type: not set; known: anthropic, azure, embedded, openai, scripted"
+
+
+@pytest.mark.parametrize("setting", ["tools.enabled", "tools.disabled"])
+def test_an_unknown_toolset_is_refused_with_the_names_that_there_are(brought: Path, setting: str):
+    async def open_tools(name: str) -> None:
+        async with open_registry(load([], [(setting, name)]).tools):
+            pass
+
+    for name, near in {"termnal": "terminal", "installed-mime": "installed-mine"}.items():
+        with pytest.raises(ConfigError) as caught:
+            asyncio.run(open_tools(name))
+        assert str(caught.value) == (
+            f"{setting}: unknown toolset '{name}'; did you mean '{near}'? "
+            "(your own: module:name, or a file such as my_tool.py)"
+        )
+
+
+def test_a_constructor_that_fails_names_the_class_and_its_setting():
+    class Fails:
+        def __init__(self, size: int = 1) -> None:
+            raise RuntimeError("no server")
+
+    with pytest.raises(ConfigError, match=r"^model\.type: Fails could not be made: RuntimeError: no server"):
+        make_instance(Fails, {}, "model.options", "model.type")

@@ -1,6 +1,7 @@
 """Who gets a slot: order, limits, warm slots, failures and the end of the pool. The slots are fakes."""
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -322,3 +323,33 @@ def test_a_slot_that_cannot_be_closed_is_counted():
 def test_sizes_that_make_no_sense_are_refused(options):
     with pytest.raises(ConfigError, match="sandbox"):
         make_pool(Maker, **options)
+
+
+@dataclasses.dataclass
+class Unhashable:
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (None, "the backend's create returned None, which is not a Sandbox"),
+        ("a slot", "the backend's create returned str, which is not a Sandbox"),
+        (Unhashable(), "returned a Unhashable, which cannot be hashed"),
+    ],
+)
+def test_what_is_no_slot_is_refused_once(made: Any, message: str):
+    calls: list[SandboxSpec] = []
+
+    async def create(spec: SandboxSpec) -> Any:
+        calls.append(spec)
+        return made
+
+    async def main() -> None:
+        async with asyncio.timeout(60), make_pool(create, warm=1) as pool:
+            with pytest.raises(SandboxError, match=message):
+                async with pool.lease(ONE):
+                    pass
+            assert pool.metrics().failed == len(calls) == 1
+
+    asyncio.run(main())

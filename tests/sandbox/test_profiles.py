@@ -1,6 +1,7 @@
 """Opening pools: by the name of a backend, by its settings, by profiles, or with a backend of one's own."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -99,3 +100,20 @@ def test_a_backend_whose_check_fails_is_closed_and_the_pool_does_not_open():
     with pytest.raises(ConfigError, match="it is broken"):
         open_and_close(broken)
     assert broken.calls == ["close"]
+
+
+class ReturnsNone(SlotBackend[BackendSettings]):
+    name = "none"
+
+    async def create(self, spec: SandboxSpec) -> Any:
+        return None
+
+
+def test_a_backend_that_returns_no_slot_is_named():
+    async def main() -> None:
+        async with asyncio.timeout(60), open_pool(ReturnsNone(BackendSettings())) as pool:
+            with pytest.raises(SandboxError, match=r"ReturnsNone\.create returned None, which is not a Sandbox"):
+                async with pool.lease(SandboxSpec()):
+                    pass
+
+    asyncio.run(main())

@@ -1,8 +1,10 @@
 """What works on this machine: profiles are tried, other backends are looked at."""
 
 import asyncio
+from typing import Any
 
-from ludus.sandbox.backend import BackendFinding
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend
 from ludus.sandbox.backends import BACKENDS, Profile, refuse_secret
 from ludus.sandbox.local.bwrap import BwrapSettings
 from ludus.sandbox.local.unisolated import LocalSettings
@@ -51,3 +53,27 @@ def test_a_trial_without_end_is_given_up(monkeypatch):
 
     monkeypatch.setattr("ludus.sandbox.local.unisolated.Local.try_out", never)
     assert try_one(LocalSettings()).message == "no slot within 0.01 s"
+
+
+class Raises(SlotBackend[BackendSettings]):
+    name = "raises"
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        raise OSError("no disk")
+
+
+class ReturnsNone(Raises):
+    async def create(self, spec: SandboxSpec) -> Any:
+        return None
+
+
+class ClosesBadly(Raises):
+    async def close(self) -> None:
+        raise RuntimeError("still in use")
+
+
+def test_a_backend_that_raises_is_broken():
+    assert try_one(Raises(BackendSettings())).message.startswith("no slot could be made: OSError: no disk (")
+    assert "ReturnsNone.create returned NoneType" in try_one(ReturnsNone(BackendSettings())).message
+    finding = try_one(ClosesBadly(BackendSettings()))
+    assert (finding.state, finding.message[:38]) == ("broken", "close raised RuntimeError: still in use"[:38])

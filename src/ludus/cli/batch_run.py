@@ -124,7 +124,8 @@ def _print_result(summary: RunSummary, out: Path, command: str) -> None:
     print(f"\n{out}")
     failed = summary.overall.rollouts - summary.overall.scored
     if failed:
-        print(f"  {make_resume_command(command, out)}   {failed} rollouts have no score: run them again")
+        what = "1 rollout has no score: run it" if failed == 1 else f"{failed} rollouts have no score: run them"
+        print(f"  {make_resume_command(command, out)}   {what} again")
     print(f"  ludus show {shlex.quote(str(out))}   the rollouts; add a task id for a transcript")
     if (out / PAGE).exists():
         print(f"  {(out / PAGE).resolve().as_uri()}   the same in a browser")

@@ -22,7 +22,7 @@ from ludus.cli.common import print_notice
 from ludus.config import Config, load
 from ludus.config.build_sandboxes import change_spec, make_profiles, open_slots
 from ludus.config.secrets import read_secret
-from ludus.errors import ConfigError, LudusError
+from ludus.errors import ConfigError, LudusError, describe_error
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
 from ludus.sandbox.backend import Backend, BackendFinding
 from ludus.sandbox.backends import get_backend_class, make_backend
@@ -106,8 +106,9 @@ async def _find_resources(config: Config) -> tuple[list[OwnedResource], list[str
         for name, backend in backends.items():
             try:
                 held += await backend.list_resources()
-            except LudusError as error:
-                unseen.append(f"{name} did not answer: {error}")
+            except Exception as error:  # a backend of the user's own may raise anything
+                words = str(error) if isinstance(error, LudusError) else describe_error(error)
+                unseen.append(f"{name} did not answer: {words}")
     return held, unseen
 
 
@@ -122,7 +123,8 @@ async def _open_backends(config: Config) -> AsyncGenerator[dict[str, Backend[Any
         yield made
     finally:
         for backend in made.values():
-            await backend.close()
+            with suppress(Exception):  # `status` shows it
+                await backend.close()
 
 
 # ---- prune --------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ async def _list_tools(arguments: Arguments) -> int:
         return 0
     print("toolsets (--tools.enabled, --tools.disabled)")
     for row in toolsets:
-        print(f"  {row['name']:<12} {row['description']}{_format_details(row)}")
+        print(f"  {row['name']:<12} {row['description'].rstrip('.')}{_format_details(row)}")
     print("\ndistributions (--tools.distribution), in percent; toolsets that a run does not have are not drawn")
     for name, percent in distributions.items():
         print(f"  {name:<14} {', '.join(f'{toolset} {chance:g}' for toolset, chance in percent.items())}")

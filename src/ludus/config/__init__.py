@@ -40,7 +40,7 @@ from ludus.config.references import MODEL, PROPOSER, SANDBOX, load_env_class
 from ludus.config.secrets import find_exposed
 from ludus.config.tree import MAY_CHANGE, SECTIONS, Config, ModelSettings, OwnModelSettings
 from ludus.env import EnvSettings
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, suggest
 from ludus.models.embedded import EmbeddedSettings
 from ludus.settings import get_recorded
 from ludus.types import to_json
@@ -73,7 +73,11 @@ def assemble(layers: Sequence[Layer]) -> Config:
     found: Tree = {"env": env, "options": options}
     for name in [name for name in SECTIONS if name != "env"]:
         section = tree.get(name)
-        section = _add_type(section or {}, _SILENT[name]) if name in _SILENT else section
+        if name in _SILENT:
+            section = _add_type(section or {}, _SILENT[name])
+            if is_tree(section) and (problem := _check_type(section, problems.locate(f"{name}.type"), _SILENT[name])):
+                problems.found.append(problem)
+                continue
         found[name] = check_value({} if section is None else section, SECTIONS[name], name, problems)
     problems.raise_if_any()
     config = convert_tree(found, Config, "")
@@ -99,7 +103,13 @@ _SILENT = {"model": "embedded", "optimizer": "same"}
 """The type of a model for which no setting is given."""
 
 
-_MODEL_TYPES = frozenset(option.tag for option in list_types(ModelSettings) if isinstance(option, kinds.StructType))
+_OWN = OwnModelSettings.__struct_config__.tag
+"""The type of a model of the user's own. Users write a reference instead."""
+_MODEL_TYPES = tuple(
+    str(option.tag)
+    for option in list_types(ModelSettings)
+    if isinstance(option, kinds.StructType) and option.tag != _OWN
+)
 
 
 def _add_type(section: Any, silent: str) -> Any:
@@ -109,11 +119,26 @@ def _add_type(section: Any, silent: str) -> Any:
         return section
     if isinstance(kind := section.get("type"), str):
         own = kind not in _MODEL_TYPES and kind != silent and MODEL.knows(kind)
-        return {**section, "type": "own", "reference": str(kind)} if own else section
+        return {**section, "type": _OwnType(_OWN), "reference": str(kind)} if own else section
     if "type" in section:
         return section
     own = {f.name for f in msgspec.structs.fields(EmbeddedSettings)} if silent == "embedded" else set[str]()
     return {"type": "openai" if section.keys() - own else silent, **section}
+
+
+class _OwnType(str):
+    """The type of a section whose type was a reference."""
+
+
+def _check_type(section: Tree, setting: str, silent: str) -> str:
+    """What is wrong with the type of a model; empty if nothing."""
+    kind = section.get("type")
+    known = [*_MODEL_TYPES, silent] if silent not in _MODEL_TYPES else [*_MODEL_TYPES]
+    if isinstance(kind, _OwnType) or kind in known:
+        return ""
+    if not kind:
+        return f"{setting}: not set; {suggest('', [*known, *MODEL.list_names()])}"
+    return MODEL.describe_unknown(str(kind), setting, known, "model type")
 
 
 def _split_env(section: Any, problems: "Problems") -> tuple[Any, Tree]:

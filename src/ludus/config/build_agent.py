@@ -114,5 +114,7 @@ def _read_skill(path: str) -> Skill | None:
         return None
     try:
         return parse_file(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"agent.skill: there is no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"agent.skill: {path} cannot be read: {error}") from None

@@ -1,6 +1,7 @@
 """Build models and their ledger from settings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from ludus.config import token_mode as tokens
@@ -9,14 +10,15 @@ from ludus.config.reading import format_value
 from ludus.config.references import MODEL, load_object
 from ludus.config.secrets import find_proxy, find_weights_folder, read_secret
 from ludus.config.tree import Config, ModelSettings, OwnModelSettings, SameSettings
-from ludus.errors import ConfigError
-from ludus.models import Model
+from ludus.errors import ConfigError, ModelError, boundary
+from ludus.models import Model, StartableModel
 from ludus.models.anthropic import AnthropicModel, AnthropicSettings
 from ludus.models.embedded import EmbeddedModel, EmbeddedRuntime, EmbeddedSettings
 from ludus.models.ledger import Ledger, MeteredModel, Totals
 from ludus.models.openai import AzureSettings, ChatModel, OpenAISettings
 from ludus.models.scripted import ScriptedModel, ScriptedSettings
 from ludus.models.server import Endpoint, ServerSettings
+from ludus.types import Completion, Message, Sampling, ToolSpec
 
 
 def build_ledger(config: Config, spent: Mapping[str, Totals] | None = None) -> Ledger:
@@ -89,7 +91,48 @@ def _make_own(model: OwnModelSettings, section: str) -> Model:
     made = MODEL.make(model.reference, model.options, f"{section}.type", f"{section}.options")
     if not isinstance(getattr(made, "name", None), str):
         raise ConfigError(f'{section}.type: {type(made).__name__} has no name; add: name = "my-model"')
-    return made
+    protocols = (Model, StartableModel)
+    if any(base.__module__.startswith("ludus.") for base in type(made).__mro__ if base not in protocols):
+        return made  # derived from a model of Ludus, which others recognize by its class
+    return StartableOwnModel(made) if isinstance(made, StartableModel) else OwnModel(made)
+
+
+class OwnModel:
+    """A model of the user's own. Whatever it raises is a `ModelError`, and so is a reply of another type."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._kind = type(model).__name__
+
+    def __getattr__(self, name: str) -> Any:
+        """Other attributes are those of the model, such as `price`."""
+        return getattr(self._model, name)
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
+        with boundary(ModelError, f"{self._kind}.complete raised"):
+            reply: object = await self._model.complete(messages, tools, sampling)
+        if not isinstance(reply, Completion):
+            problem = f"{self._kind}.complete returned {type(reply).__name__}, not a Completion"
+            raise ModelError(problem, retryable=False)
+        if (kind := type(reply.message)) is not Message:
+            problem = f"{self._kind}.complete returned a Completion of {kind.__name__}, not of a Message"
+            raise ModelError(problem, retryable=False)
+        return reply
+
+    async def close(self) -> None:
+        await self._model.close()
+
+
+class StartableOwnModel(OwnModel):
+    """One that prepares before its first reply."""
+
+    async def start(self) -> None:
+        with boundary(ModelError, f"{self._kind}.start raised"):
+            await self._model.start()
 
 
 def _build_scripted(model: ScriptedSettings, section: str) -> Model:

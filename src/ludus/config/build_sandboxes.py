@@ -9,7 +9,7 @@ from ludus.config.references import SANDBOX, make_instance
 from ludus.config.secrets import read_secret
 from ludus.config.tree import Config
 from ludus.env import Env
-from ludus.errors import ConfigError, SandboxError
+from ludus.errors import ConfigError, LudusError, SandboxError, describe_error
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.backend import Backend, RemoteSettings
 from ludus.sandbox.backends import BACKENDS, Profile, SandboxSettings, get_backend_class, read_secrets
@@ -67,14 +67,19 @@ def _choose_backend(sandbox: SandboxSettings) -> Profile:
     if sandbox.backend not in BACKENDS:
         return _make_own_backend(sandbox)
     if sandbox.options:
-        raise ConfigError(
-            f"sandbox.options is for a backend of your own; the settings of '{sandbox.backend}' are in "
-            f"sandbox.{sandbox.backend}"
-        )
+        name = sandbox.backend
+        place = f"the settings of '{name}' are in sandbox.{name}" if hasattr(sandbox, name) else f"'{name}' has none"
+        raise ConfigError(f"sandbox.options has the settings of a backend of your own; {place}")
     return getattr(sandbox, sandbox.backend, None) or choose_builtin(sandbox.backend)
 
 
 def _make_own_backend(sandbox: SandboxSettings) -> Backend[msgspec.Struct]:
     kind: type[Backend[msgspec.Struct]] = SANDBOX.load(sandbox.backend)
     settings = make_instance(kind.Settings, sandbox.options, "sandbox.options")
-    return kind(settings, read_secrets(settings, "sandbox.options", read_secret))
+    secrets = read_secrets(settings, "sandbox.options", read_secret)
+    try:
+        return kind(settings, secrets)
+    except LudusError:
+        raise
+    except Exception as error:  # foreign code
+        raise ConfigError(f"sandbox.backend: {kind.__name__} could not be made: {describe_error(error)}") from error

@@ -52,6 +52,10 @@ async def open_registry(tools: "ToolsSettings") -> "AsyncGenerator[Registry, Non
 
             extra.append(await stack.enter_async_context(open_mcp_toolset(name, server, read_secret)))
         registry = REGISTRY.extend(*extra)
+        for setting, chosen in {"tools.enabled": tools.enabled, "tools.disabled": tools.disabled}.items():
+            for name in chosen or ():
+                if name not in registry and not TOOL.knows(name):
+                    raise ConfigError(TOOL.describe_unknown(name, setting, registry.names, "toolset"))
         names = [*(tools.enabled or ()), *tools.disabled, *(name for d in tools.distributions.values() for name in d)]
         own = [_load_toolset(name) for name in dict.fromkeys(names) if name not in registry and TOOL.knows(name)]
         yield registry.extend(*own)

@@ -16,21 +16,12 @@ if TYPE_CHECKING:
 
 def build_proposer(train: TrainSettings) -> "Proposer":
     """Make the proposer that the settings name."""
-    kind = _load_proposer_class(train)
+    kind: type[Any] = PROPOSER.load(train.proposer)
     if train.proposer == "exemplars":
         if train.proposer_options:
             raise ConfigError("train.proposer_options: the options of `exemplars` are in train.exemplars")
         return kind(train.exemplars)
-    return make_instance(kind, train.proposer_options, "train.proposer_options")
-
-
-def _load_proposer_class(train: TrainSettings) -> "type[Any]":
-    kind = PROPOSER.load(train.proposer)
-    if not kind.name:
-        raise ConfigError(
-            f"train.proposer: {kind.__name__} in '{train.proposer}' has no name; add: name: ClassVar[str] = \"mine\""
-        )
-    return kind
+    return make_instance(kind, train.proposer_options, "train.proposer_options", "train.proposer")
 
 
 def build_rule(train: TrainSettings) -> "Rule | None":

@@ -37,6 +37,8 @@ class Layer(NamedTuple):
 def read_file_layer(path: Path) -> Layer:
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"--config: there is no file {path}") from None
     except OSError as error:
         raise ConfigError(f"--config {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
@@ -138,11 +140,11 @@ class Problems:
             hint = f"another {section}.type has it; this one knows {', '.join(known)}"
         else:
             hint = f"did you mean '{home}'?" if home else _suggest_name(section, key, known)
-        self.found.append(f"{self._locate(place)}: unknown setting; {hint}")
+        self.found.append(f"{self.locate(place)}: unknown setting; {hint}")
 
     def add_wrong(self, path: str, kind: Any, value: Any) -> None:
         hint = ' (put it in quotes: "…")' if _is_text(kind) and isinstance(value, int | float) else ""
-        self.found.append(f"{self._locate(path)}: expected {describe_type(kind)}, got {format_value(value)}{hint}")
+        self.found.append(f"{self.locate(path)}: expected {describe_type(kind)}, got {format_value(value)}{hint}")
 
     def add_missing(self, path: str, kind: Any) -> None:
         self.found.append(f"{path}: not set; expected {describe_type(kind)}")
@@ -151,7 +153,8 @@ class Problems:
         if self.found:
             raise ConfigError("\n".join(self.found))
 
-    def _locate(self, path: str) -> str:
+    def locate(self, path: str) -> str:
+        """The setting, and the file that sets it."""
         source = self._sources.get(path, "")
         if source.startswith("--") or not source:
             return path

@@ -10,10 +10,12 @@ A setting that names one of these takes
 `SEAMS` is the table: one `Seam` for each kind of thing. A built-in name wins over an installed one.
 
 What is found is foreign code. Importing it may fail in any way; the error shows the code's own traceback, without the
-frames of Ludus. Options of such a class are the parameters of its constructor, checked like any other settings.
+frames of Ludus. What it must define is checked when it is loaded (`contracts`). Options of such a class are the
+parameters of its constructor, checked like any other settings.
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -21,18 +23,19 @@ import inspect
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import msgspec
 
+from ludus.config import contracts
 from ludus.config.reading import Problems, check_value, convert_tree
-from ludus.env import Env, EnvSettings
+from ludus.env import Env
 from ludus.envs import BUILTIN
-from ludus.errors import ConfigError, suggest
+from ludus.errors import ConfigError, LudusError, describe_error, suggest
 from ludus.sandbox.backend import SlotBackend
 from ludus.sandbox.backends import BACKENDS
 from ludus.sandbox.remote.fleet import RemoteBackend
@@ -41,6 +44,13 @@ if TYPE_CHECKING:
     from ludus.parsers import ReplyParser
 
 # ---- the seams ----------------------------------------------------------------------------------------------------
+
+
+class Installed(NamedTuple):
+    """An entry point of an installed package."""
+
+    reference: str
+    package: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +70,14 @@ class Seam:
     """How users refer to one of their own."""
     builtin: Mapping[str, str] = field(default_factory=dict[str, str])
     """Names of those that come with Ludus, and where they are."""
+    check: contracts.Check = contracts.find_no_fault
+    """What is wrong with one that is accepted."""
 
     def load(self, name: str, setting: str = "") -> Any:
         """Return what a name or reference stands for.
 
         Raises:
-            ConfigError: there is none, it is something else, or its module cannot be imported.
+            ConfigError: there is none, it is something else or incomplete, or its module cannot be imported.
         """
         setting = setting or self.setting
         if name in self.builtin:
@@ -74,17 +86,20 @@ class Seam:
             found = self._find_only(_import_file(Path(name), setting), name, setting)
         elif ":" in name:
             found = load_object(name, setting)
-        elif (installed := self._find_installed()).get(name):
-            found = load_object(installed[name], setting)
+        elif entry := self._find_installed().get(name):
+            setting = f"{setting} '{name}' (an entry point of the package '{entry.package}')"
+            found = load_object(entry.reference, setting)
         else:
             raise ConfigError(self.describe_unknown(name, setting))
         if not self.accepts(found):
             raise ConfigError(f"{setting}: '{name}' is not {_add_article(self.kind)}: it must be {self.must_be}")
+        if fault := self.check(found, f"{_get_name(found)} in '{name}'"):
+            raise ConfigError(f"{setting}: {fault}")
         return found
 
     def make(self, name: str, options: Mapping[str, Any], setting: str = "", options_setting: str = "options") -> Any:
         """Load a class and make an instance with these options."""
-        return make_instance(self.load(name, setting), options, options_setting)
+        return make_instance(self.load(name, setting), options, options_setting, setting or self.setting)
 
     def list_names(self) -> list[str]:
         """Built-in and installed names."""
@@ -94,14 +109,18 @@ class Seam:
         """Whether the name is built in, installed, or has the form of a reference. Imports nothing of the user's."""
         return name in self.builtin or is_reference(name) or name in self._find_installed()
 
-    def describe_unknown(self, name: str, setting: str = "") -> str:
-        known = suggest(name, self.list_names())
-        return f"{setting or self.setting}: unknown {self.kind} '{name}'; {known} (your own: {self.example})"
+    def describe_unknown(self, name: str, setting: str = "", more: Iterable[str] = (), kind: str = "") -> str:
+        """The error for an unknown name. `more`: names that are known elsewhere. `kind`: another word for the kind."""
+        known = suggest(name, [*more, *self.list_names()])
+        return f"{setting or self.setting}: unknown {kind or self.kind} '{name}'; {known} (your own: {self.example})"
 
-    def _find_installed(self) -> dict[str, str]:
+    def _find_installed(self) -> dict[str, Installed]:
         from importlib.metadata import entry_points  # takes a while, and most names are built in
 
-        return {entry.name: f"{entry.module}:{entry.attr}" for entry in entry_points(group=self.group)}
+        return {
+            entry.name: Installed(entry.value.partition("[")[0].strip(), entry.dist.name if entry.dist else "unknown")
+            for entry in entry_points(group=self.group)
+        }
 
     def _find_only(self, module: ModuleType, name: str, setting: str) -> Any:
         """The only thing of this kind that a file defines."""
@@ -127,6 +146,10 @@ def _is_defined_in(value: Any, module: ModuleType) -> bool:
     return not (inspect.isclass(value) or inspect.isfunction(value)) or value.__module__ == module.__name__
 
 
+def _get_name(found: Any) -> str:
+    return getattr(found, "__name__", type(found).__name__)
+
+
 def _add_article(words: str) -> str:
     return f"an {words}" if words[0] in "aeio" else f"a {words}"
 
@@ -146,8 +169,13 @@ def _is_proposer(found: Any) -> bool:
 
 
 def _is_rule(found: Any) -> bool:
-    is_callable_class = isinstance(found, type) and any("__call__" in vars(base) for base in found.__mro__)
-    return inspect.isfunction(found) or is_callable_class
+    """Whether it is a function, a class whose instances can be called, or such an instance. Aliases of types, which can
+    be called too, are not rules."""
+    if isinstance(found, type):
+        return any("__call__" in vars(base) for base in found.__mro__)
+    is_instance = type(found).__module__ != "typing" and inspect.isfunction(contracts.get_call(found))
+    is_function = inspect.isfunction(found) or hasattr(found, "__wrapped__")
+    return is_function or is_instance or isinstance(found, functools.partial)
 
 
 def _has_methods(*names: str) -> Callable[[Any], bool]:
@@ -185,6 +213,7 @@ ENV = Seam(
     _is_env,
     "module:Class, or a file such as my_env.py",
     BUILTIN,
+    contracts.check_env,
 )
 PROPOSER = Seam(
     "proposer",
@@ -197,6 +226,7 @@ PROPOSER = Seam(
         "analysts": "ludus.reflact.proposers.analysts:Analysts",
         "exemplars": "ludus.reflact.proposers.exemplars:Exemplars",
     },
+    contracts.check_proposer,
 )
 GATE = Seam(
     "gate rule",
@@ -205,6 +235,7 @@ GATE = Seam(
     "a function like ludus.reflact.gate.judge, or a class whose instances can be called like it",
     _is_rule,
     "module:name, or a file such as my_rule.py",
+    check=contracts.check_rule,
 )
 MODEL = Seam(
     "model",
@@ -213,6 +244,7 @@ MODEL = Seam(
     "a class with the methods of ludus.models.Model: complete and close",
     _has_methods("complete", "close"),
     "module:Class, or a file such as my_model.py",
+    check=contracts.check_model,
 )
 SANDBOX = Seam(
     "sandbox backend",
@@ -222,6 +254,7 @@ SANDBOX = Seam(
     _is_backend,
     "module:Class, or a file such as my_backend.py",
     {name: f"{kind.__module__}:{kind.__qualname__}" for name, kind in BACKENDS.items()},
+    contracts.check_backend,
 )
 TOOL = Seam(
     "tool",
@@ -246,6 +279,7 @@ HARNESS = Seam(
     "a ludus.harness.Harness",
     _is_harness,
     "module:NAME, or a file such as my_agent.py",
+    check=contracts.check_harness,
 )
 SEAMS = (ENV, PROPOSER, GATE, MODEL, SANDBOX, TOOL, PARSER, HARNESS)
 
@@ -260,19 +294,6 @@ def load_env_class(name: str) -> type[Env]:
         ConfigError: there is none, it cannot be used, or its module cannot be imported.
     """
     kind: type[Env] = ENV.load(name)
-    if not kind.name:
-        raise ConfigError(f"env.name: {kind.__name__} in '{name}' has no name; add: name: ClassVar[str] = \"my-env\"")
-    fields = {f.name for f in msgspec.structs.fields(kind)}
-    if facts := sorted(fields & get_type_hints(Env).keys()):
-        raise ConfigError(
-            f"env.name: {kind.__name__} in '{name}' makes an option of '{facts[0]}', which is a fact about the "
-            f"environment: write {facts[0]}: ClassVar[…] = …, or leave its type out"
-        )
-    both = fields & {f.name for f in msgspec.structs.fields(EnvSettings)}
-    if both:
-        raise ConfigError(
-            f"env.name: {kind.__name__} in '{name}' has a field '{min(both)}', a name that Ludus uses itself; rename it"
-        )
     return kind
 
 
@@ -291,8 +312,10 @@ def load_parser(name: str, setting: str) -> "ReplyParser":
 # ---- options ------------------------------------------------------------------------------------------------------
 
 
-def make_instance(kind: type[Any], options: Mapping[str, Any], setting: str) -> Any:
+def make_instance(kind: type[Any], options: Mapping[str, Any], setting: str, class_setting: str = "") -> Any:
     """Make an instance of a user's class. The options are checked against its fields or its constructor.
+
+    `setting`: where the options are. `class_setting`: the setting that names the class.
 
     Raises:
         ConfigError: an option is unknown, missing or wrong, or the class refuses it.
@@ -309,8 +332,13 @@ def make_instance(kind: type[Any], options: Mapping[str, Any], setting: str) -> 
         arguments = {name: getattr(checked, name) for name in given}
     try:
         return kind(**arguments)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{setting}: {kind.__name__}: {error}") from error
+    except LudusError:
+        raise
+    except Exception as error:  # foreign code
+        if isinstance(error, TypeError | ValueError) and (options or not class_setting):  # most likely, an option
+            raise ConfigError(f"{setting}: {kind.__name__}: {error}") from error
+        failure = f"{kind.__name__} could not be made: {describe_error(error)}"
+        raise ConfigError(f"{class_setting or setting}: {failure}") from error
 
 
 def _check_options(options: Mapping[str, Any], kind: type[msgspec.Struct], setting: str) -> dict[str, Any]:
@@ -361,7 +389,7 @@ def _import_module(name: str, setting: str) -> ModuleType:
     _add_to_path(Path.cwd())  # as `python -m` does
     try:
         return importlib.import_module(MOVED.get(name, name))
-    except Exception as error:  # foreign code: the user must see whatever it raises
+    except (Exception, SystemExit) as error:  # foreign code: the user must see whatever it raises
         raise ConfigError(f"{setting}: importing '{name}' failed:\n{_format_trace(error)}") from error
 
 
@@ -379,7 +407,7 @@ def _import_file(path: Path, setting: str) -> ModuleType:
     _add_to_path(path.parent)  # as `python file.py` does
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # foreign code: the user must see whatever it raises
+    except (Exception, SystemExit) as error:  # foreign code: the user must see whatever it raises
         del sys.modules[name]
         raise ConfigError(f"{setting}: importing {path} failed:\n{_format_trace(error)}") from error
     return module
@@ -391,7 +419,7 @@ def _add_to_path(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
-def _format_trace(error: Exception) -> str:
+def _format_trace(error: BaseException) -> str:
     """The traceback without the frames of the import machinery and of this file."""
     trace = traceback.TracebackException.from_exception(error)
     frames = [f for f in trace.stack if "importlib" not in f.filename and f.filename != __file__]

@@ -30,10 +30,11 @@ from ludus.env import Env
 from ludus.models import Model
 from ludus.reflact import step_buffer as buffer
 from ludus.reflact.gate import Rule
+from ludus.reflact.items import Item
 from ludus.reflact.journal import Clock, open_task_group
 from ludus.reflact.measure import Outage, Stopped
 from ludus.reflact.prompt_templates import Prompts
-from ludus.reflact.proposers import Proposer
+from ludus.reflact.proposers import Proposer, check_result
 from ludus.reflact.records import (
     Baseline,
     BatchReport,
@@ -162,7 +163,8 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Tra
     reports = tuple(BatchReport.from_rollouts(batch.seed, part) for batch, part in zip(batches, rollouts, strict=True))
 
     # 3 aggregate
-    items = await run.proposer.aggregate(view, reflections)
+    merged = await run.proposer.aggregate(view, reflections)
+    items = check_result(run.proposer, "aggregate", merged, Item, "items (Edit, Suggestion or Document)")
     clock.lap("aggregate")
 
     # 4 select

@@ -157,6 +157,8 @@ class SlotBackend(Backend[S]):
         """Make a slot, run a command in it and close it. Raises LudusError if that fails."""
         await self.check()
         box = await self.create(SandboxSpec(disk_mb=64))
+        if not callable(getattr(box, "exec", None)):
+            raise SandboxError(f"{type(self).__name__}.create returned {type(box).__name__}, which is not a Sandbox")
         try:
             await box.exec("true")
         finally:

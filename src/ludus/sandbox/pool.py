@@ -23,7 +23,7 @@ jump.
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -446,6 +446,7 @@ class Pool:
     async def _make(self, spec: SandboxSpec, began: float) -> None:
         try:
             box = await self._create(spec)
+            require_slot(box)
         except SandboxError as error:
             self._record_failure(spec, began, error)
         except ConfigError as error:
@@ -518,6 +519,16 @@ class Pool:
 def is_alive(box: Sandbox) -> bool:
     """Whether a warm slot can still be used, as far as its backend knows without trying."""
     return bool(getattr(box, "alive", True))
+
+
+def require_slot(box: object, methods: Iterable[str] = ("close",), maker: str = "the backend's create") -> None:
+    """Raise SandboxError if what a backend has returned cannot be used as a slot. `maker` is named in the message."""
+    kind = "None" if box is None else type(box).__name__
+    if not all(callable(getattr(box, name, None)) for name in methods):
+        raise SandboxError(f"{maker} returned {kind}, which is not a Sandbox", retryable=False)
+    if type(box).__hash__ is None:  # pyright: ignore[reportUnnecessaryComparison]  # as of a dataclass with `eq`
+        fix = "it needs a __hash__; for a dataclass, write @dataclass(eq=False)"
+        raise SandboxError(f"{maker} returned a {kind}, which cannot be hashed: {fix}", retryable=False)
 
 
 def _spawn_task(owner: set[asyncio.Task[None]], work: Coroutine[None, None, None]) -> None:

@@ -26,7 +26,7 @@ from ludus.errors import ConfigError, suggest
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.backend import Backend, BackendSettings, ReadSecret, SlotBackend, SlotSource
 from ludus.sandbox.backends import BACKENDS, Profile, is_isolated, make_backend, refuse_secret
-from ludus.sandbox.pool import Pool, PoolSettings
+from ludus.sandbox.pool import Pool, PoolSettings, require_slot
 from ludus.sandbox.remote.fleet import RemoteBackend, open_fleet
 
 
@@ -115,7 +115,10 @@ class _SlotSources:
         self._lock = asyncio.Lock()
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        return await (await self.open(spec.profile)).create(spec)
+        source = await self.open(spec.profile)
+        box = await source.create(spec)
+        require_slot(box, ("exec", "read", "write", "close"), f"{type(source).__name__}.create")
+        return box
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
         return await (await self.open(box.spec.profile)).snapshot(box)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ludus.errors import LudusError
-from ludus.sandbox.backend import BackendFinding, ReadSecret
+from ludus.errors import LudusError, describe_error
+from ludus.sandbox.backend import BackendFinding, ReadSecret, SlotSource
 from ludus.sandbox.backends import BACKENDS, Profile, get_backend_class
 from ludus.sandbox.profiles import open_slot_source
 
@@ -31,11 +31,20 @@ def format_title(name: str, profile: Profile) -> str:
 
 
 async def try_profile(title: str, profile: Profile, read_secret: ReadSecret) -> BackendFinding:
-    """Make a slot of a profile, if that works."""
+    """Make a slot of a profile, if that works. A backend may raise anything: it is broken then."""
     try:
         source = open_slot_source(profile, read_secret)
     except LudusError as error:
         return BackendFinding(title, "broken", str(error))
+    finding = await _try_source(title, source)
+    try:
+        await source.close()
+    except Exception as error:
+        return BackendFinding(title, "broken", f"close raised {describe_error(error)}")
+    return finding
+
+
+async def _try_source(title: str, source: SlotSource) -> BackendFinding:
     try:
         async with asyncio.timeout(_TRIAL_SECONDS):
             return msgspec.structs.replace(await source.try_out(), backend=title)
@@ -43,5 +52,5 @@ async def try_profile(title: str, profile: Profile, read_secret: ReadSecret) -> 
         return BackendFinding(title, "broken", str(error))
     except TimeoutError:
         return BackendFinding(title, "broken", f"no slot within {_TRIAL_SECONDS:g} s")
-    finally:
-        await source.close()
+    except Exception as error:
+        return BackendFinding(title, "broken", f"no slot could be made: {describe_error(error)}")

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from tests.reflact_kit import ScriptedView, make_result, stream
 
+from ludus.errors import ConfigError
 from ludus.reflact.proposers import View
 from ludus.reflact.proposers.analysts import Analysts
 from ludus.reflact.train_settings import TrainSettings
@@ -33,5 +34,5 @@ def test_it_works_in_every_update_mode_and_says_that_it_needs_an_optimizer():
     assert Analysts.needs_optimizer
     assert Analysts().identity == "analysts@1"
     view = View(TrainSettings(), Skill(""), 1, 1, "", "", "", None)
-    with pytest.raises(ValueError, match="needs an optimizer model"):
+    with pytest.raises(ConfigError, match="asks for the optimizer's model, and the run has none"):
         asyncio.run(Analysts().select(view, [], 1))

@@ -1,6 +1,7 @@
 """The base class of proposers: its defaults need no model."""
 
 import asyncio
+import dataclasses
 import textwrap
 from types import SimpleNamespace
 from typing import Any
@@ -8,9 +9,10 @@ from typing import Any
 import pytest
 from tests.reflact_kit import ScriptedView, make_result, stream
 
+from ludus.errors import ConfigError
 from ludus.reflact import proposers
 from ludus.reflact.items import Item, credit_item
-from ludus.reflact.proposers import Proposer
+from ludus.reflact.proposers import Proposer, check_result
 from ludus.reflact.records import Reflection
 from ludus.skill import Edit
 
@@ -63,3 +65,18 @@ def test_the_example_of_the_documentation_proposes_an_edit_with_its_evidence(wor
     (edit,) = reflection.items
     assert (edit.content, edit.evidence) == ("Check your answer twice.", ("a", "d"))
     assert asyncio.run(names["Reminder"]().reflect(view, 1, stream([]))) == ()
+
+
+def test_a_proposer_that_asks_for_a_model_must_say_that_it_needs_one(world: SimpleNamespace):
+    view = dataclasses.replace(ScriptedView(world).view, optimizer=None)
+    with pytest.raises(ConfigError, match=r"train\.proposer: .* set `needs_optimizer = True` in the proposer's class"):
+        view.require_optimizer()
+
+
+def test_the_result_of_a_proposer_is_checked_and_becomes_a_tuple():
+    assert check_result(Silent(), "select", [2, 1], int, "indices") == (2, 1)
+    for wrong, given in {"ab": "str", (1, None): "a sequence with NoneType"}.items():
+        with pytest.raises(
+            ConfigError, match=rf"train\.proposer: Silent\.select returned {given}, not a tuple of indices"
+        ):
+            check_result(Silent(), "select", wrong, int, "indices")

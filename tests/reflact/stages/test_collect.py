@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.reflact_kit import make_run, make_waiting_agent, run_within_limit
 
+from ludus.errors import ConfigError
 from ludus.reflact.journal import Clock
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import MeasuredSkill, Reflection, RunState
@@ -78,3 +80,30 @@ def test_a_proposer_gets_each_batch_in_the_order_of_the_plan_whatever_ends_first
     wanted = [[task.id for task in batch.tasks] for batch in batches]
     assert [[rollout.task.id for rollout in part] for part in rollouts] == wanted
     assert [list(reflection.tasks) for reflection in reflections] == wanted
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "Wrong.reflect returned NoneType, not a tuple of Reflections"),
+        (("text",), "Wrong.reflect returned a sequence with str, not a tuple of Reflections"),
+    ],
+)
+def test_a_proposer_that_returns_something_else_is_named(world: SimpleNamespace, result: Any, message: str):
+    class Wrong(Proposer):
+        name = "wrong"
+
+        async def reflect(self, view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> Any:
+            return result
+
+    with pytest.raises(ConfigError, match=f"train.proposer: {message}"):
+        world.run(proposer=Wrong())
+
+
+def test_a_proposer_whose_aggregate_returns_something_else_is_named(world: SimpleNamespace):
+    class Wrong(Watcher):
+        async def aggregate(self, view: View, reflections: Sequence[Reflection]) -> Any:
+            return [reflections]
+
+    with pytest.raises(ConfigError, match=r"Wrong\.aggregate returned a sequence with list, not a tuple of items"):
+        world.run(proposer=Wrong())

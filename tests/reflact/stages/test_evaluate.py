@@ -8,6 +8,7 @@ import pytest
 from tests.build import make_rollout, make_task
 from tests.reflact_kit import make_run, make_waiting_runner, run_within_limit
 
+from ludus.errors import ConfigError
 from ludus.reflact.gate import Contender, Decision, Gate, Mark, Measure, Verdict, judge
 from ludus.reflact.records import MeasuredSkill, RunState
 from ludus.reflact.splits import FinishedSkills
@@ -123,3 +124,19 @@ def test_the_three_tests_at_the_end_run_together(world: SimpleNamespace):
         assert len(found) == 3
 
     run_within_limit(go())
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (True, "returned bool, not a Verdict"),
+        (None, "returned NoneType, not a Verdict"),
+        (Verdict("accept", 1.0, 0.0, 0.0, 1), "returned a Verdict whose decision is 'accept'"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_a_rule_that_returns_no_verdict_is_named(world: SimpleNamespace, result: Any, message: str):
+    def my_rule(gate: Gate, *contenders: Contender) -> Any:
+        return result
+
+    with pytest.raises(ConfigError, match=rf"train\.gate\.rule: .*my_rule {message}"):
+        asyncio.run(evaluate(make_run(world, rule=my_rule), make_state(BAD), GOOD, "step_0001", 1, Gate()))

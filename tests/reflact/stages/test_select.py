@@ -9,6 +9,7 @@ from tests.reflact_kit import (
     ScriptedView,
 )
 
+from ludus.errors import ConfigError
 from ludus.reflact.items import credit_item
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.records import (
@@ -89,3 +90,19 @@ def test_an_autonomous_budget_that_stays_unusable_applies_nothing_and_is_recorde
     decision = asyncio.run(decide_budget(scripted.view, ITEMS, REPORTS, 1, 4))
     assert (decision.value, decision.asked) == (0, None)
     assert scripted.journal.list_events()[0].consequence == "nothing was applied"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (ITEMS[:1], "Wrong.select returned a sequence with Edit, not a tuple of indices"),
+        ((0, 9), "Wrong.select returned the index 9; the items are 0 to 3"),
+    ],
+)
+def test_a_proposer_that_selects_something_else_is_named(world: SimpleNamespace, chosen: Any, message: str):
+    class Wrong(Proposer):
+        async def select(self, view: View, items: Any, budget: int) -> Any:
+            return chosen
+
+    with pytest.raises(ConfigError, match=f"train.proposer: {message}"):
+        asyncio.run(choose_items(Wrong(), ScriptedView(world).view, ITEMS, BudgetDecision("scheduled", 2, 4)))

@@ -17,8 +17,9 @@ To write your own, subclass `Proposer` and define `name` and `reflect`:
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from ludus.errors import ConfigError
 from ludus.reflact.items import Item, credit_merged, describe_item
 from ludus.reflact.optimizer import Optimizer
 from ludus.reflact.records import Reflection
@@ -48,9 +49,12 @@ class View:
     """The number of the step within its epoch, from 1."""
 
     def require_optimizer(self) -> Optimizer:
-        """The optimizer. Raises `ValueError` if the run has none."""
+        """The optimizer. Raises `ConfigError` if the run has none."""
         if self.optimizer is None:
-            raise ValueError("this proposer needs an optimizer model, and the run has none; set `optimizer`")
+            raise ConfigError(
+                "train.proposer: the proposer asks for the optimizer's model, and the run has none; set "
+                "`needs_optimizer = True` in the proposer's class, or name a model in optimizer.type"
+            )
         return self.optimizer
 
 
@@ -86,6 +90,22 @@ class Proposer:
         than that. By default: the items with the most support."""
         ranked = sorted(range(len(items)), key=lambda place: -items[place].support)
         return tuple(ranked[:budget])
+
+
+def check_result(proposer: Proposer, method: str, result: Any, kind: Any, words: str) -> tuple[Any, ...]:
+    """What a proposer's method returned, as a tuple of `kind`. Proposers are often foreign code.
+
+    Raises:
+        ConfigError: it is something else; `words` say what was expected.
+    """
+    where = f"train.proposer: {type(proposer).__name__}.{method} returned"
+    if type(result) not in (list, tuple):
+        raise ConfigError(f"{where} {type(result).__name__}, not a tuple of {words}")
+    entries: tuple[Any, ...] = tuple(result)
+    for entry in entries:
+        if not isinstance(entry, kind):
+            raise ConfigError(f"{where} a sequence with {type(entry).__name__}, not a tuple of {words}")
+    return entries
 
 
 def merge_equal_items(items: Sequence[Item]) -> tuple[Item, ...]:

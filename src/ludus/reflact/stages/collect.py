@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ludus.reflact.journal import Clock, open_task_group
 from ludus.reflact.measure import Trial
-from ludus.reflact.proposers import View
+from ludus.reflact.proposers import Proposer, View, check_result
 from ludus.reflact.records import Reflection
 from ludus.reflact.splits import TrainBatch
 from ludus.reflact.training_run import Run
@@ -44,13 +44,20 @@ async def roll_and_reflect(
     async with open_task_group() as group:
         rolling = group.create_task(run.runner.roll(trials, "rollout", lambda index, it: slots[index].set_result(it)))
         reading = [
-            group.create_task(run.proposer.reflect(view, number, _RolloutStream(part)))
+            group.create_task(_reflect(run.proposer, view, number, _RolloutStream(part)))
             for number, part in enumerate(_split_by_batch(slots, batches), 1)
         ]
         rollouts = await rolling
         clock.lap("rollout")
     clock.lap("reflect")
     return _split_by_batch(rollouts, batches), [reflection for task in reading for reflection in task.result()]
+
+
+async def _reflect(
+    proposer: Proposer, view: View, number: int, rollouts: AsyncIterator[Rollout]
+) -> tuple[Reflection, ...]:
+    result = await proposer.reflect(view, number, rollouts)
+    return check_result(proposer, "reflect", result, Reflection, "Reflections")
 
 
 def _split_by_batch(values: Sequence[T], batches: Sequence[TrainBatch]) -> list[list[T]]:

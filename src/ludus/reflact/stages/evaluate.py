@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ludus.reflact.gate import Contender, Gate, Measure, Verdict, beats, judge, mean, score
+from ludus.errors import ConfigError
+from ludus.reflact.gate import Contender, Decision, Gate, Measure, Rule, Verdict, beats, judge, mean, score
 from ludus.reflact.measure import Trial, make_measure
 from ludus.reflact.records import MeasuredSkill, Product, RunState, ScoreBucket, SplitScores
 from ludus.reflact.splits import FinishedSkills
@@ -39,9 +40,21 @@ async def evaluate(run: Run, state: RunState, candidate: Skill | None, origin: s
     measured = MeasuredSkill(candidate, origin, step, measure)
     rule = run.rule if gate.enabled else judge
     verdict = rule(gate, _make_contender(measured), _make_contender(state.current), _make_contender(state.best))
+    _require_verdict(verdict, rule)
     if verdict.decision.accepted:
         state = replace(state, current=measured, best=measured if verdict.new_best else state.best)
     return Judgement(state, verdict, measure)
+
+
+def _require_verdict(verdict: object, rule: Rule) -> None:
+    """Raise ConfigError if a rule of the user's own returned something else than a verdict."""
+    if not isinstance(verdict, Verdict) or not isinstance(verdict.decision, Decision):  # pyright: ignore[reportUnnecessaryIsInstance]
+        name = getattr(rule, "__qualname__", type(rule).__qualname__)
+        kind = type(verdict).__name__
+        given = f"a Verdict whose decision is {verdict.decision!r}" if isinstance(verdict, Verdict) else kind
+        raise ConfigError(
+            f"train.gate.rule: {name} returned {given}, not a Verdict with a Decision (ludus.reflact.gate)"
+        )
 
 
 async def measure_current(run: Run, state: RunState) -> RunState:

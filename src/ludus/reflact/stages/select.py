@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from ludus.errors import ConfigError
 from ludus.reflact.items import FORMS, Item, number_items
-from ludus.reflact.proposers import Proposer, View
+from ludus.reflact.proposers import Proposer, View, check_result
 from ludus.reflact.records import BatchReport, BudgetDecision, Fate, UnusableReply, pool_scores
 from ludus.reflact.schedule import compute_budget
 
@@ -81,7 +82,14 @@ async def choose_items(
     limit = None if budget is None else budget.value
     if limit is None or len(items) <= limit:
         return tuple(range(len(items)))
-    return (await proposer.select(view, items, limit))[:limit] if limit else ()
+    if not limit:
+        return ()
+    chosen = check_result(proposer, "select", await proposer.select(view, items, limit), int, "indices of items")
+    wrong = [place for place in chosen if not 0 <= place < len(items)]
+    if wrong:
+        name, last = type(proposer).__name__, len(items) - 1
+        raise ConfigError(f"train.proposer: {name}.select returned the index {wrong[0]}; the items are 0 to {last}")
+    return chosen[:limit]
 
 
 def list_not_selected(items: Sequence[Item], chosen: Sequence[int]) -> tuple[Fate, ...]:

@@ -168,7 +168,7 @@ def test_local_slots_say_that_they_hold_nothing():
 
 def test_extras_are_optional():
     for finding in check_extras():
-        assert finding.status == "ok" or finding.remedy.startswith("pip install 'ludus[")
+        assert finding.status == "ok" or finding.remedy.startswith("pip install 'ludus-train[")
     extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
     for extra, (module, _) in EXTRAS.items():
         assert any(requirement.startswith(module) for requirement in extras[extra])

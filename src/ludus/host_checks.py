@@ -103,7 +103,7 @@ def check_limit(limit: LimitStatus) -> HostFinding:
 def check_embedded() -> Iterator[HostFinding]:
     """Check the engine and the weights of the embedded model."""
     if not importlib.util.find_spec("xllamacpp"):
-        yield HostFinding("embedded model", "warn", "its engine is not installed", "pip install 'ludus[local]'")
+        yield HostFinding("embedded model", "warn", "its engine is not installed", "pip install 'ludus-train[local]'")
         return
     kept = find_weights_folder() / SMOLLM2.file
     state = "its weights are here" if kept.is_file() else "its weights are downloaded on first use (98 MB)"
@@ -115,7 +115,9 @@ def check_extras() -> Iterator[HostFinding]:
         if importlib.util.find_spec(module):
             yield HostFinding(f"extra {extra}", "ok", purpose)
         else:
-            yield HostFinding(f"extra {extra}", "warn", f"not installed: no {purpose}", f"pip install 'ludus[{extra}]'")
+            yield HostFinding(
+                f"extra {extra}", "warn", f"not installed: no {purpose}", f"pip install 'ludus-train[{extra}]'"
+            )
 
 
 def check_disk(free: int) -> HostFinding:

@@ -218,5 +218,5 @@ def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch):
     async def body(_: dict[str, Tool]) -> None:
         raise AssertionError("it should not come to this")
 
-    with pytest.raises(ConfigError, match=r"pip install 'ludus\[mcp\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'ludus-train\[mcp\]'"):
         with_tools(McpSettings(command=("x",)), body)

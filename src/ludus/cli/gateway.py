@@ -197,7 +197,7 @@ def _announce(gateway: Gateway, out: Path, *, token: bool, as_json: bool) -> Non
 
 
 def find_fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's event loop if it is installed (`ludus[fast]`), else None for asyncio's own."""
+    """uvloop's event loop if it is installed (`ludus-train[fast]`), else None for asyncio's own."""
     try:
         import uvloop
     except ImportError:

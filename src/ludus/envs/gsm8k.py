@@ -2,7 +2,7 @@
 
 Twelve items written for Ludus come with the package. The published set is read from a JSONL file (`--env.path
 train.jsonl`, rows with `question` and `answer`) or from the Hugging Face hub (`--env.path hub:openai/gsm8k`, extra
-`ludus[hub]`).
+`ludus-train[hub]`).
 """
 
 import hashlib
@@ -86,6 +86,6 @@ def _load_from_hub(dataset: str, split: str) -> list[Item]:
     try:
         import datasets  # pyright: ignore  # an extra: heavy, and only used here
     except ImportError:
-        raise ConfigError("env.path: reading from the hub needs: pip install 'ludus[hub]'") from None
+        raise ConfigError("env.path: reading from the hub needs: pip install 'ludus-train[hub]'") from None
     rows = datasets.load_dataset(dataset, "main", split=split)  # pyright: ignore
     return [Item(row["question"], row["answer"]) for row in rows]  # pyright: ignore

@@ -159,7 +159,7 @@ def _import_engine() -> Any:
         with _limit_spinning():
             return importlib.import_module("xllamacpp")
     except ModuleNotFoundError as error:
-        raise ConfigError("the embedded model needs an engine: pip install 'ludus[local]'") from error
+        raise ConfigError("the embedded model needs an engine: pip install 'ludus-train[local]'") from error
     except ImportError as error:
         raise ConfigError(
             f"the embedded model's engine cannot be loaded: {error}. If it is libgomp that is missing: "

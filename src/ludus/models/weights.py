@@ -181,7 +181,7 @@ hf_hub_download(repo, file, revision=revision, local_dir=folder)
 def fetch_from_hub(weights: Weights, folder: Path, tell: Tell) -> Path:
     """Download from the hub. Raises quickly if its client is not installed or the hub is not reachable."""
     if importlib.util.find_spec("huggingface_hub") is None:
-        raise SourceUnavailable("huggingface_hub is not installed (pip install 'ludus[hub]')")
+        raise SourceUnavailable("huggingface_hub is not installed (pip install 'ludus-train[hub]')")
     what = (weights.repo, weights.file, weights.revision)
     _run([sys.executable, "-c", _PROBE, *what], PROBE_SECONDS)
     tell(f"fetching {weights.title} from the Hugging Face hub")

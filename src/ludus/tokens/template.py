@@ -24,7 +24,7 @@ try:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
     from jinja2.utils import Namespace
 except ModuleNotFoundError as missing:
-    raise ConfigError("exact tokens need the extra 'tokens': pip install 'ludus[tokens]'") from missing
+    raise ConfigError("exact tokens need the extra 'tokens': pip install 'ludus-train[tokens]'") from missing
 
 View = dict[str, Any]
 """A message as templates see it."""

@@ -26,7 +26,7 @@ try:
 
     from ludus.tokens.gguf import Metadata, build_tokenizer, read_metadata
 except ModuleNotFoundError as missing:
-    raise ConfigError("exact tokens need the extra 'tokens': pip install 'ludus[tokens]'") from missing
+    raise ConfigError("exact tokens need the extra 'tokens': pip install 'ludus-train[tokens]'") from missing
 
 LONG_TEXT = 2_000
 """Texts of this many characters are encoded in parts, and parts of this size are cached."""

@@ -9,8 +9,8 @@ a call. A tool's error that the server reports is shown to the model. A server t
 `ConfigError`. A server that dies during the run is a failure of the world (`ToolBroken`); the next call starts it
 again.
 
-The official SDK is used for the protocol (extra `ludus[mcp]`). When a connection breaks, the SDK cancels the task that
-holds it. So each connection is held by a task of its own, and a broken server does not end the run.
+The official SDK is used for the protocol (extra `ludus-train[mcp]`). When a connection breaks, the SDK cancels the task
+that holds it. So each connection is held by a task of its own, and a broken server does not end the run.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ def _require_sdk(name: str) -> None:
     try:
         import mcp  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError:
-        raise ConfigError(f"tools.mcp.{name}: MCP servers need an extra; pip install 'ludus[mcp]'") from None
+        raise ConfigError(f"tools.mcp.{name}: MCP servers need an extra; pip install 'ludus-train[mcp]'") from None
 
 
 def _pick_offers(name: str, offers: "Sequence[Offer]", only: Sequence[str]) -> "Sequence[Offer]":

@@ -102,5 +102,5 @@ def test_what_dead_drivers_left_is_ended(modal_fleet, modal_standin):
 
 def test_without_the_client_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "modal", None)
-    with pytest.raises(ConfigError, match=r"pip install 'ludus\[modal\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'ludus-train\[modal\]'"):
         Modal(ModalSettings())

@@ -82,7 +82,9 @@ class Modal(RemoteBackend[ModalSettings]):
     @classmethod
     async def look(cls) -> BackendFinding:
         if importlib.util.find_spec("modal") is None:
-            return BackendFinding(cls.name, "off", "Modal's client is not installed", "pip install 'ludus[modal]'")
+            return BackendFinding(
+                cls.name, "off", "Modal's client is not installed", "pip install 'ludus-train[modal]'"
+            )
         return BackendFinding(cls.name, "ready", "Modal's client is here; your account is checked when it is used")
 
     def get_kind(self, spec: SandboxSpec) -> Hashable:
@@ -183,7 +185,7 @@ def _import_modal() -> Any:
     try:
         import modal
     except ImportError as error:
-        raise ConfigError("sandbox.backend 'modal' needs Modal's client: pip install 'ludus[modal]'") from error
+        raise ConfigError("sandbox.backend 'modal' needs Modal's client: pip install 'ludus-train[modal]'") from error
     return modal
 
 

@@ -54,7 +54,7 @@ def test_settings_import_nothing_that_only_some_runs_need():
         (["evaluate", "gsm8k", "--resume"], "run.out: which run should be resumed?"),
         (["show", "somewhere", "--env.limit", "3"], "show takes no settings, such as --env.limit"),
         (["evaluate", "--resume", "--out", "nowhere"], "nowhere: there is no run to resume"),
-        (["evaluate", "gsm8k", "--config", "none.yaml"], "--config none.yaml: No such file"),
+        (["evaluate", "gsm8k", "--config", "none.yaml"], "--config: there is no file none.yaml"),
         (["show", "nowhere"], "nowhere is not a run directory"),
         ([], "COMMAND"),
     ],

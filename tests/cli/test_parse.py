@@ -38,7 +38,7 @@ def test_parse_prints_a_line_for_each_row(typed):
     ("words", "stdin", "message"),
     [
         ([], b"", "--parser: which format? One of "),
-        (["--parser", "hermez"], b"", "unknown tool-call parser 'hermez': did you mean 'hermes'?"),
+        (["--parser", "hermez"], b"", "unknown tool-call parser 'hermez'; did you mean 'hermes'?"),
         (["--parser", "hermes"], b"abc\xff", "stdin is not UTF-8: byte 3 is 0xff"),
         (["--parser", "hermes", "--tools", "nowhere.json"], b"", "--tools: nowhere.json cannot be read: No such file"),
         (["--parser", "hermes", "--tools", "bad.json"], b"", "--tools: bad.json is not JSON"),

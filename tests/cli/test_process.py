@@ -86,7 +86,7 @@ def test_a_template_that_drops_tools_is_refused_before_the_run_begins(typed, fol
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--model.parser", "hermez"], "model.parser: unknown tool-call parser 'hermez': did you mean 'hermes'?"),
+        (["--model.parser", "hermez"], "model.parser: unknown tool-call parser 'hermez'; did you mean 'hermes'?"),
         (["--model.tokenizer", "./nowhere"], "model.tokenizer: there is no file or folder './nowhere'"),
         (["--model.template", "nowhere"], "model.template: 'nowhere' is neither a file nor a built-in template"),
         (["--model.engine", "vlm"], "model.engine: expected one of atropos, llamacpp, sglang, vllm, vllm_chat"),

@@ -400,6 +400,8 @@ def test_a_parser_of_the_user_reads_the_model_s_calls(brought: Path):
     assert load_parser("hermes", "model.parser").name == "hermes"
     with pytest.raises(ConfigError, match=r"model\.parser: unknown tool-call parser 'hermse'"):
         load_parser("hermse", "model.parser")
+    with pytest.raises(ConfigError, match=r"unknown tool-call parser 'installed-mime'; did you mean 'installed-mine'"):
+        load_parser("installed-mime", "model.parser")
     tokenizer = make_tokenizer(brought, "a few words")
     flags = {"base_url": "http://127.0.0.1:9/v1", "name": "toy", "mode": "token", "tokenizer": str(tokenizer)}
     found = load([], [*((f"model.{k}", v) for k, v in flags.items()), ("model.parser", "brought.py:MY_PARSER")])
@@ -412,6 +414,10 @@ def test_a_harness_of_the_user_is_the_agent(brought: Path):
     for name in ("brought.py:MY_HARNESS", "installed-mine"):
         harness = build_harness(load([], [("agent.harness", name)]).agent)
         assert harness is not None and (harness.name, harness.command) == ("mine", "true")
+    with pytest.raises(
+        ConfigError, match=r"agent\.harness: 'installed-mime' is unknown; did you mean 'installed-mine'"
+    ):
+        build_harness(load([], [("agent.harness", "installed-mime")]).agent)
 
 
 @pytest.mark.parametrize("kind", ["dataclass", "plain"])

@@ -186,7 +186,7 @@ def test_names_are_found_in_any_spelling() -> None:
 
 
 def test_an_unknown_parser_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match="unknown tool-call parser 'hermez': did you mean 'hermes'"):
+    with pytest.raises(ConfigError, match="unknown tool-call parser 'hermez'; did you mean 'hermes'"):
         Parser("hermez")
 
 

@@ -54,7 +54,7 @@ def test_rows_have_their_own_parser_and_tools() -> None:
         ("{", "line 2: not JSON"),
         ("[]", 'line 2: expected an object with a text in "input"'),
         ('{"parser": "hermes"}', 'line 2: expected an object with a text in "input"'),
-        ('{"parser": "hermez", "input": ""}', "line 2: unknown tool-call parser 'hermez': did you mean 'hermes'"),
+        ('{"parser": "hermez", "input": ""}', "line 2: unknown tool-call parser 'hermez'; did you mean 'hermes'"),
         ('{"input": ""}', 'line 2: no parser: set "parser" in the row, or --parser'),
     ],
 )

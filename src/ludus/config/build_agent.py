@@ -74,7 +74,10 @@ def build_harness(agent: AgentSettings) -> Harness | None:
 
     name, own = agent.harness, agent.harnesses.get(agent.harness)
     if own is None:
-        found = HARNESS.load(name) if name not in KNOWN and HARNESS.knows(name) else find_harness(name, agent.harnesses)
+        if name not in KNOWN and HARNESS.knows(name):
+            found = HARNESS.load(name)
+        else:
+            found = find_harness(name, [*agent.harnesses, *HARNESS.list_names()])
         return find_installation(found, find_agents_folder())
     base = KNOWN.get(name) or Harness(name=name, command="")
     if not (own.command or base.command):

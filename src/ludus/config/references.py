@@ -299,14 +299,14 @@ def load_env_class(name: str) -> type[Env]:
 
 def load_parser(name: str, setting: str) -> "ReplyParser":
     """The parser of a built-in name (`docs/parsers.md`), or one of the user's own."""
-    from ludus.parsers import make_parser
+    from ludus.parsers import list_names, make_parser
 
     try:
         return make_parser(name)
-    except ConfigError as error:
+    except ConfigError:
         if PARSER.knows(name):
             return make_parser(PARSER.load(name, setting))
-        raise ConfigError(f"{setting}: {error} (your own: {PARSER.example})") from None
+        raise ConfigError(PARSER.describe_unknown(name, setting, list_names(), "tool-call parser")) from None
 
 
 # ---- options ------------------------------------------------------------------------------------------------------

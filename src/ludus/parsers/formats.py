@@ -487,5 +487,5 @@ def find_format(name: str) -> Format:
         return combine_formats()
     plain = ALIASES.get(plain, plain)
     if plain not in FORMATS:
-        raise ConfigError(f"unknown tool-call parser '{name}': {suggest(plain, list_names())}")
+        raise ConfigError(f"unknown tool-call parser '{name}'; {suggest(plain, list_names())}")
     return FORMATS[plain]

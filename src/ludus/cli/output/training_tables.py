@@ -220,7 +220,7 @@ def _format_test(product: Product | None) -> str:
         return ""
     bucket = product.test.overall
     band = f" [{format_number(bucket.interval.low)}, {format_number(bucket.interval.high)}]" if bucket.interval else ""
-    return f"{_format_optional(bucket.hard)}{band} of {bucket.tasks} tasks"
+    return f"{_format_optional(bucket.hard)}{band} of {bucket.tasks} task{'' if bucket.tasks == 1 else 's'}"
 
 
 def _format_optional(value: float | None) -> str:

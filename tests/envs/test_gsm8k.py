@@ -86,7 +86,7 @@ def test_the_published_configuration_is_loaded_from_the_hub(monkeypatch: pytest.
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ConfigError, match=r"ludus\[hub\]"):
+    with pytest.raises(ConfigError, match=r"ludus-train\[hub\]"):
         list(Gsm8k(path="hub:openai/gsm8k").tasks("test"))
 
 

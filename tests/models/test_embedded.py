@@ -256,7 +256,7 @@ def test_a_file_that_is_not_weights_is_refused(tmp_path: Path, runtime: Embedded
 def test_without_the_engine_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     model = EmbeddedModel(EmbeddedSettings(), EmbeddedRuntime(cache=tmp_path))
-    with pytest.raises(ConfigError, match=r"ludus\[local\]"):
+    with pytest.raises(ConfigError, match=r"ludus-train\[local\]"):
         asyncio.run(model.start())
 
 

@@ -175,7 +175,7 @@ def test_a_wheel_that_pip_cannot_find_is_unavailable_with_pips_message(tmp_path:
 def test_without_the_hubs_client_the_hub_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     messages: list[str] = []
-    with pytest.raises(SourceUnavailable, match=r"ludus\[hub\]"):
+    with pytest.raises(SourceUnavailable, match=r"ludus-train\[hub\]"):
         fetch_from_hub(TINY, tmp_path, messages.append)
     assert messages == []
 

@@ -3,12 +3,12 @@
 A benchmark prints one table and one line, `NAME: PASS …` or `NAME: FAIL …`, and exits with 1 when a target is missed,
 so that a person can read it and a script can act on it:
 
-    >>> print(table([("system", "ms"), ("ours", 0.31), ("peer", 7.9)]))
+    >>> print(render_table([("system", "ms"), ("ours", 0.31), ("peer", 7.9)]))
     | system |   ms |
     |--------|-----:|
     | ours   | 0.31 |
     | peer   |  7.9 |
-    >>> verdict("loop", [Check("cpu", 0.31, 0.6, "ms/turn"), Check("lead", 25, 12, "x", at_least=True)])
+    >>> print_verdict("loop", [Check("cpu", 0.31, 0.6, "ms/turn"), Check("lead", 25, 12, "x", at_least=True)])
     loop: PASS cpu 0.31 ms/turn (target ≤ 0.6), lead 25 x (target ≥ 12)
     0
 
@@ -33,7 +33,7 @@ CACHE = Path.home() / ".cache" / "ludus" / "bench"
 # ---- what is asked ------------------------------------------------------------------------------------------------
 
 
-def rounds_parser(doc: str | None) -> argparse.ArgumentParser:
+def make_rounds_parser(doc: str | None) -> argparse.ArgumentParser:
     """The options of benchmarks that run ours and peers in turns. `doc` is the script's own docstring."""
     summary, _, rest = (doc or "").partition("\n")
     parser = argparse.ArgumentParser(
@@ -49,28 +49,28 @@ def rounds_parser(doc: str | None) -> argparse.ArgumentParser:
 # ---- what is printed ----------------------------------------------------------------------------------------------
 
 
-def table(rows: Sequence[Sequence[object]]) -> str:
+def render_table(rows: Sequence[Sequence[object]]) -> str:
     """Rows as a Markdown table; the first is the header. Columns of figures are set to the right."""
-    texts = [[_text(cell) for cell in row] for row in rows]
+    texts = [[_format_cell(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in texts) for i in range(len(texts[0]))]
     right = [any(isinstance(row[i], int | float) for row in rows[1:]) for i in range(len(texts[0]))]
 
-    def line(cells: Sequence[str]) -> str:
+    def format_line(cells: Sequence[str]) -> str:
         padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True))
         return f"| {' | '.join(padded)} |"
 
     rule = "|".join("-" * (w + 1) + (":" if r else "-") for w, r in zip(widths, right, strict=True))
-    return "\n".join([line(texts[0]), f"|{rule}|", *map(line, texts[1:])])
+    return "\n".join([format_line(texts[0]), f"|{rule}|", *map(format_line, texts[1:])])
 
 
-def _text(cell: object) -> str:
-    return figure(cell) if isinstance(cell, int | float) else str(cell)
+def _format_cell(cell: object) -> str:
+    return format_figure(cell) if isinstance(cell, int | float) else str(cell)
 
 
-def figure(number: float) -> str:
+def format_figure(number: float) -> str:
     """Three figures where it is small, whole where it is large.
 
-    >>> [figure(n) for n in (0.03125, 0.6, 7.941, 24.27, 1312.4)]
+    >>> [format_figure(n) for n in (0.03125, 0.6, 7.941, 24.27, 1312.4)]
     ['0.031', '0.6', '7.94', '24.3', '1312']
     """
     digits = 3 if abs(number) < 0.1 else 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
@@ -96,21 +96,21 @@ class Check:
         return self.value >= self.target if self.at_least else self.value <= self.target
 
     def __str__(self) -> str:
-        measured = f"{self.name} {figure(self.value)}{' ' if self.unit else ''}{self.unit}"
+        measured = f"{self.name} {format_figure(self.value)}{' ' if self.unit else ''}{self.unit}"
         if self.target is None:
             return measured
         word, sign = ("target" if self.passed else "MISSED target"), ("≥" if self.at_least else "≤")
-        return f"{measured} ({word} {sign} {figure(self.target)})"
+        return f"{measured} ({word} {sign} {format_figure(self.target)})"
 
 
-def verdict(name: str, checks: Sequence[Check], *, notes: Sequence[str] = ()) -> int:
+def print_verdict(name: str, checks: Sequence[Check], *, notes: Sequence[str] = ()) -> int:
     """Print the summary line and give the exit code: 1 when a target is missed."""
     passed = all(check.passed for check in checks)
     print(f"{name}: {'PASS' if passed else 'FAIL'} {', '.join([*map(str, checks), *notes])}")
     return 0 if passed else 1
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """What the figures were taken on, for the line above the table."""
     load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
     version = ".".join(map(str, sys.version_info[:3]))
@@ -124,7 +124,7 @@ class CommandFailed(SystemExit):
     """A command that has to work did not: unless somebody can go on without it, the benchmark ends with its words."""
 
 
-def ready_venv(home: Path, requirements: Sequence[str]) -> Path | None:
+def find_venv(home: Path, requirements: Sequence[str]) -> Path | None:
     """The Python of a virtual environment that was made for exactly these requirements, if there is one."""
     marker = home / "requirements.txt"
     python = home / "bin" / "python"
@@ -135,25 +135,25 @@ def ready_venv(home: Path, requirements: Sequence[str]) -> Path | None:
 
 def make_venv(home: Path, requirements: Sequence[str], base: str = sys.executable) -> Path:
     """The Python of a virtual environment with these requirements, made anew unless it is there already."""
-    if python := ready_venv(home, requirements):
+    if python := find_venv(home, requirements):
         return python
-    python = empty_venv(home, base)
+    python = make_empty_venv(home, base)
     install(python, requirements)
     (home / "requirements.txt").write_text("\n".join(requirements))  # last: its presence says that all went well
     return python
 
 
-def empty_venv(home: Path, base: str = sys.executable) -> Path:
+def make_empty_venv(home: Path, base: str = sys.executable) -> Path:
     """A fresh virtual environment of the Python `base`, in place of one that was there."""
     if (home / "pyvenv.cfg").exists():
         shutil.rmtree(home)
     home.parent.mkdir(parents=True, exist_ok=True)
-    uv = _uv()
+    uv = _find_uv()
     _run([uv, "venv", "-q", "--python", base, str(home)] if uv else [base, "-m", "venv", str(home)])
     return home / "bin" / "python"
 
 
-def newer_python(minor: int) -> str | None:
+def find_python(minor: int) -> str | None:
     """A Python 3 of at least this minor version that is on this machine: ours, on the path, or of pyenv or uv."""
     names = [f"python3.{number}" for number in range(minor, minor + 4)]
     managed = [
@@ -168,13 +168,13 @@ def newer_python(minor: int) -> str | None:
 
 
 def install(python: Path, requirements: Sequence[str]) -> None:
-    uv = _uv()
+    uv = _find_uv()
     pip = [uv, "pip", "install", "--compile-bytecode"] if uv else [str(python), "-m", "pip", "install"]
     where = ["--python", str(python)] if uv else []
     _run([*pip, "-q", *where, *requirements])
 
 
-def _uv() -> str | None:
+def _find_uv() -> str | None:
     """uv, beside our Python or on the path: an order of magnitude faster than pip."""
     beside = Path(sys.executable).parent / "uv"
     return str(beside) if beside.exists() else shutil.which("uv")

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from common import ROOT, Check, machine, table, verdict
+from common import ROOT, Check, describe_machine, print_verdict, render_table
 
 sys.path.insert(0, str(ROOT / "tests" / "sandbox" / "remote"))
 import machinery
@@ -25,14 +25,14 @@ from ludus.sandbox.profiles import open_pool
 from ludus.sandbox.remote.docker import DockerSettings
 
 
-async def ours(socket: Path, image: str, slots: int, count: int) -> dict[str, float]:
+async def measure_ours(socket: Path, image: str, slots: int, count: int) -> dict[str, float]:
     """Median and 99th percentile of `true`, and how long a slot takes, in ms."""
     profile = DockerSettings(image=image, socket=str(socket), slots=slots)
     async with open_pool(profile) as pool:
         started = time.perf_counter()
         async with pool.lease(SandboxSpec(disk_mb=64)) as box:
             first = time.perf_counter() - started
-            times = [await _timed(box) for _ in range(count)]
+            times = [await _time_exec(box) for _ in range(count)]
             started = time.perf_counter()
             async with pool.lease(SandboxSpec(disk_mb=64)):
                 second = time.perf_counter() - started
@@ -40,14 +40,14 @@ async def ours(socket: Path, image: str, slots: int, count: int) -> dict[str, fl
     return {"p50": times[count // 2], "p99": times[count * 99 // 100], "first": first * 1e3, "second": second * 1e3}
 
 
-async def _timed(box) -> float:
+async def _time_exec(box) -> float:
     started = time.perf_counter()
     result = await box.exec("true")
     assert result.exit_code == 0
     return (time.perf_counter() - started) * 1e3
 
 
-def bare(command: list[str], count: int, env: dict[str, str] | None = None) -> float:
+def measure_bare(command: list[str], count: int, env: dict[str, str] | None = None) -> float:
     """Median of a program that runs `true` in a running container, in ms."""
     times = []
     for _ in range(count):
@@ -64,10 +64,10 @@ def measure_docker(folder: Path, image: Path, count: int) -> Iterator[tuple[obje
     try:
         run = [*docker, "run", "--detach", "--rm", "--network", "none", "--name", "bare", machinery.IMAGE]
         subprocess.run([*run, "sleep", "1000"], check=True, capture_output=True)
-        theirs = bare([*docker, "exec", "bare", "true"], max(10, count // 20))
+        theirs = measure_bare([*docker, "exec", "bare", "true"], max(10, count // 20))
         subprocess.run([*docker, "rm", "--force", "bare"], check=True, capture_output=True)
         for slots in (1, 8):
-            yield row("docker", slots, asyncio.run(ours(socket, machinery.IMAGE, slots, count)), theirs)
+            yield make_row("docker", slots, asyncio.run(measure_ours(socket, machinery.IMAGE, slots, count)), theirs)
     finally:
         engine.close()
 
@@ -79,15 +79,15 @@ def measure_podman(folder: Path, image: Path, count: int) -> Iterator[tuple[obje
     try:
         run = [*podman, "run", "--detach", "--rm", "--network", "none", "--name", "bare", name, "sleep", "1000"]
         subprocess.run(run, check=True, capture_output=True, env=env)
-        theirs = bare([*podman, "exec", "bare", "true"], max(10, count // 20), env)
+        theirs = measure_bare([*podman, "exec", "bare", "true"], max(10, count // 20), env)
         subprocess.run([*podman, "rm", "--force", "--time=0", "bare"], check=True, capture_output=True, env=env)
         for slots in (1, 8):
-            yield row("podman", slots, asyncio.run(ours(socket, name, slots, count)), theirs)
+            yield make_row("podman", slots, asyncio.run(measure_ours(socket, name, slots, count)), theirs)
     finally:
         engine.close()
 
 
-def row(engine: str, slots: int, times: dict[str, float], theirs: float) -> tuple[object, ...]:
+def make_row(engine: str, slots: int, times: dict[str, float], theirs: float) -> tuple[object, ...]:
     return engine, slots, times["p50"], times["p99"], theirs, times["p50"] / theirs, times["first"], times["second"]
 
 
@@ -116,13 +116,13 @@ def main() -> int:
                 rows += measure(folder, image, count)
             except machinery.Missing as missing:
                 print(f"{measure.__name__}: skipped: {missing}")
-    print(machine())
-    print(table(rows))
+    print(describe_machine())
+    print(render_table(rows))
     if len(rows) == 1:
         print("containers: SKIP there is no engine here: scripts/setup-backends")
         return 0
     worst = max(float(str(found[5])) for found in rows[1:])
-    return verdict("containers", [Check("exec over bare exec", worst, 0.1, "x")])
+    return print_verdict("containers", [Check("exec over bare exec", worst, 0.1, "x")])
 
 
 if __name__ == "__main__":

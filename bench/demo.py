@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, Check, CommandFailed, machine, table, verdict
+from common import ROOT, Check, CommandFailed, describe_machine, print_verdict, render_table
 
 SECONDS = 300.0
 Z = 1.959964
@@ -78,47 +78,47 @@ class Run:
         return self.gain - math.hypot(a - low_a, high_b - b), self.gain + math.hypot(high_a - a, b - low_b)
 
 
-def take(seed: int, folder: Path, more: Sequence[str] = ()) -> Run:
+def run_demo(seed: int, folder: Path, more: Sequence[str] = ()) -> Run:
     """Run the demo with this seed."""
     ludus = Path(sys.executable).with_name("ludus")
     seeds = ["--env.seed", str(seed), "--train.seed", str(seed)]
     command = [ludus, "train", "--config", ROOT / "configs" / "demo.yaml", "--out", folder, "--json", *seeds, *more]
-    started, before = time.monotonic(), _cpu_seconds()
+    started, before = time.monotonic(), _read_cpu_seconds()
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=ROOT)
-    seconds, cpu = time.monotonic() - started, _cpu_seconds() - before
+    seconds, cpu = time.monotonic() - started, _read_cpu_seconds() - before
     if done.returncode:
         raise CommandFailed(f"seed {seed}: exit {done.returncode}\n{done.stderr.strip()}")
-    return read(seed, json.loads(done.stdout)["summary"], seconds, cpu)
+    return read_run(seed, json.loads(done.stdout)["summary"], seconds, cpu)
 
 
-def _cpu_seconds() -> float:
+def _read_cpu_seconds() -> float:
     """Of all children so far."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def read(seed: int, summary: Any, seconds: float, cpu: float = 0.0) -> Run:
-    initial, best, final = (_share(summary[name]["test"]["overall"]) for name in ("initial", "best", "final"))
+def read_run(seed: int, summary: Any, seconds: float, cpu: float = 0.0) -> Run:
+    initial, best, final = (_read_share(summary[name]["test"]["overall"]) for name in ("initial", "best", "final"))
     return Run(seed, initial, best, final, summary["accepted"], summary["rejected"], seconds, cpu)
 
 
-def _share(bucket: Any) -> Share:
+def _read_share(bucket: Any) -> Share:
     return Share(round(bucket["hard"] * bucket["scored"]), bucket["scored"])
 
 
-def report(runs: Sequence[Run]) -> str:
+def render_report(runs: Sequence[Run]) -> str:
     head = ("seed", "initial", "best", "final", "gain", "accepted", "rejected", "seconds", "CPU s")
-    return table([head, *map(_row, runs)])
+    return render_table([head, *map(_make_row, runs)])
 
 
-def _row(run: Run) -> tuple[object, ...]:
+def _make_row(run: Run) -> tuple[object, ...]:
     low, high = run.gain_interval
     gain = f"{run.gain:+.0%} [{low:+.0%}, {high:+.0%}]"
     shares = (str(run.initial), str(run.best), str(run.final))
     return (run.seed, *shares, gain, run.accepted, run.rejected, run.seconds, run.cpu_seconds)
 
 
-def checks(runs: Sequence[Run], *, short: bool) -> list[Check]:
+def make_checks(runs: Sequence[Run], *, short: bool) -> list[Check]:
     lowest = min(run.gain_interval[0] for run in runs) * 100
     slowest = max(run.seconds for run in runs)
     mean = sum(run.gain for run in runs) / len(runs) * 100
@@ -137,14 +137,14 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="one seed, few tasks, no target")
     arguments = parser.parse_args()
     more = ["--data.limit", "8", "--train.epochs", "1"] if arguments.short else []
-    print(f"{machine()}\n")
+    print(f"{describe_machine()}\n")
     runs: list[Run] = []
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(1 if arguments.short else arguments.seeds):
-            runs.append(take(seed, Path(folder) / str(seed), more))
+            runs.append(run_demo(seed, Path(folder) / str(seed), more))
             print(f"seed {seed}: {runs[-1].initial} -> {runs[-1].best} in {runs[-1].seconds:.0f} s", file=sys.stderr)
-    print(f"{report(runs)}\n")
-    return verdict("demo", checks(runs, short=arguments.short))
+    print(f"{render_report(runs)}\n")
+    return print_verdict("demo", make_checks(runs, short=arguments.short))
 
 
 if __name__ == "__main__":

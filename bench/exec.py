@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import CACHE, Check, CommandFailed, machine, make_venv, ready_venv, table, verdict
+from common import CACHE, Check, CommandFailed, describe_machine, find_venv, make_venv, print_verdict, render_table
 
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.local.bwrap import find_bwraps
@@ -93,15 +93,15 @@ class Row:
     """CPU time of the driver per call, without the command's own."""
 
 
-def quantile(times: list[float], share: float) -> float:
+def compute_quantile(times: list[float], share: float) -> float:
     return sorted(times)[min(len(times) - 1, int(share * len(times)))]
 
 
-def row(way: str, times: list[float], cpu: float | None = None) -> Row:
-    return Row(way, len(times), quantile(times, 0.5), quantile(times, 0.99), cpu)
+def make_row(way: str, times: list[float], cpu: float | None = None) -> Row:
+    return Row(way, len(times), compute_quantile(times, 0.5), compute_quantile(times, 0.99), cpu)
 
 
-async def timed(way: str, call: Callable[[], Awaitable[object]], calls: int, warm_up: int = 0) -> Row:
+async def time_calls(way: str, call: Callable[[], Awaitable[object]], calls: int, warm_up: int = 0) -> Row:
     for _ in range(warm_up):
         await call()
     times: list[float] = []
@@ -110,7 +110,7 @@ async def timed(way: str, call: Callable[[], Awaitable[object]], calls: int, war
         before = time.perf_counter()
         await call()
         times.append(1000 * (time.perf_counter() - before))
-    return row(way, times, 1000 * (time.process_time() - cpu) / calls)
+    return make_row(way, times, 1000 * (time.process_time() - cpu) / calls)
 
 
 # ---- ours ---------------------------------------------------------------------------------------------------------
@@ -122,13 +122,13 @@ async def bench_exec(pool: Pool, spec: SandboxSpec, calls: int) -> Row:
         async def call() -> None:
             assert (await box.exec(COMMAND)).stdout == b"hi\n"
 
-        return await timed("ludus: exec in a slot", call, calls, warm_up=100)
+        return await time_calls("ludus: exec in a slot", call, calls, warm_up=100)
 
 
 async def bench_create(pool: Pool, spec: SandboxSpec, slots: int) -> Row:
     """From asking a cold pool to a slot that is ready, one at a time and all kept."""
     async with AsyncExitStack() as leases:
-        return await timed("ludus: create a slot", lambda: leases.enter_async_context(pool.lease(spec)), slots)
+        return await time_calls("ludus: create a slot", lambda: leases.enter_async_context(pool.lease(spec)), slots)
 
 
 async def bench_warm_lease(spec: SandboxSpec, leases: int) -> Row:
@@ -142,7 +142,7 @@ async def bench_warm_lease(spec: SandboxSpec, leases: int) -> Row:
             before = time.perf_counter()
             async with pool.lease(spec):
                 times.append(1000 * (time.perf_counter() - before))
-    return row("ludus: lease from a warm pool", times)
+    return make_row("ludus: lease from a warm pool", times)
 
 
 # ---- others -------------------------------------------------------------------------------------------------------
@@ -153,22 +153,30 @@ async def bench_subprocess(calls: int) -> Row:
         done = subprocess.run(["bash", "-c", COMMAND], capture_output=True, check=True)  # noqa: ASYNC221
         assert done.stdout == b"hi\n"
 
-    return await timed("a subprocess per call", call, calls)
+    return await time_calls("a subprocess per call", call, calls)
 
 
 async def bench_bwrap_per_call(calls: int) -> Row:
     command = [
-        *(str(find_bwraps()[0]), "--unshare-all", "--die-with-parent", "--ro-bind", "/usr", "/usr", *system_folders()),
+        *(
+            str(find_bwraps()[0]),
+            "--unshare-all",
+            "--die-with-parent",
+            "--ro-bind",
+            "/usr",
+            "/usr",
+            *bind_system_folders(),
+        ),
         *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "bash", "-c", COMMAND),
     ]
 
     async def call() -> None:
         assert subprocess.run(command, capture_output=True, check=True).stdout == b"hi\n"  # noqa: ASYNC221
 
-    return await timed("a bubblewrap per call", call, calls)
+    return await time_calls("a bubblewrap per call", call, calls)
 
 
-def system_folders() -> list[str]:
+def bind_system_folders() -> list[str]:
     words: list[str] = []
     for path in (Path("/bin"), Path("/lib"), Path("/lib64")):
         words += (
@@ -181,7 +189,7 @@ def bench_peer(peer: Peer, install: bool) -> Row | str:
     """The figures, or why there are none."""
     home = CACHE / peer.folder
     try:
-        python = make_venv(home, peer.requirements) if install else ready_venv(home, peer.requirements)
+        python = make_venv(home, peer.requirements) if install else find_venv(home, peer.requirements)
     except CommandFailed as error:
         return f"skipped: {error}"
     if python is None:
@@ -190,7 +198,7 @@ def bench_peer(peer: Peer, install: bool) -> Row | str:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         return f"skipped: it failed with {done.stderr.strip().splitlines()[-1:]}"
-    return row(peer.way, json.loads(done.stdout.splitlines()[-1]))
+    return make_row(peer.way, json.loads(done.stdout.splitlines()[-1]))
 
 
 # ---- report -------------------------------------------------------------------------------------------------------
@@ -204,10 +212,10 @@ async def measure(calls: int, slots: int) -> list[Row]:
     return [*ours, await bench_subprocess(200), await bench_bwrap_per_call(100)]
 
 
-def show(rows: list[Row]) -> None:
-    print(machine())
+def print_table(rows: list[Row]) -> None:
+    print(describe_machine())
     figures = [(r.way, r.calls, r.p50, r.p99, "" if r.cpu is None else r.cpu) for r in rows]
-    print(table([(f"`{COMMAND}`", "calls", "p50 ms", "p99 ms", "driver CPU ms"), *figures]))
+    print(render_table([(f"`{COMMAND}`", "calls", "p50 ms", "p99 ms", "driver CPU ms"), *figures]))
 
 
 def judge(rows: list[Row]) -> int:
@@ -218,7 +226,9 @@ def judge(rows: list[Row]) -> int:
         Check("create p50", create.p50, 30, "ms"),
         Check("warm lease p50", lease.p50, 1, "ms"),
     ]
-    return verdict("exec", checks, notes=[f"{other.p50 / run.p50:.0f} x faster than {other.way}" for other in others])
+    return print_verdict(
+        "exec", checks, notes=[f"{other.p50 / run.p50:.0f} x faster than {other.way}" for other in others]
+    )
 
 
 def main() -> int:
@@ -235,7 +245,7 @@ def main() -> int:
     rows = asyncio.run(measure(arguments.calls, arguments.slots))
     found = {peer.way: bench_peer(peer, arguments.peers) for peer in PEERS}
     rows += [each for each in found.values() if isinstance(each, Row)]
-    show(rows)
+    print_table(rows)
     for way, why in found.items():
         if isinstance(why, str):
             print(f"{way}: {why}")

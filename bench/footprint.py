@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import ROOT, Check, CommandFailed, empty_venv, install, machine, table, verdict
+from common import ROOT, Check, CommandFailed, describe_machine, install, make_empty_venv, print_verdict, render_table
 
 MAX_MB = 60.0
 MAX_PACKAGES = 30
@@ -23,22 +23,22 @@ MAX_IMPORT_SECONDS = 0.3
 MAX_HELP_SECONDS = 0.5
 
 
-def size_mb(folder: Path) -> float:
+def measure_size(folder: Path) -> float:
     """What the files below take, links not followed."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir()) / 1e6
 
 
-def packages(folder: Path) -> set[str]:
+def list_packages(folder: Path) -> set[str]:
     """The names of the distributions installed in a site-packages folder."""
     return {path.name.split("-")[0].lower() for path in folder.glob("*.dist-info")}
 
 
-def best_seconds(command: Sequence[str], tries: int) -> float:
+def time_best(command: Sequence[str], tries: int) -> float:
     """The fastest of several runs, start of the process included."""
-    return min(_seconds(command) for _ in range(tries))
+    return min(_time_command(command) for _ in range(tries))
 
 
-def _seconds(command: Sequence[str]) -> float:
+def _time_command(command: Sequence[str]) -> float:
     started = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     seconds = time.perf_counter() - started
@@ -49,20 +49,18 @@ def _seconds(command: Sequence[str]) -> float:
 
 def measure(home: Path, tries: int) -> list[Check]:
     """Install into `home` and take every figure."""
-    python = empty_venv(home)
+    python = make_empty_venv(home)
     site = next((home / "lib").glob("python3*/site-packages"))
-    size_before, packages_before = size_mb(site), packages(site)
+    size_before, packages_before = measure_size(site), list_packages(site)
     install(python, [str(ROOT)])
-    added = packages(site) - packages_before
+    added = list_packages(site) - packages_before
     print(f"installed: {', '.join(sorted(added))}")
     return [
-        Check("install", size_mb(site) - size_before, MAX_MB, "MB"),
+        Check("install", measure_size(site) - size_before, MAX_MB, "MB"),
         Check("packages", len(added), MAX_PACKAGES),
-        Check("import ludus", best_seconds([str(python), "-c", "import ludus"], tries), MAX_IMPORT_SECONDS, "s"),
-        Check(
-            "import ludus.cli", best_seconds([str(python), "-c", "import ludus.cli"], tries), MAX_IMPORT_SECONDS, "s"
-        ),
-        Check("ludus --help", best_seconds([str(home / "bin" / "ludus"), "--help"], tries), MAX_HELP_SECONDS, "s"),
+        Check("import ludus", time_best([str(python), "-c", "import ludus"], tries), MAX_IMPORT_SECONDS, "s"),
+        Check("import ludus.cli", time_best([str(python), "-c", "import ludus.cli"], tries), MAX_IMPORT_SECONDS, "s"),
+        Check("ludus --help", time_best([str(home / "bin" / "ludus"), "--help"], tries), MAX_HELP_SECONDS, "s"),
     ]
 
 
@@ -75,9 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder) / "venv", options.tries)
-    print(machine())
-    print(table([("what", "measured", "target", "unit"), *((c.name, c.value, c.target or 0, c.unit) for c in found)]))
-    return verdict("footprint", found)
+    print(describe_machine())
+    print(
+        render_table(
+            [("what", "measured", "target", "unit"), *((c.name, c.value, c.target or 0, c.unit) for c in found)]
+        )
+    )
+    return print_verdict("footprint", found)
 
 
 if __name__ == "__main__":

@@ -32,9 +32,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median, quantiles
 
-from common import Check, CommandFailed, machine, make_venv, newer_python, ready_venv, rounds_parser, table, verdict
-from mock_openai import CALLS, allow_many_sockets, running
-from peers.load import Seen, send
+from common import (
+    Check,
+    CommandFailed,
+    describe_machine,
+    find_python,
+    find_venv,
+    make_rounds_parser,
+    make_venv,
+    print_verdict,
+    render_table,
+)
+from mock_openai import CALLS, allow_many_sockets, run_mock
+from peers.load import Seen, send_conversations
 
 CONCURRENCIES = (64, 512)
 REQUESTS = 4096
@@ -79,7 +89,7 @@ class System:
 # ---- the systems --------------------------------------------------------------------------------------------------
 
 
-def _ludus(*more: str) -> Callable[[Path, Place], list[str]]:
+def _make_ludus_command(*more: str) -> Callable[[Path, Place], list[str]]:
     def command(python: Path, place: Place) -> list[str]:
         settings = [f"--model.base_url={place.mock}", "--model.name=mock", f"--gateway.port={place.port}", *more]
         return [str(python.with_name("ludus")), "gateway", *settings, "--out", str(place.folder / "run")]
@@ -87,25 +97,25 @@ def _ludus(*more: str) -> Callable[[Path, Place], list[str]]:
     return command
 
 
-def _lines(place: Place) -> Iterator[dict[str, object]]:
+def _read_sessions(place: Place) -> Iterator[dict[str, object]]:
     with (place.folder / "run" / "sessions.jsonl").open() as lines:
         yield from map(json.loads, lines)
 
 
-def _written(place: Place) -> int:
-    return sum(len(line["exchanges"]) for line in _lines(place))  # pyright: ignore[reportArgumentType]
+def _count_requests(place: Place) -> int:
+    return sum(len(line["exchanges"]) for line in _read_sessions(place))  # pyright: ignore[reportArgumentType]
 
 
-def _written_exactly(place: Place) -> int:
-    return sum(len(line["exchanges"]) for line in _lines(place) if line.get("exact"))  # pyright: ignore[reportArgumentType]
+def _count_exact_requests(place: Place) -> int:
+    return sum(len(line["exchanges"]) for line in _read_sessions(place) if line.get("exact"))  # pyright: ignore[reportArgumentType]
 
 
-def _rllm(python: Path, place: Place) -> list[str]:
+def _build_rllm_command(python: Path, place: Place) -> list[str]:
     where = ["--host", "127.0.0.1", "--port", str(place.port), "--worker", place.mock]
     return [str(python.with_name("rllm-model-gateway")), *where, "--store", "memory", "--log-level", "warning"]
 
 
-def _lightning(python: Path, place: Place) -> list[str]:
+def _build_lightning_command(python: Path, place: Place) -> list[str]:
     settings = ["host=127.0.0.1", f"port={place.port}", "default_proxy.model_name=mock"]
     return [str(python.with_name("agl-server")), *settings, f"hydra.run.dir={place.folder}"]
 
@@ -122,22 +132,22 @@ def _post(url: str, value: object) -> None:
         response.read()
 
 
-def _by_name(session: str) -> str:
+def _build_session_path(session: str) -> str:
     return f"/s/{session}/v1"
 
 
 OURS = System(
     "ludus, token mode",
-    _ludus("--model.mode=token", "--model.engine=vllm_chat"),
-    _by_name,
+    _make_ludus_command("--model.mode=token", "--model.engine=vllm_chat"),
+    _build_session_path,
     "/health",
-    recorded=_written_exactly,
+    recorded=_count_exact_requests,
 )
-CHAT = System("ludus, chat mode", _ludus(), _by_name, "/health", recorded=_written)
+CHAT = System("ludus, chat mode", _make_ludus_command(), _build_session_path, "/health", recorded=_count_requests)
 PEERS = (
     System(
         "agentlightning",
-        _lightning,
+        _build_lightning_command,
         lambda session: f"/proxy/rollout/{session}/attempt/0/mode/train/openai/v1",
         "/healthz",
         ("agentlightning==1.0.2",),
@@ -147,7 +157,7 @@ PEERS = (
     ),
     System(
         "rllm-model-gateway",
-        _rllm,
+        _build_rllm_command,
         lambda session: f"/sessions/{session}/v1",
         "/health",
         ("rllm-model-gateway==0.1.0",),
@@ -188,21 +198,21 @@ class Round:
     rows: list[Row] = field(default_factory=list[Row])
 
 
-def cpu_seconds(pid: int) -> float:
+def read_cpu_seconds(pid: int) -> float:
     """User and system time of a process with all of its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
-def started(system: System, python: Path, mock: str) -> Generator[Round]:
+def run_gateway(system: System, python: Path, mock: str) -> Generator[Round]:
     """The gateway, up and listening; ended with Ctrl-C, as a user would."""
     with tempfile.TemporaryDirectory(prefix="gateway-bench-") as folder:
-        place = Place(free_port(), mock, Path(folder))
+        place = Place(find_free_port(), mock, Path(folder))
         log = (place.folder / "log").open("wb")
         with log, subprocess.Popen(system.command(python, place), stdout=log, stderr=log, cwd=folder) as process:
             try:
-                wait_for(system, place, process)
+                wait_until_up(system, place, process)
                 yield (round_ := Round(process, place))
             finally:
                 process.send_signal(signal.SIGINT)
@@ -215,12 +225,12 @@ def started(system: System, python: Path, mock: str) -> Generator[Round]:
                 round_.rows[:] = [replace(row, trouble=row.trouble or lost) for row in round_.rows]
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return taken.getsockname()[1]
 
 
-def wait_for(system: System, place: Place, process: subprocess.Popen[bytes]) -> None:
+def wait_until_up(system: System, place: Place, process: subprocess.Popen[bytes]) -> None:
     """Until it answers; any status will do."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
@@ -236,11 +246,11 @@ def wait_for(system: System, place: Place, process: subprocess.Popen[bytes]) -> 
     raise CommandFailed(f"{system.name} did not start: {(place.folder / 'log').read_text()[-2000:]}")
 
 
-def measured(system: System, python: Path, mock: str, requests: int, seconds: float) -> list[Row]:
+def measure_gateway(system: System, python: Path, mock: str, requests: int, seconds: float) -> list[Row]:
     """One process of a gateway through all its cells."""
     cells = [(concurrency, stream) for stream in (False, True) for concurrency in CONCURRENCIES]
     try:
-        with started(system, python, mock) as running_:
+        with run_gateway(system, python, mock) as running_:
             for concurrency, stream in cells:
                 if stream and not system.streams:
                     running_.rows.append(Row(system, concurrency, stream, trouble="refuses streams"))
@@ -248,15 +258,17 @@ def measured(system: System, python: Path, mock: str, requests: int, seconds: fl
                 label = f"c{concurrency}-{int(stream)}"
                 count = max(requests // CALLS, concurrency)
                 # Connections, caches and the interpreter's own learning are paid for before.
-                pushed(system, running_, f"{label}-warm", WARM_UP + concurrency, concurrency, stream, seconds, turns=1)
-                running_.rows.append(pushed(system, running_, label, count, concurrency, stream, seconds))
+                send_load(
+                    system, running_, f"{label}-warm", WARM_UP + concurrency, concurrency, stream, seconds, turns=1
+                )
+                running_.rows.append(send_load(system, running_, label, count, concurrency, stream, seconds))
         return running_.rows
     except (CommandFailed, OSError) as error:
         print(error, file=sys.stderr)
         return [Row(system, concurrency, stream, trouble="did not run") for concurrency, stream in cells]
 
 
-def pushed(
+def send_load(
     system: System,
     to: Round,
     label: str,
@@ -269,18 +281,18 @@ def pushed(
     """Send conversations through a running gateway."""
     sessions = [f"{label}-{number}" for number in range(count)]
     system.prepare(to.place, sessions)
-    sending = send(to.place.port, sessions, concurrency, stream, system.path, turns)
-    cpu, wall = cpu_seconds(to.process.pid), time.perf_counter()
+    sending = send_conversations(to.place.port, sessions, concurrency, stream, system.path, turns)
+    cpu, wall = read_cpu_seconds(to.process.pid), time.perf_counter()
     try:
         seen = asyncio.run(asyncio.wait_for(sending, seconds))
     except TimeoutError:
         return Row(system, concurrency, stream, trouble=f"no result within {seconds:g} s")
-    wall, cpu = time.perf_counter() - wall, cpu_seconds(to.process.pid) - cpu
+    wall, cpu = time.perf_counter() - wall, read_cpu_seconds(to.process.pid) - cpu
     to.sent += count * turns
-    return judged(Row(system, concurrency, stream), seen, count * turns, cpu, wall)
+    return judge_row(Row(system, concurrency, stream), seen, count * turns, cpu, wall)
 
 
-def judged(row: Row, seen: Seen, requests: int, cpu: float, wall: float) -> Row:
+def judge_row(row: Row, seen: Seen, requests: int, cpu: float, wall: float) -> Row:
     """The figures, which count only if every request was answered."""
     trouble = "" if seen.good == requests else f"{seen.good} of {requests} answered: {seen.trouble.splitlines()[0]}"
     shares = quantiles(seen.seconds, n=100) if len(seen.seconds) > 1 else [0.0] * 99
@@ -294,20 +306,20 @@ def judged(row: Row, seen: Seen, requests: int, cpu: float, wall: float) -> Row:
     )
 
 
-def pythons(cache: Path, peers: bool | None) -> dict[System, Path | None]:
+def find_pythons(cache: Path, peers: bool | None) -> dict[System, Path | None]:
     """Which systems to run and with which Python; None for one that was asked for but cannot be installed."""
     found: dict[System, Path | None] = {OURS: Path(sys.executable), CHAT: Path(sys.executable)}
     for system in PEERS if peers is not False else ():
         home = cache / system.name
-        if python := ready_venv(home, system.requirements):
+        if python := find_venv(home, system.requirements):
             found[system] = python
         elif peers:
-            found[system] = installed(system, home)
+            found[system] = install_peer(system, home)
     return found
 
 
-def installed(system: System, home: Path) -> Path | None:
-    base = newer_python(system.minor)
+def install_peer(system: System, home: Path) -> Path | None:
+    base = find_python(system.minor)
     if base is None:
         print(f"{system.name} needs Python 3.{system.minor}, which is not on this machine", file=sys.stderr)
         return None
@@ -319,21 +331,21 @@ def installed(system: System, home: Path) -> Path | None:
         return None
 
 
-def rounds(systems: Mapping[System, Path | None], count: int, requests: int, seconds: float) -> list[Row]:
+def run_rounds(systems: Mapping[System, Path | None], count: int, requests: int, seconds: float) -> list[Row]:
     """Measure everything `count` times, in turn; the medians."""
     taken: dict[tuple[System, int, bool], list[Row]] = {}
-    with running(seconds=3600.0 * count) as mock:
+    with run_mock(seconds=3600.0 * count) as mock:
         for number in range(1, count + 1):
             for system, python in systems.items():
                 if python is None:
                     continue
                 print(f"round {number} of {count}: {system.name} …", file=sys.stderr)
-                for row in measured(system, python, mock.base_url, requests, seconds):
+                for row in measure_gateway(system, python, mock.base_url, requests, seconds):
                     taken.setdefault((system, row.concurrency, row.stream), []).append(row)
-    return [middle(rows) for rows in taken.values()]
+    return [take_median(rows) for rows in taken.values()]
 
 
-def middle(rows: Sequence[Row]) -> Row:
+def take_median(rows: Sequence[Row]) -> Row:
     """The median of several rounds, figure by figure; a round without a valid figure makes the row invalid."""
     for row in rows:
         if not row.valid:
@@ -345,7 +357,7 @@ def middle(rows: Sequence[Row]) -> Row:
 # ---- judging ------------------------------------------------------------------------------------------------------
 
 
-def report(rows: Sequence[Row]) -> str:
+def render_report(rows: Sequence[Row]) -> str:
     """The table: every gateway beside ours in the same situation."""
     ours = {(row.concurrency, row.stream): row.cpu_ms for row in rows if row.system is OURS and row.valid}
     head = (
@@ -368,10 +380,10 @@ def report(rows: Sequence[Row]) -> str:
         own = ours.get((row.concurrency, row.stream))
         ratio = row.cpu_ms / own if own else ""
         lines.append((name, row.concurrency, stream, row.cpu_ms, ratio, 1000 / row.cpu_ms, row.p50_ms, row.p99_ms, ""))
-    return table([head, *lines])
+    return render_table([head, *lines])
 
 
-def checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
+def make_checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
     """The targets, and what has to be said beside them."""
     ours = [row for row in rows if row.system is OURS]
     valid = [row for row in ours if row.valid and row.cpu_ms]
@@ -393,20 +405,20 @@ def checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = rounds_parser(__doc__)
+    parser = make_rounds_parser(__doc__)
     parser.add_argument("--requests", type=int, default=REQUESTS, help=f"per run, at least (default {REQUESTS})")
     parser.add_argument("--short", action="store_true", help="one round of 1,024 requests")
     options = parser.parse_args(arguments)
     count, requests = (1, 1024) if options.short else (options.rounds, options.requests)
     allow_many_sockets()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that gateways under way are ended too
-    systems = pythons(options.cache, options.peers)
-    rows = rounds(systems, count, requests, options.seconds)
-    print(f"{machine()}; {count} {'round' if count == 1 else 'rounds'} of {requests} requests")
-    print(report(rows))
-    found, notes = checks(rows)
+    systems = find_pythons(options.cache, options.peers)
+    rows = run_rounds(systems, count, requests, options.seconds)
+    print(f"{describe_machine()}; {count} {'round' if count == 1 else 'rounds'} of {requests} requests")
+    print(render_report(rows))
+    found, notes = make_checks(rows)
     notes += [f"{system.name} not installed" for system, python in systems.items() if python is None]
-    code = verdict("gateway", found, notes=notes)
+    code = print_verdict("gateway", found, notes=notes)
     return 1 if options.peers and None in systems.values() else code
 
 

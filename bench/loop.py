@@ -21,8 +21,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from common import ROOT, Check, CommandFailed, machine, make_venv, ready_venv, rounds_parser, table, verdict
-from mock_openai import running
+from common import (
+    ROOT,
+    Check,
+    CommandFailed,
+    describe_machine,
+    find_venv,
+    make_rounds_parser,
+    make_venv,
+    print_verdict,
+    render_table,
+)
+from mock_openai import run_mock
 from peers.meter import Reading
 
 ROLLOUTS = 256
@@ -74,7 +84,7 @@ class Row:
 # ---- measuring ----------------------------------------------------------------------------------------------------
 
 
-def take(system: System, python: Path, base_url: str, rollouts: int, concurrency: int, seconds: float) -> Row:
+def run_driver(system: System, python: Path, base_url: str, rollouts: int, concurrency: int, seconds: float) -> Row:
     """Run one driver in a fresh process."""
     command = [str(python), str(DRIVERS / system.driver), base_url, str(max(rollouts, concurrency)), str(concurrency)]
     try:
@@ -84,10 +94,10 @@ def take(system: System, python: Path, base_url: str, rollouts: int, concurrency
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return Row(system, concurrency, trouble=f"exit {done.returncode}: {last}")
-    return judged(Row(system, concurrency, Reading(**json.loads(done.stdout.splitlines()[-1]))))
+    return judge_row(Row(system, concurrency, Reading(**json.loads(done.stdout.splitlines()[-1]))))
 
 
-def judged(row: Row) -> Row:
+def judge_row(row: Row) -> Row:
     """A reading counts only if every rollout earned its reward."""
     reading = row.reading
     if reading is None or reading.perfect == reading.rollouts:
@@ -95,7 +105,7 @@ def judged(row: Row) -> Row:
     return replace(row, trouble=f"reward 1 in only {reading.perfect} of {reading.rollouts}")
 
 
-def middle(rows: Sequence[Row]) -> Row:
+def take_median(rows: Sequence[Row]) -> Row:
     """The median of several rounds, figure by figure; a round without a valid figure makes the row invalid."""
     for row in rows:
         if not row.valid:
@@ -108,7 +118,7 @@ def middle(rows: Sequence[Row]) -> Row:
     return replace(rows[0], reading=replace(readings[0], **figures))
 
 
-def pythons(cache: Path, peers: bool | None) -> tuple[dict[System, Path], list[Row]]:
+def find_pythons(cache: Path, peers: bool | None) -> tuple[dict[System, Path], list[Row]]:
     """Which systems to run and with which Python, and those that were asked for but cannot be installed.
 
     `peers` None takes those that are installed already.
@@ -116,7 +126,7 @@ def pythons(cache: Path, peers: bool | None) -> tuple[dict[System, Path], list[R
     found = {OURS: Path(sys.executable), RAW: Path(sys.executable)}
     lost: list[Row] = []
     for system in (AIOHTTP, *PEERS) if peers is not False else ():
-        if python := ready_venv(cache / system.name, system.requirements):
+        if python := find_venv(cache / system.name, system.requirements):
             found[system] = python
         elif peers:
             print(f"installing {' '.join(system.requirements)} …", file=sys.stderr)
@@ -128,32 +138,32 @@ def pythons(cache: Path, peers: bool | None) -> tuple[dict[System, Path], list[R
     return found, lost
 
 
-def rounds(systems: Mapping[System, Path], count: int, rollouts: int, seconds: float) -> tuple[list[Row], str]:
+def run_rounds(systems: Mapping[System, Path], count: int, rollouts: int, seconds: float) -> tuple[list[Row], str]:
     """Measure everything `count` times, in turn; the medians, and what the mock itself took."""
     cells = [(system, concurrency) for system in systems for concurrency in system.concurrencies]
     taken: dict[tuple[System, int], list[Row]] = {cell: [] for cell in cells}
-    with running(seconds=seconds * len(cells) * count) as mock:
+    with run_mock(seconds=seconds * len(cells) * count) as mock:
         for number in range(1, count + 1):
             for system, concurrency in cells:
                 print(f"round {number} of {count}: {system.name} at {concurrency} …", file=sys.stderr)
                 taken[system, concurrency].append(
-                    take(system, systems[system], mock.base_url, rollouts, concurrency, seconds)
+                    run_driver(system, systems[system], mock.base_url, rollouts, concurrency, seconds)
                 )
     server = f"mock server {mock.cpu_seconds * 1000 / max(mock.requests, 1):.3f} ms CPU/request (not counted)"
-    return [middle(rows) for rows in taken.values()], server
+    return [take_median(rows) for rows in taken.values()], server
 
 
 # ---- judging ------------------------------------------------------------------------------------------------------
 
 
-def valid_readings(rows: Iterable[Row], systems: Iterable[System]) -> list[Reading]:
+def list_valid_readings(rows: Iterable[Row], systems: Iterable[System]) -> list[Reading]:
     wanted = set(systems)
     return [row.reading for row in rows if row.system in wanted and row.valid and row.reading is not None]
 
 
-def report(rows: Sequence[Row]) -> str:
+def render_report(rows: Sequence[Row]) -> str:
     """The table: every system beside ours at the same concurrency."""
-    ours = {reading.concurrency: reading.cpu_ms_per_turn for reading in valid_readings(rows, [OURS])}
+    ours = {reading.concurrency: reading.cpu_ms_per_turn for reading in list_valid_readings(rows, [OURS])}
     head = ("system", "at once", "CPU ms/turn", "× ours", "rollouts/s", "RSS MB", "MB per rollout at once", "note")
     lines: list[tuple[object, ...]] = []
     for row in rows:
@@ -165,12 +175,12 @@ def report(rows: Sequence[Row]) -> str:
         rate = reading.rollouts / reading.wall_seconds
         memory = (reading.peak_mb, reading.mb_per_rollout)
         lines.append((reading.system, row.concurrency, cpu, ratio, rate, *memory, row.trouble))
-    return table([head, *lines])
+    return render_table([head, *lines])
 
 
-def checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
+def make_checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
     """The targets, and what has to be said beside them."""
-    ours = valid_readings(rows, [OURS])
+    ours = list_valid_readings(rows, [OURS])
     asked = [row for row in rows if row.system is OURS]
     found = [Check("valid runs of ours", len(ours) / len(asked), 1.0, at_least=True)] if len(ours) < len(asked) else []
     if ours:
@@ -180,7 +190,7 @@ def checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
             Check("spread", max(costs) / min(costs), MAX_SPREAD, "x"),
             Check("memory", max(reading.mb_per_rollout for reading in ours), MAX_MB, "MB/rollout"),
         ]
-    peers = valid_readings(rows, PEERS)
+    peers = list_valid_readings(rows, PEERS)
     notes = [f"no figure for {row.system.name} at {row.concurrency}" for row in rows if not row.valid]
     if not peers:
         return found, [*notes, "peers not run"]
@@ -195,16 +205,16 @@ def checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = rounds_parser(__doc__)
+    parser = make_rounds_parser(__doc__)
     parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help=f"per run, at least (default {ROLLOUTS})")
     options = parser.parse_args(arguments)
-    systems, lost = pythons(options.cache, options.peers)
-    rows, server = rounds(systems, options.rounds, options.rollouts, options.seconds)
+    systems, lost = find_pythons(options.cache, options.peers)
+    rows, server = run_rounds(systems, options.rounds, options.rollouts, options.seconds)
     rows += lost
-    print(f"{machine()}; {options.rounds} rounds; {server}")
-    print(report(rows))
-    found, notes = checks(rows)
-    code = verdict("loop", found, notes=notes)
+    print(f"{describe_machine()}; {options.rounds} rounds; {server}")
+    print(render_report(rows))
+    found, notes = make_checks(rows)
+    code = print_verdict("loop", found, notes=notes)
     missing = options.peers and any(not row.valid for row in rows)
     return 1 if missing else code
 

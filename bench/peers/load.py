@@ -29,7 +29,7 @@ WORDS = [f"Step {number}.".encode() for number in range(1, CALLS)] + [ANSWER.enc
 """What the reply to each turn must hold."""
 
 
-def bodies(stream: bool) -> list[bytes]:
+def build_bodies(stream: bool) -> list[bytes]:
     """What an agent sends in its four turns."""
     messages = [*OPENING]
     made: list[bytes] = []
@@ -90,7 +90,7 @@ class Agent(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if not whole(self._buffer):
+        if not is_whole(self._buffer):
             return
         self._seen.seconds.append(time.perf_counter() - self._asked)
         if self._buffer.startswith(b"HTTP/1.1 200") and WORDS[self._turn] in self._buffer:
@@ -107,7 +107,7 @@ class Agent(asyncio.Protocol):
             self._done.set_result(None)
 
 
-def whole(response: bytes) -> bool:
+def is_whole(response: bytes) -> bool:
     """Whether a response has all come."""
     end = response.find(b"\r\n\r\n")
     if end < 0:
@@ -119,12 +119,12 @@ def whole(response: bytes) -> bool:
     return len(response) >= end + 4 + int(fields[at + 15 :].split(b"\r\n", 1)[0])
 
 
-async def send(
+async def send_conversations(
     port: int, sessions: Sequence[str], concurrency: int, stream: bool, path: Callable[[str], str], turns: int = CALLS
 ) -> Seen:
     """A conversation in every session, `concurrency` at a time. `path` is where a session's API begins."""
     loop = asyncio.get_running_loop()
-    seen, sent = Seen(), bodies(stream)[:turns]
+    seen, sent = Seen(), build_bodies(stream)[:turns]
     ends: list[asyncio.Future[None]] = []
     for number in range(min(concurrency, len(sessions))):
         done: asyncio.Future[None] = loop.create_future()

@@ -70,28 +70,28 @@ def measure(system: str, run: Callable[[Work], int]) -> None:
     run(Work(base_url, WARM_UP, WARM_UP))
     gc.collect()
     reset_peak()
-    before_mb = memory_mb("VmRSS")
-    cpu, wall = cpu_seconds(), time.perf_counter()
+    before_mb = read_memory_mb("VmRSS")
+    cpu, wall = read_cpu_seconds(), time.perf_counter()
     perfect = run(Work(base_url, rollouts, concurrency))
     reading = Reading(
         system=system,
         rollouts=rollouts,
         concurrency=concurrency,
         perfect=perfect,
-        cpu_seconds=cpu_seconds() - cpu,
+        cpu_seconds=read_cpu_seconds() - cpu,
         wall_seconds=time.perf_counter() - wall,
         before_mb=before_mb,
-        peak_mb=memory_mb("VmHWM"),
+        peak_mb=read_memory_mb("VmHWM"),
     )
     print(json.dumps(asdict(reading)), flush=True)
 
 
-def cpu_seconds() -> float:
+def read_cpu_seconds() -> float:
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
-def memory_mb(field: str) -> float:
+def read_memory_mb(field: str) -> float:
     """A size out of /proc/self/status: VmRSS is now, VmHWM is the peak."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
@@ -109,7 +109,7 @@ def allow_many_sockets() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def quiet_environment() -> None:
+def set_environment() -> None:
     """What the SDKs of peers want to find: a key that is none, and no proxy between us and loopback."""
     os.environ["OPENAI_API_KEY"] = "none"
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"

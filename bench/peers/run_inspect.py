@@ -6,9 +6,9 @@ It writes its log, as it always does, and shows no display.
 import tempfile
 from importlib.metadata import version
 
-from meter import PROMPT, Work, measure, quiet_environment
+from meter import PROMPT, Work, measure, set_environment
 
-quiet_environment()
+set_environment()
 
 from inspect_ai import Task, eval  # noqa: E402
 from inspect_ai.dataset import MemoryDataset, Sample  # noqa: E402

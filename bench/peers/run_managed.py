@@ -25,7 +25,7 @@ class Engine:
         return input_ids, [d["ids"] for d in drawn], [d["logprobs"] for d in drawn], [d["finish"] for d in drawn]
 
 
-async def lead(course, task, tokenizer):
+async def run_course(course, task, tokenizer):
     engine = Engine()
     server = ManagedServer(engine, tokenizer=tokenizer, tool_parser="hermes")
     messages = list(task["opening"])
@@ -67,7 +67,7 @@ def main():
     task = json.load(sys.stdin)
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=task["tokenizer"], **task["tokens"])
     tokenizer.chat_template = task["template"]
-    done = {course["name"]: asyncio.run(lead(course, task, tokenizer)) for course in task["courses"]}
+    done = {course["name"]: asyncio.run(run_course(course, task, tokenizer)) for course in task["courses"]}
     print(json.dumps(done))
 
 

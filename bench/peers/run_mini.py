@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
-from meter import PROMPT, Work, measure, quiet_environment
+from meter import PROMPT, Work, measure, set_environment
 
-quiet_environment()
+set_environment()
 os.environ["MSWEA_SILENT_STARTUP"] = "1"
 os.environ["MSWEA_COST_TRACKING"] = "ignore_errors"
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"

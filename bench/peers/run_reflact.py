@@ -40,7 +40,9 @@ class Questions(Env, frozen=True):
     sandbox: ClassVar[SandboxSpec | None] = None
 
     def tasks(self, split: str) -> Iterable[Task]:
-        return [Task(id=q["id"], prompt=q["question"], split=split, answer=q["answers"]) for q in world.items(split)]
+        return [
+            Task(id=q["id"], prompt=q["question"], split=split, answer=q["answers"]) for q in world.make_items(split)
+        ]
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         said = _ANSWER.findall(rollout.answer)
@@ -51,7 +53,7 @@ class Questions(Env, frozen=True):
 def propose(stage: str, user: str) -> dict[str, Any]:
     """The reply of the optimizer's model in a stage."""
     if stage == "analyst_failure":
-        return {"items": [{"op": "append", "content": text} for text in world.rules_asked_for(user)[:4]]}
+        return {"items": [{"op": "append", "content": text} for text in world.find_needed_rules(user)[:4]]}
     if stage == "analyst_success":
         return {"items": [{"op": "append", "content": "Stay brief."}]}
     if stage.startswith("merge"):
@@ -64,27 +66,27 @@ def propose(stage: str, user: str) -> dict[str, Any]:
     return {"guidance": "Keep going.", "memory": "Rules help."}
 
 
-def say(text: str) -> Completion:
+def make_completion(text: str) -> Completion:
     return Completion(Message("assistant", text))
 
 
-def models(delay: float) -> tuple[ScriptedModel, ScriptedModel]:
+def make_models(delay: float) -> tuple[ScriptedModel, ScriptedModel]:
     async def agent(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         if delay:
             await asyncio.sleep(delay)
-        return say(world.reply(messages[0].content, messages[-1].content))
+        return make_completion(world.make_reply(messages[0].content, messages[-1].content))
 
     async def optimizer(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         if delay:
             await asyncio.sleep(delay)
-        return say(json.dumps(propose(sampling.stage, messages[1].content)))
+        return make_completion(json.dumps(propose(sampling.stage, messages[1].content)))
 
     return ScriptedModel(agent, "agent"), ScriptedModel(optimizer, "optimizer")
 
 
-async def go(path: Path, plan: world.Plan) -> Summary:
+async def train_in(path: Path, plan: world.Plan) -> Summary:
     """Train in a run directory, to the end; what is there already is not done again."""
-    env, (agent, optimizer) = Questions(), models(plan.delay)
+    env, (agent, optimizer) = Questions(), make_models(plan.delay)
     splits = load_splits(env, DataSettings(mode="splits", selection="val"))
     settings = TrainSettings(
         epochs=plan.epochs, batch_size=world.PER_STEP // plan.batches, accumulation=plan.batches, lenient_edits=True
@@ -100,19 +102,19 @@ async def go(path: Path, plan: world.Plan) -> Summary:
 
 def run(plan: world.Plan) -> tuple[int, int, float]:
     with tempfile.TemporaryDirectory() as folder:
-        summary = asyncio.run(go(Path(folder) / "run", plan))
+        summary = asyncio.run(train_in(Path(folder) / "run", plan))
     assert not summary.events and summary.best.test is not None
     return summary.steps, summary.accepted, summary.best.test.overall.hard or 0.0
 
 
-def keep(path: Path) -> None:
+def train_and_keep(path: Path) -> None:
     """Forty steps that stay where they are."""
-    summary = asyncio.run(go(path, world.Plan(0.0, 1, 10)))
+    summary = asyncio.run(train_in(path, world.Plan(0.0, 1, 10)))
     print(json.dumps({"steps": summary.steps}))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "keep":
-        keep(Path(sys.argv[2]))
+        train_and_keep(Path(sys.argv[2]))
     else:
         world.measure("Ludus", run)

@@ -31,7 +31,7 @@ class Models:
 
     def target(self, system: str, user: str, **_: Any) -> tuple[str, dict[str, int]]:
         self._wait()
-        return world.reply(system, user), {}
+        return world.make_reply(system, user), {}
 
     def optimizer(self, system: str, user: str, *, stage: str, **_: Any) -> tuple[str, dict[str, int]]:
         self._wait()
@@ -39,7 +39,7 @@ class Models:
 
     def _said(self, system: str, user: str, stage: str) -> dict[str, Any]:
         if stage == "analyst":
-            rules = world.rules_asked_for(user)[:4] if "analyst_error" in system else ["Stay brief."]
+            rules = world.find_needed_rules(user)[:4] if "analyst_error" in system else ["Stay brief."]
             edits = [{"op": "append", "content": text, "target": ""} for text in rules]
             return {"batch_size": 8, "failure_summary": [], "patch": {"reasoning": "", "edits": edits}}
         if stage == "merge":
@@ -54,7 +54,7 @@ class Models:
             time.sleep(self.delay)
 
 
-def use(models: Models) -> None:
+def install_models(models: Models) -> None:
     """Put the functions where the package's modules look for their models and prompts."""
     searchqa.chat_target = models.target
     for name, module in list(sys.modules.items()):
@@ -69,7 +69,7 @@ def train(plan: world.Plan) -> tuple[int, int, float]:
     with tempfile.TemporaryDirectory() as folder:
         for split in world.SPLITS:
             Path(folder, "data", split).mkdir(parents=True)
-            Path(folder, "data", split, "items.json").write_text(json.dumps(world.items(split)))
+            Path(folder, "data", split, "items.json").write_text(json.dumps(world.make_items(split)))
         Path(folder, "skill.md").write_text(world.SKILL)
         config = {
             "env": "searchqa", "out_root": f"{folder}/out", "skill_init": f"{folder}/skill.md",
@@ -87,7 +87,7 @@ def train(plan: world.Plan) -> tuple[int, int, float]:
             split_dir=f"{folder}/data", split_mode="split_dir", workers=world.WORKERS, analyst_workers=16
         )
         with Path(os.devnull).open("w") as bin, contextlib.redirect_stdout(bin), contextlib.redirect_stderr(bin):
-            use(Models(plan.delay))
+            install_models(Models(plan.delay))
             summary = ReflACTTrainer(config, adapter).train()
     return summary["total_steps"], summary["total_accepts"], summary["test_hard"]
 

@@ -17,7 +17,7 @@ from ludus.types import Completion, Message, Provenance, Rollout, Score, StopRea
 LOOKS = 20_000
 
 
-def rollout() -> Rollout:
+def make_rollout() -> Rollout:
     """An answer to a question, with a page of skill: two kilobytes."""
     task = Task(id="question", prompt="Who wrote it? " + "word " * 40, answer="nobody")
     said = Completion(Message("assistant", "Nobody, because " + "reason " * 40), usage=Usage(300, 60), model="m")
@@ -32,21 +32,21 @@ def rollout() -> Rollout:
     )
 
 
-def key(number: int) -> str:
+def make_key(number: int) -> str:
     return hashlib.sha256(str(number).encode()).hexdigest()[:32]
 
 
 def fill(run: RunDir, count: int) -> None:
-    body = to_json(rollout())
+    body = to_json(make_rollout())
     with run._db as db:
         db.executemany("INSERT INTO rollouts VALUES (?, ?)", ((number + 1, body) for number in range(count)))
-        ordered = sorted((key(number), number + 1) for number in range(count))
+        ordered = sorted((make_key(number), number + 1) for number in range(count))
         db.executemany("INSERT INTO outcomes VALUES (?, 1.0, ?)", ordered)
 
 
-def look_ups(run: RunDir, count: int) -> float:
+def time_look_ups(run: RunDir, count: int) -> float:
     """Microseconds of CPU for one look-up at random."""
-    keys = [key(random.randrange(count)) for _ in range(LOOKS)]
+    keys = [make_key(random.randrange(count)) for _ in range(LOOKS)]
     started = time.process_time()
     for each in keys:
         assert run.get(each) is not None
@@ -59,5 +59,5 @@ if __name__ == "__main__":
         with RunDir.open(Path(folder) / "run", {}) as run:
             fill(run, count)
         with RunDir.open(Path(folder) / "run", {}, resume=True) as run:
-            taken = sorted(look_ups(run, count) for _ in range(3))
+            taken = sorted(time_look_ups(run, count) for _ in range(3))
     print(json.dumps({"outcomes": count, "microseconds": taken[1]}))

@@ -5,9 +5,9 @@ Progress bars are off. Results stay in memory, which is its default; saving them
 
 import asyncio
 
-from meter import PROMPT, Work, measure, quiet_environment
+from meter import PROMPT, Work, measure, set_environment
 
-quiet_environment()
+set_environment()
 
 import verifiers as vf  # noqa: E402
 from datasets import Dataset  # noqa: E402
@@ -19,23 +19,23 @@ def add(a: int, b: int) -> str:
     return str(a + b)
 
 
-def says_42(completion: list, answer: str) -> float:
+def score_answer(completion: list, answer: str) -> float:
     return float(answer in completion[-1].content)
 
 
-def nothing(*_: object) -> None:
+def hide_progress(*_: object) -> None:
     """In place of the progress bar."""
 
 
 async def evaluate(work: Work) -> int:
     items = {"question": [PROMPT] * work.rollouts, "answer": ["42"] * work.rollouts}
-    env = vf.ToolEnv(tools=[add], eval_dataset=Dataset.from_dict(items), rubric=vf.Rubric(funcs=[says_42]))
+    env = vf.ToolEnv(tools=[add], eval_dataset=Dataset.from_dict(items), rubric=vf.Rubric(funcs=[score_answer]))
     results = await env.evaluate(
         client=ClientConfig(api_key_var="OPENAI_API_KEY", api_base_url=work.base_url),
         model="mock",
         max_concurrent=work.concurrency,
-        on_start=nothing,
-        on_progress=nothing,
+        on_start=hide_progress,
+        on_progress=hide_progress,
     )
     return sum(output["reward"] == 1.0 for output in results["outputs"])
 

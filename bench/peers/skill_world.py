@@ -20,32 +20,32 @@ SKILL = "# How to answer\n"
 _NUMBER = re.compile(r"Question (\d+)\?")
 
 
-def items(split: str) -> list[dict[str, Any]]:
+def make_items(split: str) -> list[dict[str, Any]]:
     start = {"train": 0, "val": 1000, "test": 2000}[split]  # multiples of RULES
     return [
-        {"id": f"{split}-{n}", "question": f"Question {n}?", "context": "[DOC] nothing", "answers": [answer(n)]}
+        {"id": f"{split}-{n}", "question": f"Question {n}?", "context": "[DOC] nothing", "answers": [make_answer(n)]}
         for n in range(start, start + SPLITS[split])
     ]
 
 
-def answer(number: int) -> str:
+def make_answer(number: int) -> str:
     return f"word{number % RULES}"
 
 
-def rule(number: int) -> str:
+def make_rule(number: int) -> str:
     return f"Rule {number % RULES}: say it."
 
 
-def reply(system: str, user: str) -> str:
+def make_reply(system: str, user: str) -> str:
     """What the agent's model says."""
     numbers = _NUMBER.findall(user)
     number = int(numbers[-1])
-    return f"<answer>{answer(number) if rule(number) in system else 'no idea'}</answer>"
+    return f"<answer>{make_answer(number) if make_rule(number) in system else 'no idea'}</answer>"
 
 
-def rules_asked_for(user: str) -> list[str]:
+def find_needed_rules(user: str) -> list[str]:
     """The rules that the questions of a prompt would need, each once."""
-    return list(dict.fromkeys(rule(int(number)) for number in _NUMBER.findall(user)))
+    return list(dict.fromkeys(make_rule(int(number)) for number in _NUMBER.findall(user)))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from peers.meter import Reading  # noqa: E402
 
 
 def test_table_aligns_figures_to_the_right() -> None:
-    assert common.table([("system", "ms"), ("ours", 0.314), ("a peer", 7.9), ("gone", "")]).splitlines() == [
+    assert common.render_table([("system", "ms"), ("ours", 0.314), ("a peer", 7.9), ("gone", "")]).splitlines() == [
         "| system |   ms |",
         "|--------|-----:|",
         "| ours   | 0.31 |",
@@ -34,13 +34,13 @@ def test_table_aligns_figures_to_the_right() -> None:
     ("number", "text"), [(0.03125, "0.031"), (0.6, "0.6"), (7.941, "7.94"), (24.27, "24.3"), (1312.4, "1312"), (0, "0")]
 )
 def test_figure(number: float, text: str) -> None:
-    assert common.figure(number) == text
+    assert common.format_figure(number) == text
 
 
 def test_verdict_is_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     good, floor = common.Check("cpu", 0.31, 0.6, "ms/turn"), common.Check("lead", 11, 12, "x", at_least=True)
-    assert common.verdict("loop", [good], notes=["peers not run"]) == 0
-    assert common.verdict("loop", [good, floor]) == 1
+    assert common.print_verdict("loop", [good], notes=["peers not run"]) == 0
+    assert common.print_verdict("loop", [good, floor]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "loop: PASS cpu 0.31 ms/turn (target ≤ 0.6), peers not run",
         "loop: FAIL cpu 0.31 ms/turn (target ≤ 0.6), lead 11 x (MISSED target ≥ 12)",
@@ -51,10 +51,10 @@ def test_a_venv_is_ready_only_for_the_requirements_it_was_made_for(tmp_path: Pat
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.touch()
-    assert common.ready_venv(tmp_path, ["a"]) is None
+    assert common.find_venv(tmp_path, ["a"]) is None
     (tmp_path / "requirements.txt").write_text("a\nb==1")
-    assert common.ready_venv(tmp_path, ["a", "b==1"]) == python
-    assert common.ready_venv(tmp_path, ["a"]) is None
+    assert common.find_venv(tmp_path, ["a", "b==1"]) == python
+    assert common.find_venv(tmp_path, ["a"]) is None
 
 
 def test_footprint_counts_files_and_distributions(tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_footprint_counts_files_and_distributions(tmp_path: Path) -> None:
     (tmp_path / "some_pkg-1.2.dist-info" / "METADATA").write_bytes(b"x" * 500_000)
     (tmp_path / "code.py").write_bytes(b"x" * 500_000)
     (tmp_path / "link.py").symlink_to(tmp_path / "code.py")
-    assert footprint.size_mb(tmp_path) == pytest.approx(1.0, abs=0.01)
-    assert footprint.packages(tmp_path) == {"some_pkg"}
+    assert footprint.measure_size(tmp_path) == pytest.approx(1.0, abs=0.01)
+    assert footprint.list_packages(tmp_path) == {"some_pkg"}
 
 
 # ---- judging ------------------------------------------------------------------------------------------------------
@@ -73,20 +73,20 @@ def row(
     system: loop.System, cpu_ms: float, *, at_once: int = 64, grown_mb: float = 1.0, perfect: int = 100
 ) -> loop.Row:
     reading = Reading(system.name, 100, at_once, perfect, cpu_ms * 0.4, 1.0, 50.0, 50.0 + grown_mb)
-    return loop.judged(loop.Row(system, at_once, reading))
+    return loop.judge_row(loop.Row(system, at_once, reading))
 
 
 PEER = loop.PEERS[0]
 
 
 def failed(rows: list[loop.Row]) -> list[str]:
-    return [check.name for check in loop.checks(rows)[0] if not check.passed]
+    return [check.name for check in loop.make_checks(rows)[0] if not check.passed]
 
 
 def test_all_targets_met() -> None:
     rows = [row(loop.OURS, 0.3), row(loop.OURS, 0.4, at_once=1024), row(PEER, 8.0)]
     assert failed(rows) == []
-    assert loop.checks(rows)[1] == []
+    assert loop.make_checks(rows)[1] == []
 
 
 @pytest.mark.parametrize(
@@ -105,17 +105,17 @@ def test_each_target_is_held(rows: list[loop.Row], missed: list[str]) -> None:
 
 
 def test_a_peer_with_lost_rewards_is_named_and_not_compared() -> None:
-    found, notes = loop.checks([row(loop.OURS, 0.3), row(PEER, 0.1, perfect=99)])
+    found, notes = loop.make_checks([row(loop.OURS, 0.3), row(PEER, 0.1, perfect=99)])
     assert all(check.passed for check in found)
     assert notes == [f"no figure for {PEER.name} at 64", "peers not run"]
-    assert "reward 1 in only 99 of 100" in loop.report([row(PEER, 0.1, perfect=99)])
+    assert "reward 1 in only 99 of 100" in loop.render_report([row(PEER, 0.1, perfect=99)])
 
 
 def test_middle_takes_medians_and_keeps_trouble() -> None:
     rows = [row(loop.OURS, cpu) for cpu in (0.9, 0.2, 0.3)]
-    reading = loop.middle(rows).reading
+    reading = loop.take_median(rows).reading
     assert reading is not None and reading.cpu_ms_per_turn == pytest.approx(0.3)
-    assert loop.middle([*rows, row(loop.OURS, 0.1, perfect=1)]).trouble
+    assert loop.take_median([*rows, row(loop.OURS, 0.1, perfect=1)]).trouble
 
 
 # ---- the mock -----------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def ask(base_url: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_mock_plays_four_calls_and_counts_them() -> None:
-    with mock_openai.running(seconds=300) as mock:
+    with mock_openai.run_mock(seconds=300) as mock:
         messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
         finishes: list[str] = []
         for _ in range(4):
@@ -167,7 +167,7 @@ def test_mock_ends_by_itself_when_its_time_is_up() -> None:
 
 @pytest.mark.parametrize("system", [loop.OURS, loop.RAW], ids=lambda system: system.name)
 def test_drivers_earn_every_reward(system: loop.System) -> None:
-    with mock_openai.running(seconds=300) as mock:
-        taken = loop.take(system, Path(sys.executable), mock.base_url, rollouts=12, concurrency=5, seconds=300)
+    with mock_openai.run_mock(seconds=300) as mock:
+        taken = loop.run_driver(system, Path(sys.executable), mock.base_url, rollouts=12, concurrency=5, seconds=300)
     assert taken.trouble == ""
     assert taken.reading is not None and taken.reading.perfect == taken.reading.rollouts == 12

@@ -31,12 +31,12 @@ def test_intervals_are_wilsons_and_newcombes():
     ],
 )
 def test_each_target_is_held(runs: list[demo.Run], missed: list[str]):
-    assert [check.name for check in demo.checks(runs, short=False) if not check.passed] == missed
-    assert all(check.passed for check in demo.checks(runs, short=True))
+    assert [check.name for check in demo.make_checks(runs, short=False) if not check.passed] == missed
+    assert all(check.passed for check in demo.make_checks(runs, short=True))
 
 
 def test_the_report_has_a_line_for_each_seed():
-    assert len(demo.report([run(0, 50), run(0, 30)]).splitlines()) == 4
+    assert len(demo.render_report([run(0, 50), run(0, 30)]).splitlines()) == 4
     test = {"overall": {"hard": 0.75, "scored": 64}}
     summary = {name: {"test": test} for name in ("initial", "best", "final")}
-    assert demo.read(1, {**summary, "accepted": 1, "rejected": 2}, 9.0).best == demo.Share(48, 64)
+    assert demo.read_run(1, {**summary, "accepted": 1, "rejected": 2}, 9.0).best == demo.Share(48, 64)

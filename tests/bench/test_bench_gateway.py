@@ -12,20 +12,20 @@ sys.path.insert(0, str(BENCH))  # the benchmarks are scripts, not a package
 
 import common  # noqa: E402
 import gateway  # noqa: E402
-from mock_openai import running  # noqa: E402
-from peers.load import Seen, send, whole  # noqa: E402
+from mock_openai import run_mock  # noqa: E402
+from peers.load import Seen, is_whole, send_conversations  # noqa: E402
 
 OURS = [gateway.Row(gateway.OURS, c, s, cpu_ms=0.3, rate=1000.0) for c in (64, 512) for s in (False, True)]
 PEERS = [gateway.Row(peer, c, False, cpu_ms=6.0) for peer in gateway.PEERS for c in (64, 512)]
 
 
 def missed(rows: list[gateway.Row]) -> list[str]:
-    return [check.name for check in gateway.checks(rows)[0] if not check.passed]
+    return [check.name for check in gateway.make_checks(rows)[0] if not check.passed]
 
 
 def test_all_targets_met() -> None:
     assert missed([*OURS, *PEERS]) == []
-    assert gateway.checks(OURS)[1] == ["peers not run"]
+    assert gateway.make_checks(OURS)[1] == ["peers not run"]
 
 
 @pytest.mark.parametrize(
@@ -41,32 +41,32 @@ def test_each_target_is_held(change: dict[str, float | str], names: list[str]) -
 
 
 def test_the_table_shows_ratios_and_troubles() -> None:
-    shown = gateway.report([*OURS, replace(PEERS[0], trouble="did not run")])
+    shown = gateway.render_report([*OURS, replace(PEERS[0], trouble="did not run")])
     assert "did not run" in shown and "3333" in shown
 
 
 def test_a_reading_counts_only_if_every_request_was_answered() -> None:
-    row = gateway.judged(OURS[0], Seen(good=3, trouble="HTTP/1.1 500"), 4, 1.0, 1.0)
+    row = gateway.judge_row(OURS[0], Seen(good=3, trouble="HTTP/1.1 500"), 4, 1.0, 1.0)
     assert row.trouble.startswith("3 of 4 answered")
-    assert gateway.judged(OURS[0], Seen(good=4), 4, 1.0, 2.0).rate == 2.0
+    assert gateway.judge_row(OURS[0], Seen(good=4), 4, 1.0, 2.0).rate == 2.0
 
 
 def test_when_a_response_is_whole() -> None:
-    assert not whole(b"HTTP/1.1 200 OK\r\nContent-Le")
-    assert not whole(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab")
-    assert whole(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
-    assert not whole(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n")
-    assert whole(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n")
+    assert not is_whole(b"HTTP/1.1 200 OK\r\nContent-Le")
+    assert not is_whole(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab")
+    assert is_whole(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
+    assert not is_whole(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n")
+    assert is_whole(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n")
 
 
 def test_agents_are_answered_by_the_mock_itself() -> None:
-    with running(seconds=300) as mock:
+    with run_mock(seconds=300) as mock:
         port = int(mock.base_url.split(":")[2].split("/")[0])
         for stream in (False, True):
-            seen = asyncio.run(send(port, ["a", "b", "c"], 2, stream, lambda _: "/v1"))
+            seen = asyncio.run(send_conversations(port, ["a", "b", "c"], 2, stream, lambda _: "/v1"))
             assert (seen.good, seen.trouble, len(seen.seconds)) == (12, "", 12)
 
 
 def test_a_newer_python_is_found_or_not() -> None:
-    assert common.newer_python(0) == sys.executable
-    assert common.newer_python(90) is None
+    assert common.find_python(0) == sys.executable
+    assert common.find_python(90) is None

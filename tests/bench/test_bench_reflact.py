@@ -11,7 +11,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))  # the benchmarks are scripts, not a package
 
 import reflact  # noqa: E402
-from peers.skill_world import Reading, reply, rule  # noqa: E402
+from peers.skill_world import Reading, make_reply, make_rule  # noqa: E402
 
 
 def pair(case: reflact.Case, ours: float, theirs: float | None, *, accepted: int = 12) -> reflact.Pair:
@@ -25,12 +25,12 @@ GOOD = [pair(reflact.CPU, 0.4, 2.4), pair(reflact.ONE, 5.0, 8.0), pair(reflact.F
 
 
 def missed(pairs: list[reflact.Pair], resume: float = 1.0, look_up: float = 30.0) -> list[str]:
-    return [check.name for check in reflact.checks(pairs, resume, look_up, 100)[0] if not check.passed]
+    return [check.name for check in reflact.make_checks(pairs, resume, look_up, 100)[0] if not check.passed]
 
 
 def test_all_targets_met() -> None:
     assert missed(GOOD) == []
-    assert "50 ms, 4 batches per step" in reflact.report(GOOD)
+    assert "50 ms, 4 batches per step" in reflact.render_report(GOOD)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,9 @@ def test_each_target_is_held(changed: dict[str, Any], words: str) -> None:
 
 
 def test_runs_that_decide_differently_are_not_compared() -> None:
-    found, notes = reflact.checks([pair(reflact.CPU, 0.4, 9.0, accepted=11), pair(reflact.ONE, 1.0, None)], 1.0, 1.0, 9)
+    found, notes = reflact.make_checks(
+        [pair(reflact.CPU, 0.4, 9.0, accepted=11), pair(reflact.ONE, 1.0, None)], 1.0, 1.0, 9
+    )
     assert [check.name for check in found] == ["resume of 40 steps", "look-up in 9 outcomes"]
     assert notes == [
         "models at once: skillopt they differ in accepted",
@@ -56,12 +58,12 @@ def test_runs_that_decide_differently_are_not_compared() -> None:
 
 
 def test_the_world_rewards_rules() -> None:
-    assert reply(f"# Skill\n{rule(43)}", "Question 3?") == "<answer>word3</answer>"
-    assert reply("# Skill", "Question 3?") == "<answer>no idea</answer>"
+    assert make_reply(f"# Skill\n{make_rule(43)}", "Question 3?") == "<answer>word3</answer>"
+    assert make_reply("# Skill", "Question 3?") == "<answer>no idea</answer>"
 
 
 def test_our_driver_resumes_a_run_of_forty_steps(tmp_path: Path) -> None:
     for _ in range(2):
-        assert reflact.output(Path(sys.executable), "run_reflact.py", "keep", tmp_path / "run") == {"steps": 40}
+        assert reflact.run_driver(Path(sys.executable), "run_reflact.py", "keep", tmp_path / "run") == {"steps": 40}
     command = [sys.executable, str(BENCH / "peers" / "run_store.py"), "50"]
     assert b"microseconds" in subprocess.run(command, capture_output=True, check=True).stdout

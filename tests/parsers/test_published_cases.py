@@ -35,4 +35,4 @@ def test_every_difference_has_a_reason() -> None:
 
 
 def test_the_documentation_shows_the_table() -> None:
-    assert bench.agreement(cases()) in (ROOT / "docs" / "parsers.md").read_text()
+    assert bench.render_agreement(cases()) in (ROOT / "docs" / "parsers.md").read_text()

@@ -1,7 +1,7 @@
-"""What the benchmarks share: a table, a verdict, and virtual environments for the systems we compare with.
+"""Shared by the benchmarks: tables, verdicts, and virtual environments for the systems that Ludus is compared with.
 
-A benchmark prints one table and one line, `NAME: PASS …` or `NAME: FAIL …`, and exits with 1 when a target is missed,
-so that a person can read it and a script can act on it:
+A benchmark prints a table and one line, `NAME: PASS …` or `NAME: FAIL …`. The exit code is 1 when a target is missed,
+so scripts can use it:
 
     >>> print(render_table([("system", "ms"), ("ours", 0.31), ("peer", 7.9)]))
     | system |   ms |
@@ -12,7 +12,7 @@ so that a person can read it and a script can act on it:
     loop: PASS cpu 0.31 ms/turn (target ≤ 0.6), lead 25 x (target ≥ 12)
     0
 
-Standard library only: it runs before anything is installed.
+This module uses only the standard library: it runs before anything is installed.
 """
 
 import argparse
@@ -25,32 +25,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The project."""
+"""The project's folder."""
 CACHE = Path.home() / ".cache" / "ludus" / "bench"
-"""Where the virtual environments of peers are kept between runs."""
+"""The folder for virtual environments of peers. They are kept between runs."""
 
 
-# ---- what is asked ------------------------------------------------------------------------------------------------
+# ---- options ------------------------------------------------------------------------------------------------------
 
 
 def make_rounds_parser(doc: str | None) -> argparse.ArgumentParser:
-    """The options of benchmarks that run ours and peers in turns. `doc` is the script's own docstring."""
+    """Make the parser for benchmarks that run Ludus and peers in rounds. `doc` is the docstring of the script."""
     summary, _, rest = (doc or "").partition("\n")
     parser = argparse.ArgumentParser(
         description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="default: those installed already")
-    parser.add_argument("--rounds", type=int, default=3, help="passes over everything; medians count (default 3)")
-    parser.add_argument("--cache", type=Path, default=CACHE, help=f"where peers are installed (default {CACHE})")
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="default: the peers that are installed")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds to run; the medians are reported (default 3)")
+    parser.add_argument("--cache", type=Path, default=CACHE, help=f"folder for the peers (default {CACHE})")
     parser.add_argument("--seconds", type=float, default=300.0, help="time limit of one run (default 300)")
     return parser
 
 
-# ---- what is printed ----------------------------------------------------------------------------------------------
+# ---- output -------------------------------------------------------------------------------------------------------
 
 
 def render_table(rows: Sequence[Sequence[object]]) -> str:
-    """Rows as a Markdown table; the first is the header. Columns of figures are set to the right."""
+    """Render rows as a Markdown table. The first row is the header. Columns of numbers are aligned to the right."""
     texts = [[_format_cell(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in texts) for i in range(len(texts[0]))]
     right = [any(isinstance(row[i], int | float) for row in rows[1:]) for i in range(len(texts[0]))]
@@ -68,7 +68,7 @@ def _format_cell(cell: object) -> str:
 
 
 def format_figure(number: float) -> str:
-    """Three figures where it is small, whole where it is large.
+    """Format a number: three decimals when it is small, none when it is large.
 
     >>> [format_figure(n) for n in (0.03125, 0.6, 7.941, 24.27, 1312.4)]
     ['0.031', '0.6', '7.94', '24.3', '1312']
@@ -80,14 +80,14 @@ def format_figure(number: float) -> str:
 
 @dataclass(frozen=True)
 class Check:
-    """A measured figure and the target it is held to; no target means that it is only reported."""
+    """A measured figure and its target. Without a target it is only reported."""
 
     name: str
     value: float
     target: float | None = None
     unit: str = ""
     at_least: bool = False
-    """The target is a floor, not a ceiling."""
+    """The target is a minimum, not a maximum."""
 
     @property
     def passed(self) -> bool:
@@ -104,14 +104,14 @@ class Check:
 
 
 def print_verdict(name: str, checks: Sequence[Check], *, notes: Sequence[str] = ()) -> int:
-    """Print the summary line and give the exit code: 1 when a target is missed."""
+    """Print the summary line. Returns the exit code: 1 when a target is missed."""
     passed = all(check.passed for check in checks)
     print(f"{name}: {'PASS' if passed else 'FAIL'} {', '.join([*map(str, checks), *notes])}")
     return 0 if passed else 1
 
 
 def describe_machine() -> str:
-    """What the figures were taken on, for the line above the table."""
+    """Describe the machine and its load, for the line above the table."""
     load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
     version = ".".join(map(str, sys.version_info[:3]))
     return f"{os.cpu_count()} cores, load average {load}, Python {version}"
@@ -121,11 +121,11 @@ def describe_machine() -> str:
 
 
 class CommandFailed(SystemExit):
-    """A command that has to work did not: unless somebody can go on without it, the benchmark ends with its words."""
+    """A required command failed. If it is not caught, the benchmark ends with the command's output."""
 
 
 def find_venv(home: Path, requirements: Sequence[str]) -> Path | None:
-    """The Python of a virtual environment that was made for exactly these requirements, if there is one."""
+    """Find the Python of a virtual environment that was made for exactly these requirements."""
     marker = home / "requirements.txt"
     python = home / "bin" / "python"
     if python.exists() and marker.exists() and marker.read_text().split("\n") == list(requirements):
@@ -134,17 +134,17 @@ def find_venv(home: Path, requirements: Sequence[str]) -> Path | None:
 
 
 def make_venv(home: Path, requirements: Sequence[str], base: str = sys.executable) -> Path:
-    """The Python of a virtual environment with these requirements, made anew unless it is there already."""
+    """Make a virtual environment with these requirements, or reuse it. Returns its Python."""
     if python := find_venv(home, requirements):
         return python
     python = make_empty_venv(home, base)
     install(python, requirements)
-    (home / "requirements.txt").write_text("\n".join(requirements))  # last: its presence says that all went well
+    (home / "requirements.txt").write_text("\n".join(requirements))  # last: it marks a complete install
     return python
 
 
 def make_empty_venv(home: Path, base: str = sys.executable) -> Path:
-    """A fresh virtual environment of the Python `base`, in place of one that was there."""
+    """Make a new virtual environment from the Python `base`. An old one in the same folder is deleted."""
     if (home / "pyvenv.cfg").exists():
         shutil.rmtree(home)
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -154,15 +154,15 @@ def make_empty_venv(home: Path, base: str = sys.executable) -> Path:
 
 
 def find_python(minor: int) -> str | None:
-    """A Python 3 of at least this minor version that is on this machine: ours, on the path, or of pyenv or uv."""
+    """Find a Python 3 of at least this minor version: the current one, one on the path, or one of pyenv or uv."""
     names = [f"python3.{number}" for number in range(minor, minor + 4)]
     managed = [
         *Path.home().glob(".pyenv/versions/3.*/bin/python3"),
         *Path.home().glob(".local/share/uv/python/*/bin/python3"),
     ]
     for candidate in [sys.executable, *filter(None, map(shutil.which, names)), *map(str, managed)]:
-        asked = f"import sys; sys.exit(sys.version_info < (3, {minor}))"
-        if subprocess.run([candidate, "-c", asked], capture_output=True).returncode == 0:
+        test = f"import sys; sys.exit(sys.version_info < (3, {minor}))"
+        if subprocess.run([candidate, "-c", test], capture_output=True).returncode == 0:
             return candidate
     return None
 
@@ -175,7 +175,7 @@ def install(python: Path, requirements: Sequence[str]) -> None:
 
 
 def _find_uv() -> str | None:
-    """uv, beside our Python or on the path: an order of magnitude faster than pip."""
+    """Find uv next to the current Python or on the path. It is ten times faster than pip."""
     beside = Path(sys.executable).parent / "uv"
     return str(beside) if beside.exists() else shutil.which("uv")
 

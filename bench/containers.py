@@ -1,8 +1,8 @@
-"""What a command costs in a container: through Ludus, and through the bare `docker exec` and `podman exec`.
+"""Measure the cost of a command in a container: with Ludus, and with plain `docker exec` and `podman exec`.
 
-Starts a Docker engine and a Podman service of its own (as the tests do; root, Linux), runs `true` in one container of
-each, and stops them. The ratio is ours over theirs, so below 1 is cheaper: their exec starts a process through the
-engine for every command, ours goes to a shell that is already there.
+Starts its own Docker engine and Podman service, as the tests do (needs root and Linux), runs `true` in one container of
+each, and stops them. The ratio is the time of Ludus divided by the time of the plain command: below 1, Ludus is faster.
+A plain exec starts a process through the engine for every command. Ludus sends the command to a running shell.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from ludus.sandbox.remote.docker import DockerSettings
 
 
 async def measure_ours(socket: Path, image: str, slots: int, count: int) -> dict[str, float]:
-    """Median and 99th percentile of `true`, and how long a slot takes, in ms."""
+    """Measure `true` in a slot (median and 99th percentile) and the start of a slot, in ms."""
     profile = DockerSettings(image=image, socket=str(socket), slots=slots)
     async with open_pool(profile) as pool:
         started = time.perf_counter()
@@ -48,7 +48,7 @@ async def _time_exec(box) -> float:
 
 
 def measure_bare(command: list[str], count: int, env: dict[str, str] | None = None) -> float:
-    """Median of a program that runs `true` in a running container, in ms."""
+    """Measure a program that runs `true` in a running container. Returns the median in ms."""
     times = []
     for _ in range(count):
         started = time.perf_counter()
@@ -96,8 +96,10 @@ HEAD = ("engine", "slots", "exec p50 ms", "p99 ms", "bare exec p50 ms", "ratio",
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=500, help="commands through Ludus; a twentieth through the engine")
-    parser.add_argument("--quick", action="store_true", help="few commands, to see that it works")
+    parser.add_argument(
+        "--count", type=int, default=500, help="commands with Ludus; the plain exec runs a twentieth of them"
+    )
+    parser.add_argument("--quick", action="store_true", help="run few commands, as a test of the script")
     given = parser.parse_args()
     count = 40 if given.quick else given.count
     rows: list[tuple[object, ...]] = [HEAD]
@@ -119,7 +121,7 @@ def main() -> int:
     print(describe_machine())
     print(render_table(rows))
     if len(rows) == 1:
-        print("containers: SKIP there is no engine here: scripts/setup-backends")
+        print("containers: SKIP no container engine is installed: run scripts/setup-backends")
         return 0
     worst = max(float(str(found[5])) for found in rows[1:])
     return print_verdict("containers", [Check("exec over bare exec", worst, 0.1, "x")])

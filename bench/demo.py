@@ -1,12 +1,12 @@
-"""Does `make demo` hold what it promises: a skill that is really better, in under five minutes?
+"""Check the promise of `make demo`: a significantly better skill in less than five minutes.
 
-    python bench/demo.py             three seeds, each with orders, batches and proposals of its own
-    python bench/demo.py --short     one seed with few tasks: whether it runs at all; no target
+    python bench/demo.py             three seeds, each with its own orders, batches and proposals
+    python bench/demo.py --short     one seed with few tasks, as a test of the script; no targets
 
-Each seed is the demo's own command, `ludus train --config configs/demo.yaml`, in a process of its own with another
-seed. The gain is the best skill's accuracy on the sealed test split minus the initial skill's, with Newcombe's 95 %
-interval for a difference of two shares, which stays honest where a share is 0 or 1. Targets: no seed's interval reaches
-down to 0, and no seed takes more than five minutes.
+Each seed runs the demo's command, `ludus train --config configs/demo.yaml`, in its own process. The gain is the best
+skill's accuracy on the sealed test split minus the initial skill's. Its interval is Newcombe's 95 % interval for a
+difference of two proportions, which is also valid when a proportion is 0 or 1. Targets: no interval includes 0, and no
+seed takes more than five minutes.
 """
 
 import argparse
@@ -30,7 +30,7 @@ Z = 1.959964
 
 @dataclass(frozen=True)
 class Share:
-    """So many of so many tasks."""
+    """Passed tasks out of all tasks."""
 
     passed: int
     tasks: int
@@ -41,7 +41,7 @@ class Share:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's."""
+        """The 95 % Wilson interval."""
         share, n = self.value, self.tasks
         middle = share + Z * Z / (2 * n)
         reach = Z * math.sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
@@ -54,7 +54,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Run:
-    """What one seed came to, on the test split."""
+    """The result of one seed on the test split."""
 
     seed: int
     initial: Share
@@ -64,7 +64,7 @@ class Run:
     rejected: int
     seconds: float
     cpu_seconds: float = 0.0
-    """Of all cores together. On a busy machine it says more than the clock does."""
+    """CPU time of all cores. On a busy machine it is more reliable than wall time."""
 
     @property
     def gain(self) -> float:
@@ -72,7 +72,7 @@ class Run:
 
     @property
     def gain_interval(self) -> tuple[float, float]:
-        """Newcombe's, from the intervals of both shares."""
+        """Newcombe's interval, computed from the intervals of both shares."""
         (low_a, high_a), (low_b, high_b) = self.best.interval, self.initial.interval
         a, b = self.best.value, self.initial.value
         return self.gain - math.hypot(a - low_a, high_b - b), self.gain + math.hypot(high_a - a, b - low_b)
@@ -92,7 +92,7 @@ def run_demo(seed: int, folder: Path, more: Sequence[str] = ()) -> Run:
 
 
 def _read_cpu_seconds() -> float:
-    """Of all children so far."""
+    """Read the CPU time of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -122,7 +122,7 @@ def make_checks(runs: Sequence[Run], *, short: bool) -> list[Check]:
     lowest = min(run.gain_interval[0] for run in runs) * 100
     slowest = max(run.seconds for run in runs)
     mean = sum(run.gain for run in runs) / len(runs) * 100
-    # The smallest gain that is not nothing: a target of 0 itself would be met by an interval that includes it.
+    # Not 0: an interval that starts at 0 would meet that target.
     floor, limit = (None, None) if short else (0.001, SECONDS)
     return [
         Check("mean gain", mean, None, "points"),

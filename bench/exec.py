@@ -1,12 +1,12 @@
-"""How long `echo hi` takes in a bwrap slot through the public API, beside other ways to run a command.
+"""Measure `echo hi` in a bwrap slot through the public API, and compare it with other ways to run a command.
 
 Example:
-    python bench/exec.py                 our slots, a plain subprocess and one bubblewrap per call
-    python bench/exec.py --peers         also SWE-ReX and mini-swe-agent, installed on first use, each by itself
+    python bench/exec.py                 slots of Ludus, a plain subprocess, and one bubblewrap per call
+    python bench/exec.py --peers         also SWE-ReX and mini-swe-agent, installed on first use
     python bench/exec.py --calls 5000
 
-Everything is measured in one run on one machine, one call after the other, and the exit code is 1 when a target is
-missed: exec p50 0.3 ms and p99 5 ms, slot creation p50 30 ms, lease from a warm pool p50 1 ms.
+Calls run one after the other. The exit code is 1 when a target is missed. Targets: exec p50 0.3 ms and p99 5 ms, slot
+creation p50 30 ms, lease from a warm pool p50 1 ms.
 """
 
 import argparse
@@ -66,7 +66,7 @@ print(json.dumps(times))
 
 @dataclass(frozen=True)
 class Peer:
-    """Another system, in a virtual environment of its own, and a program that prints its times as JSON."""
+    """Another system, its virtual environment, and a program that prints its times as JSON."""
 
     way: str
     folder: str
@@ -83,14 +83,14 @@ PEERS = (
 
 @dataclass(frozen=True)
 class Row:
-    """What one way of running a command took, in milliseconds."""
+    """The times of one way to run a command, in milliseconds."""
 
     way: str
     calls: int
     p50: float
     p99: float
     cpu: float | None
-    """CPU time of the driver per call, without the command's own."""
+    """CPU time of the driver per call, without that of the command."""
 
 
 def compute_quantile(times: list[float], share: float) -> float:
@@ -126,7 +126,7 @@ async def bench_exec(pool: Pool, spec: SandboxSpec, calls: int) -> Row:
 
 
 async def bench_create(pool: Pool, spec: SandboxSpec, slots: int) -> Row:
-    """From asking a cold pool to a slot that is ready, one at a time and all kept."""
+    """Measure the time until a cold pool has a slot ready. Slots are created one at a time and kept."""
     async with AsyncExitStack() as leases:
         return await time_calls("ludus: create a slot", lambda: leases.enter_async_context(pool.lease(spec)), slots)
 
@@ -137,7 +137,7 @@ async def bench_warm_lease(spec: SandboxSpec, leases: int) -> Row:
         async with pool.lease(spec):
             pass
         for _ in range(leases):
-            while pool.metrics().warm < 2:  # noqa: ASYNC110  # waiting for the refill is not what is measured
+            while pool.metrics().warm < 2:  # noqa: ASYNC110  # the refill is not measured
                 await asyncio.sleep(0.005)
             before = time.perf_counter()
             async with pool.lease(spec):
@@ -186,18 +186,18 @@ def bind_system_folders() -> list[str]:
 
 
 def bench_peer(peer: Peer, install: bool) -> Row | str:
-    """The figures, or why there are none."""
+    """Measure a peer. Returns its figures, or the reason why there are none."""
     home = CACHE / peer.folder
     try:
         python = make_venv(home, peer.requirements) if install else find_venv(home, peer.requirements)
     except CommandFailed as error:
         return f"skipped: {error}"
     if python is None:
-        return "skipped: not installed; --peers installs it"
+        return "skipped: not installed; run with --peers to install it"
     command = [python, "-c", peer.program, str(peer.calls), str(find_bwraps()[0])]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        return f"skipped: it failed with {done.stderr.strip().splitlines()[-1:]}"
+        return f"skipped: its program failed: {done.stderr.strip().splitlines()[-1:]}"
     return make_row(peer.way, json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -238,9 +238,7 @@ def main() -> int:
     )
     parser.add_argument("--calls", type=int, default=2000, help="calls of exec to measure (default 2000)")
     parser.add_argument("--slots", type=int, default=50, help="slots to create, and warm leases to take (default 50)")
-    parser.add_argument(
-        "--peers", action="store_true", help="install the peers that are not there, to be measured as well"
-    )
+    parser.add_argument("--peers", action="store_true", help="install missing peers and measure them")
     arguments = parser.parse_args()
     rows = asyncio.run(measure(arguments.calls, arguments.slots))
     found = {peer.way: bench_peer(peer, arguments.peers) for peer in PEERS}

@@ -1,10 +1,10 @@
-"""What Ludus weighs: size and packages of the base install, and how long it takes to start.
+"""Measure the base install of Ludus: its size, its packages, and how long it takes to start.
 
     $ python bench/footprint.py
 
-Makes a fresh virtual environment, installs the project into it without extras, and measures what that added. Sizes
-include compiled bytecode, as pip leaves it. Times are whole processes, Python's own start included, and the best of
-several: what the code costs, not what the machine was busy with.
+Makes a new virtual environment, installs the project into it without extras, and measures what was added. Sizes include
+the bytecode that pip compiles. Times are those of whole processes, with the start of Python. The fastest run is
+reported, because other work on the machine only adds time.
 """
 
 import argparse
@@ -24,17 +24,17 @@ MAX_HELP_SECONDS = 0.5
 
 
 def measure_size(folder: Path) -> float:
-    """What the files below take, links not followed."""
+    """Measure the size of all files in a folder, in MB. Links are not followed."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir()) / 1e6
 
 
 def list_packages(folder: Path) -> set[str]:
-    """The names of the distributions installed in a site-packages folder."""
+    """List the names of the distributions in a site-packages folder."""
     return {path.name.split("-")[0].lower() for path in folder.glob("*.dist-info")}
 
 
 def time_best(command: Sequence[str], tries: int) -> float:
-    """The fastest of several runs, start of the process included."""
+    """Time a command, with the start of its process. Returns the seconds of the fastest run."""
     return min(_time_command(command) for _ in range(tries))
 
 
@@ -48,7 +48,7 @@ def _time_command(command: Sequence[str]) -> float:
 
 
 def measure(home: Path, tries: int) -> list[Check]:
-    """Install into `home` and take every figure."""
+    """Install Ludus into `home` and measure every figure."""
     python = make_empty_venv(home)
     site = next((home / "lib").glob("python3*/site-packages"))
     size_before, packages_before = measure_size(site), list_packages(site)
@@ -69,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tries", type=int, default=5, help="runs of each command; the best counts (default 5)")
+    parser.add_argument(
+        "--tries", type=int, default=5, help="runs of each command; the fastest is reported (default 5)"
+    )
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder) / "venv", options.tries)

@@ -1,18 +1,18 @@
-"""What a request through the capturing gateway costs, side by side with the gateways people use today.
+"""Measure the cost of a request through the gateway, and compare it with other gateways.
 
-    $ python bench/gateway.py              ours, and the peers that are already installed
+    $ python bench/gateway.py              Ludus, and the peers that are installed
     $ python bench/gateway.py --peers      install the peers first (about 100 MB, once)
-    $ python bench/gateway.py --short      one round of few requests, to see that it works
+    $ python bench/gateway.py --short      one round of few requests, as a test of the script
 
-Agents on loopback hold conversations of four turns, each in a session of its own, through a gateway that asks an
-instant server (`mock_openai.py`) and records everything, sampled ids and logprobs included. Each gateway is a process
-of its own, started by its own command; ours is `ludus gateway`, in token mode (`vllm_chat`: the ids are those that the
-server tells) and, for comparison, in chat mode. Ours also writes every session as a line of JSON, and what it wrote is
-counted.
+Agents on loopback run conversations of four turns through a gateway, each in its own session. The gateway calls a mock
+server that replies at once (`mock_openai.py`) and records everything, with sampled ids and logprobs. Each gateway runs
+in its own process, started by its own command. That of Ludus is `ludus gateway`, in token mode (`vllm_chat`: the server
+returns the ids) and, for comparison, in chat mode. Ludus also writes every session as a line of JSON. The benchmark
+checks that every request was written.
 
-The judge is CPU time of the gateway's process per request: on a shared machine it moves by a tenth or two, while wall
-time may double. Rounds interleave the systems and the median counts. Agent Lightning refuses streams, so there it has
-no figure; it needs Python 3.12.
+Gateways are compared by the CPU time of their process per request: on a shared machine it varies by 10 to 20 %, while
+wall time may double. Each round runs all gateways, and medians are reported. Agent Lightning needs Python 3.12. It does
+not support streams, so it has no figure for them.
 """
 
 import asyncio
@@ -49,52 +49,52 @@ from peers.load import Seen, send_conversations
 CONCURRENCIES = (64, 512)
 REQUESTS = 4096
 WARM_UP = 256
-"""Requests before the measured ones, beside one for each connection."""
+"""Requests before the measured ones, in addition to one for each connection."""
 MIN_RATE = 2000.0
-"""Requests that one core must manage in a second."""
+"""Requests per second on one core."""
 MIN_LEAD = 15.0
 START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a gateway runs, and what it is to ask."""
+    """Where a gateway runs, and which server it calls."""
 
     port: int
     mock: str
     """The mock's base URL."""
     folder: Path
-    """For whatever it writes."""
+    """The folder for files that it writes."""
 
 
 @dataclass(frozen=True)
 class System:
-    """A gateway: how it is started, and where a session's API begins."""
+    """A gateway: how to start it, and the path of a session's API."""
 
     name: str
     command: Callable[[Path, Place], list[str]]
-    """From its Python, and the place."""
+    """Builds the command from its Python and the place."""
     path: Callable[[str], str]
     health: str
     requirements: tuple[str, ...] = ()
     minor: int = 11
-    """The oldest Python 3 it runs on."""
+    """The oldest minor version of Python 3 that it supports."""
     streams: bool = True
     prepare: Callable[[Place, Sequence[str]], None] = lambda place, sessions: None
-    """What it must be told before the sessions can be used."""
-    recorded: Callable[[Place], int] | None = None
-    """How many requests it wrote, after it ended."""
+    """Registers the sessions, if the gateway needs that."""
+    count_written: Callable[[Place], int] | None = None
+    """Counts the requests that it wrote. Called after it has ended."""
 
 
 # ---- the systems --------------------------------------------------------------------------------------------------
 
 
 def _make_ludus_command(*more: str) -> Callable[[Path, Place], list[str]]:
-    def command(python: Path, place: Place) -> list[str]:
+    def build_command(python: Path, place: Place) -> list[str]:
         settings = [f"--model.base_url={place.mock}", "--model.name=mock", f"--gateway.port={place.port}", *more]
         return [str(python.with_name("ludus")), "gateway", *settings, "--out", str(place.folder / "run")]
 
-    return command
+    return build_command
 
 
 def _read_sessions(place: Place) -> Iterator[dict[str, object]]:
@@ -141,9 +141,9 @@ OURS = System(
     _make_ludus_command("--model.mode=token", "--model.engine=vllm_chat"),
     _build_session_path,
     "/health",
-    recorded=_count_exact_requests,
+    count_written=_count_exact_requests,
 )
-CHAT = System("ludus, chat mode", _make_ludus_command(), _build_session_path, "/health", recorded=_count_requests)
+CHAT = System("ludus, chat mode", _make_ludus_command(), _build_session_path, "/health", count_written=_count_requests)
 PEERS = (
     System(
         "agentlightning",
@@ -170,13 +170,13 @@ PEERS = (
 
 @dataclass(frozen=True)
 class Row:
-    """A gateway at a concurrency, streaming or not: what it took, or why there is no figure."""
+    """A gateway at one concurrency, with or without streams: its figures, or the reason why there are none."""
 
     system: System
     concurrency: int
     stream: bool
     cpu_ms: float = 0.0
-    """Of the gateway's process, per request."""
+    """CPU time of the gateway's process, per request."""
     rate: float = 0.0
     """Requests per second of wall time."""
     p50_ms: float = 0.0
@@ -190,7 +190,7 @@ class Row:
 
 @dataclass
 class Round:
-    """One gateway process, and what was sent through it."""
+    """One gateway process, and the requests that were sent to it."""
 
     process: subprocess.Popen[bytes]
     place: Place
@@ -199,14 +199,14 @@ class Round:
 
 
 def read_cpu_seconds(pid: int) -> float:
-    """User and system time of a process with all of its threads."""
+    """Read the user and system time of a process with all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
 def run_gateway(system: System, python: Path, mock: str) -> Generator[Round]:
-    """The gateway, up and listening; ended with Ctrl-C, as a user would."""
+    """Start a gateway and wait until it listens. It is stopped with SIGINT, as with Ctrl-C."""
     with tempfile.TemporaryDirectory(prefix="gateway-bench-") as folder:
         place = Place(find_free_port(), mock, Path(folder))
         log = (place.folder / "log").open("wb")
@@ -220,7 +220,7 @@ def run_gateway(system: System, python: Path, mock: str) -> Generator[Round]:
                     process.wait(30)
                 except subprocess.TimeoutExpired:
                     process.kill()
-            if system.recorded is not None and (written := system.recorded(place)) != round_.sent:
+            if system.count_written is not None and (written := system.count_written(place)) != round_.sent:
                 lost = f"recorded {written} of {round_.sent} requests"
                 round_.rows[:] = [replace(row, trouble=row.trouble or lost) for row in round_.rows]
 
@@ -231,13 +231,13 @@ def find_free_port() -> int:
 
 
 def wait_until_up(system: System, place: Place, process: subprocess.Popen[bytes]) -> None:
-    """Until it answers; any status will do."""
+    """Wait until the gateway answers with any status."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{place.port}{system.health}", timeout=5).close()
-        except urllib.error.HTTPError as answered:
-            answered.close()
+        except urllib.error.HTTPError as answer:
+            answer.close()
             return
         except OSError:
             time.sleep(0.1)
@@ -247,7 +247,7 @@ def wait_until_up(system: System, place: Place, process: subprocess.Popen[bytes]
 
 
 def measure_gateway(system: System, python: Path, mock: str, requests: int, seconds: float) -> list[Row]:
-    """One process of a gateway through all its cells."""
+    """Measure one gateway process at each concurrency, without and with streams."""
     cells = [(concurrency, stream) for stream in (False, True) for concurrency in CONCURRENCIES]
     try:
         with run_gateway(system, python, mock) as running_:
@@ -257,7 +257,7 @@ def measure_gateway(system: System, python: Path, mock: str, requests: int, seco
                     continue
                 label = f"c{concurrency}-{int(stream)}"
                 count = max(requests // CALLS, concurrency)
-                # Connections, caches and the interpreter's own learning are paid for before.
+                # Connections are opened and caches are filled before the measurement.
                 send_load(
                     system, running_, f"{label}-warm", WARM_UP + concurrency, concurrency, stream, seconds, turns=1
                 )
@@ -278,7 +278,7 @@ def send_load(
     seconds: float,
     turns: int = CALLS,
 ) -> Row:
-    """Send conversations through a running gateway."""
+    """Send conversations through a running gateway and measure it."""
     sessions = [f"{label}-{number}" for number in range(count)]
     system.prepare(to.place, sessions)
     sending = send_conversations(to.place.port, sessions, concurrency, stream, system.path, turns)
@@ -293,7 +293,7 @@ def send_load(
 
 
 def judge_row(row: Row, seen: Seen, requests: int, cpu: float, wall: float) -> Row:
-    """The figures, which count only if every request was answered."""
+    """Fill in the figures. The row is invalid unless every request was answered."""
     trouble = "" if seen.good == requests else f"{seen.good} of {requests} answered: {seen.trouble.splitlines()[0]}"
     shares = quantiles(seen.seconds, n=100) if len(seen.seconds) > 1 else [0.0] * 99
     return replace(
@@ -307,7 +307,7 @@ def judge_row(row: Row, seen: Seen, requests: int, cpu: float, wall: float) -> R
 
 
 def find_pythons(cache: Path, peers: bool | None) -> dict[System, Path | None]:
-    """Which systems to run and with which Python; None for one that was asked for but cannot be installed."""
+    """Find the Python of each system to run. It is None if the system could not be installed."""
     found: dict[System, Path | None] = {OURS: Path(sys.executable), CHAT: Path(sys.executable)}
     for system in PEERS if peers is not False else ():
         home = cache / system.name
@@ -321,7 +321,10 @@ def find_pythons(cache: Path, peers: bool | None) -> dict[System, Path | None]:
 def install_peer(system: System, home: Path) -> Path | None:
     base = find_python(system.minor)
     if base is None:
-        print(f"{system.name} needs Python 3.{system.minor}, which is not on this machine", file=sys.stderr)
+        print(
+            f"{system.name} needs Python 3.{system.minor} or newer, which is not installed on this machine",
+            file=sys.stderr,
+        )
         return None
     print(f"installing {' '.join(system.requirements)} …", file=sys.stderr)
     try:
@@ -332,7 +335,7 @@ def install_peer(system: System, home: Path) -> Path | None:
 
 
 def run_rounds(systems: Mapping[System, Path | None], count: int, requests: int, seconds: float) -> list[Row]:
-    """Measure everything `count` times, in turn; the medians."""
+    """Run `count` rounds of all gateways. Returns the medians."""
     taken: dict[tuple[System, int, bool], list[Row]] = {}
     with run_mock(seconds=3600.0 * count) as mock:
         for number in range(1, count + 1):
@@ -346,7 +349,7 @@ def run_rounds(systems: Mapping[System, Path | None], count: int, requests: int,
 
 
 def take_median(rows: Sequence[Row]) -> Row:
-    """The median of several rounds, figure by figure; a round without a valid figure makes the row invalid."""
+    """Take the median of each figure over the rounds. If a round is invalid, the result is that round."""
     for row in rows:
         if not row.valid:
             return row
@@ -358,7 +361,7 @@ def take_median(rows: Sequence[Row]) -> Row:
 
 
 def render_report(rows: Sequence[Row]) -> str:
-    """The table: every gateway beside ours in the same situation."""
+    """Render the table. Each gateway is compared with Ludus in the same situation."""
     ours = {(row.concurrency, row.stream): row.cpu_ms for row in rows if row.system is OURS and row.valid}
     head = (
         "gateway",
@@ -384,7 +387,7 @@ def render_report(rows: Sequence[Row]) -> str:
 
 
 def make_checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
-    """The targets, and what has to be said beside them."""
+    """Make the checks against the targets, and notes on missing figures."""
     ours = [row for row in rows if row.system is OURS]
     valid = [row for row in ours if row.valid and row.cpu_ms]
     found = [Check("valid runs of ours", len(valid) / len(ours), 1.0, at_least=True)] if len(valid) < len(ours) else []
@@ -406,12 +409,12 @@ def make_checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_rounds_parser(__doc__)
-    parser.add_argument("--requests", type=int, default=REQUESTS, help=f"per run, at least (default {REQUESTS})")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help=f"minimum requests per run (default {REQUESTS})")
     parser.add_argument("--short", action="store_true", help="one round of 1,024 requests")
     options = parser.parse_args(arguments)
     count, requests = (1, 1024) if options.short else (options.rounds, options.requests)
     allow_many_sockets()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that gateways under way are ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that running gateways are stopped too
     systems = find_pythons(options.cache, options.peers)
     rows = run_rounds(systems, count, requests, options.seconds)
     print(f"{describe_machine()}; {count} {'round' if count == 1 else 'rounds'} of {requests} requests")

@@ -1,16 +1,16 @@
-"""What a turn of the agent loop costs, side by side with the systems people use today.
+"""Measure the cost of a turn of the agent loop, and compare it with other systems.
 
-    $ python bench/loop.py                 ours and the floors, and the peers that are already installed
+    $ python bench/loop.py                 Ludus, the baselines, and the peers that are installed
     $ python bench/loop.py --peers         install the peers first (about 1.3 GB, once)
     $ python bench/loop.py --no-peers --rounds 5
 
-Every rollout is the same conversation with an instant server on loopback (`mock_openai.py`): three calls of a tool
-`add` that runs in process, and a final answer that earns reward 1. Every system runs in a fresh process and, except
-ours, in a virtual environment of its own; ours records every rollout in a run directory as a normal run does.
+Every rollout is the same conversation with a mock server on loopback that replies at once (`mock_openai.py`): three
+calls of a tool `add` that runs in process, and a final answer with reward 1. Every system runs in a new process. Peers
+have their own virtual environments. Ludus stores every rollout in a run directory, as in a normal run.
 
-The judge is CPU time of the client per model call ("turn"): on a shared machine it moves by a tenth, while wall time
-may double. Rounds interleave the systems and the median counts. What this does not show: a real model's latency,
-which hides all of it until many rollouts run at once, and sandboxes, which `exec.py` measures.
+Systems are compared by the client's CPU time per model call ("turn"): on a shared machine it varies by about 10 %,
+while wall time may double. Each round runs all systems, and medians are reported. Not measured: the latency of a real
+model, which hides this cost until many rollouts run at once, and sandboxes, which `exec.py` measures.
 """
 
 import json
@@ -41,14 +41,14 @@ DRIVERS = ROOT / "bench" / "peers"
 
 MAX_CPU_MS = 0.6
 MAX_SPREAD = 1.5
-"""Flat: the dearest concurrency against the cheapest."""
+"""CPU time per turn at the most expensive concurrency, divided by that at the cheapest."""
 MAX_MB = 0.1
 MIN_LEAD = 12.0
 
 
 @dataclass(frozen=True)
 class System:
-    """Something to measure: a driver, and the packages it needs beside the standard library."""
+    """A system to measure: its driver, and the packages that the driver needs."""
 
     name: str
     driver: str
@@ -61,7 +61,7 @@ RAW = System("raw", "run_raw.py", concurrencies=(64, 1024))
 AIOHTTP = System("aiohttp", "run_aiohttp.py", ("aiohttp",), (64, 1024))
 PEERS = (
     System("verifiers", "run_verifiers.py", ("verifiers==0.1.14",), (64, 256)),
-    # litellm imports mcp without asking for it.
+    # litellm imports mcp but does not require it.
     System("mini-swe-agent", "run_mini.py", ("mini-swe-agent", "mcp")),
     System("inspect-ai", "run_inspect.py", ("inspect-ai", "openai")),
 )
@@ -69,7 +69,7 @@ PEERS = (
 
 @dataclass(frozen=True)
 class Row:
-    """A system at a concurrency: what it took, or why there is no figure."""
+    """A system at one concurrency: its figures, or the reason why there are none."""
 
     system: System
     concurrency: int
@@ -85,7 +85,7 @@ class Row:
 
 
 def run_driver(system: System, python: Path, base_url: str, rollouts: int, concurrency: int, seconds: float) -> Row:
-    """Run one driver in a fresh process."""
+    """Run a driver in a new process."""
     command = [str(python), str(DRIVERS / system.driver), base_url, str(max(rollouts, concurrency)), str(concurrency)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
@@ -98,7 +98,7 @@ def run_driver(system: System, python: Path, base_url: str, rollouts: int, concu
 
 
 def judge_row(row: Row) -> Row:
-    """A reading counts only if every rollout earned its reward."""
+    """Mark a reading as invalid unless every rollout has reward 1."""
     reading = row.reading
     if reading is None or reading.perfect == reading.rollouts:
         return row
@@ -106,7 +106,7 @@ def judge_row(row: Row) -> Row:
 
 
 def take_median(rows: Sequence[Row]) -> Row:
-    """The median of several rounds, figure by figure; a round without a valid figure makes the row invalid."""
+    """Take the median of each figure over the rounds. If a round is invalid, the result is that round."""
     for row in rows:
         if not row.valid:
             return row
@@ -119,9 +119,9 @@ def take_median(rows: Sequence[Row]) -> Row:
 
 
 def find_pythons(cache: Path, peers: bool | None) -> tuple[dict[System, Path], list[Row]]:
-    """Which systems to run and with which Python, and those that were asked for but cannot be installed.
+    """Find the Python of each system to run. Also returns rows for peers that could not be installed.
 
-    `peers` None takes those that are installed already.
+    `peers`: True installs missing peers, None uses the installed ones, False uses none.
     """
     found = {OURS: Path(sys.executable), RAW: Path(sys.executable)}
     lost: list[Row] = []
@@ -139,7 +139,7 @@ def find_pythons(cache: Path, peers: bool | None) -> tuple[dict[System, Path], l
 
 
 def run_rounds(systems: Mapping[System, Path], count: int, rollouts: int, seconds: float) -> tuple[list[Row], str]:
-    """Measure everything `count` times, in turn; the medians, and what the mock itself took."""
+    """Run `count` rounds of all systems. Returns the medians, and the CPU time of the mock server as text."""
     cells = [(system, concurrency) for system in systems for concurrency in system.concurrencies]
     taken: dict[tuple[System, int], list[Row]] = {cell: [] for cell in cells}
     with run_mock(seconds=seconds * len(cells) * count) as mock:
@@ -162,7 +162,7 @@ def list_valid_readings(rows: Iterable[Row], systems: Iterable[System]) -> list[
 
 
 def render_report(rows: Sequence[Row]) -> str:
-    """The table: every system beside ours at the same concurrency."""
+    """Render the table. Each system is compared with Ludus at the same concurrency."""
     ours = {reading.concurrency: reading.cpu_ms_per_turn for reading in list_valid_readings(rows, [OURS])}
     head = ("system", "at once", "CPU ms/turn", "× ours", "rollouts/s", "RSS MB", "MB per rollout at once", "note")
     lines: list[tuple[object, ...]] = []
@@ -179,10 +179,10 @@ def render_report(rows: Sequence[Row]) -> str:
 
 
 def make_checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
-    """The targets, and what has to be said beside them."""
+    """Make the checks against the targets, and notes on missing figures."""
     ours = list_valid_readings(rows, [OURS])
-    asked = [row for row in rows if row.system is OURS]
-    found = [Check("valid runs of ours", len(ours) / len(asked), 1.0, at_least=True)] if len(ours) < len(asked) else []
+    runs = [row for row in rows if row.system is OURS]
+    found = [Check("valid runs of ours", len(ours) / len(runs), 1.0, at_least=True)] if len(ours) < len(runs) else []
     if ours:
         costs = [reading.cpu_ms_per_turn for reading in ours]
         found += [
@@ -206,7 +206,7 @@ def make_checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_rounds_parser(__doc__)
-    parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help=f"per run, at least (default {ROLLOUTS})")
+    parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help=f"minimum rollouts per run (default {ROLLOUTS})")
     options = parser.parse_args(arguments)
     systems, lost = find_pythons(options.cache, options.peers)
     rows, server = run_rounds(systems, options.rounds, options.rollouts, options.seconds)

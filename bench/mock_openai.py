@@ -1,22 +1,22 @@
-"""An OpenAI-compatible chat server that answers at once, so that what is measured is the client.
+"""A mock chat server with an OpenAI-compatible API. It replies at once, so benchmarks measure only the client.
 
-Every conversation has four model calls: three tool calls, then a final answer. The server keeps no state: how many
-assistant messages a request already holds says which call it is. Replies are encoded before the first request comes,
-and what a request costs this process is charged to no client. Two scripts: `add(a, b)` calls whose sums lead to the
-answer 42, and, for a request that offers a tool `bash`, `bash(command)` calls, the last of which submits, for agents
-that know nothing but a shell.
+Every conversation has four model calls: three tool calls, then a final answer. The server has no state: the number of
+assistant messages in a request selects the reply. Replies are encoded before the first request, and the CPU time of
+this process is not part of any figure. There are two scripts: `add(a, b)` calls whose last sum is 42, and, for requests
+that offer a tool `bash`, `bash(command)` calls, the last of which submits the answer. The second is for agents that
+have only a shell.
 
-Run it as a process of its own. It prints its port, serves loopback only, and ends when its standard input closes (so it
-cannot outlive whoever started it) or after `--seconds`. As it ends it prints `{"requests": …, "cpu_seconds": …}`.
+Run it as a separate process. It prints its port and listens on loopback only. It ends when its standard input closes,
+so it ends with its parent process, or after `--seconds`. At the end it prints `{"requests": …, "cpu_seconds": …}`.
 
     $ python bench/mock_openai.py --port 8001
     8001
     $ curl -s localhost:8001/v1/chat/completions -d '{"model": "mock", "messages": [{"role": "user", "content": "go"}]}'
 
-A request with `stream` gets the same reply as events, and one with `return_token_ids` the ids and logprobs too, as vLLM
-gives them: made up, but such that each prompt begins with the prompt and the reply before it.
+A request with `stream` gets the same reply as events. A request with `return_token_ids` also gets ids and logprobs in
+the format of vLLM. They are invented, but each prompt starts with the previous prompt and reply.
 
-It is a fake for benchmarks: HTTP/1.1 with Content-Length or chunked bodies, no checks of what is asked.
+It is only for benchmarks: HTTP/1.1 with Content-Length or chunked bodies, and no validation of requests.
 """
 
 import argparse
@@ -35,20 +35,20 @@ from typing import Any
 ANSWER = "The final sum is 42."
 SUMS = ((1, 2), (3, 3), (6, 36))
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo 42"
-"""What mini-swe-agent's shell agent runs when it is done."""
+"""The command that mini-swe-agent runs to submit its answer."""
 
 CALLS = 4
-"""Model calls, and so turns, in a conversation."""
+"""Model calls (turns) in a conversation."""
 
 LARGEST = 1 << 22
-"""A request longer than this is not one of ours; the connection is closed."""
+"""The connection of a longer request is closed."""
 
 
 # ---- the replies --------------------------------------------------------------------------------------------------
 
 
 def build_replies(script: str, *, stream: bool = False, ids: bool = False) -> tuple[bytes, ...]:
-    """The four replies of a script, as whole HTTP responses."""
+    """Build the four replies of a script, as complete HTTP responses."""
     adds = [("add", {"a": a, "b": b}) for a, b in SUMS]
     if script == "bash":
         steps = [("bash", {"command": f"echo {a + b}"}) for a, b in SUMS]
@@ -89,7 +89,7 @@ def _build_completion(number: int, message: Mapping[str, object], ids: bool) -> 
 
 
 def _encode_stream(reply: dict[str, Any]) -> bytes:
-    """A reply in four events: who speaks, the words, the calls, why it ended."""
+    """Encode a reply as a stream: events for role, text, calls and finish reason, then the usage."""
     (choice,) = reply["choices"]
     message = choice["message"]
     calls = [{"index": i, **call} for i, call in enumerate(message.get("tool_calls", ()))]
@@ -122,7 +122,7 @@ def _frame_response(body: bytes, kind: str, status: str) -> bytes:
 
 
 class Answers:
-    """What to say to which request, and how many were answered."""
+    """Selects the reply to each request, and counts the requests."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -135,7 +135,7 @@ class Answers:
         )
         self._unknown = _encode_json({"error": {"message": "no such path"}}, "404 Not Found")
 
-    def to(self, head: bytes, body: bytes) -> bytes:
+    def find_reply(self, head: bytes, body: bytes) -> bytes:
         if head.startswith(b"POST") and b"/chat/completions " in head[:200]:
             self.requests += 1
             turn = body.count(b'"role":"assistant"') + body.count(b'"role": "assistant"')
@@ -162,13 +162,13 @@ class Connection(asyncio.Protocol):
         self._buffer = self._buffer + data if self._buffer else data
         while request := take_request(self._buffer):
             head, body, self._buffer = request
-            self._transport.write(self._answers.to(head, body))
+            self._transport.write(self._answers.find_reply(head, body))
         if len(self._buffer) > LARGEST:
             self._transport.close()
 
 
 def take_request(buffer: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Head, body and what follows, or None while the request is not whole."""
+    """Split off the first request: head, body and the remaining bytes. Returns None if the request is incomplete."""
     end = buffer.find(b"\r\n\r\n")
     if end < 0:
         return None
@@ -197,7 +197,7 @@ def _take_chunks(head: bytes, buffer: bytes, start: int) -> tuple[bytes, bytes, 
 
 
 async def serve(port: int, seconds: float) -> None:
-    """Serve until standard input closes or `seconds` have passed; print the port first and the counts last."""
+    """Serve until standard input closes or `seconds` have passed. Prints the port first and the counts at the end."""
     loop = asyncio.get_running_loop()
     answers = Answers()
     server = await loop.create_server(lambda: Connection(answers), "127.0.0.1", port, backlog=4096)
@@ -216,12 +216,12 @@ async def serve(port: int, seconds: float) -> None:
     print(json.dumps({"requests": answers.requests, "cpu_seconds": time.process_time() - started}))
 
 
-# ---- starting it --------------------------------------------------------------------------------------------------
+# ---- start of the mock --------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Mock:
-    """A mock in a process of its own. What it did is known when it has ended."""
+    """A running mock server. The counts are set when it has ended."""
 
     base_url: str
     requests: int = 0
@@ -230,7 +230,7 @@ class Mock:
 
 @contextmanager
 def run_mock(seconds: float = 600.0) -> Generator[Mock]:
-    """A mock that runs until the block ends.
+    """Run a mock server until the block ends.
 
     >>> with run_mock() as mock:
     ...     print(mock.base_url)
@@ -238,7 +238,7 @@ def run_mock(seconds: float = 600.0) -> Generator[Mock]:
     """
     command = [sys.executable, str(Path(__file__).resolve()), "--seconds", str(seconds)]
     pipe = subprocess.PIPE
-    # In a session of its own, Ctrl-C reaches us alone; the mock then ends because its input does.
+    # In a separate session it does not get our Ctrl-C. It ends when its input closes.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as process:
         assert process.stdin is not None and process.stdout is not None
         mock = Mock(f"http://127.0.0.1:{int(process.stdout.readline())}/v1")
@@ -246,8 +246,8 @@ def run_mock(seconds: float = 600.0) -> Generator[Mock]:
             yield mock
         finally:
             process.stdin.close()
-            did = json.loads(process.stdout.read())
-            mock.requests, mock.cpu_seconds = did["requests"], did["cpu_seconds"]
+            counts = json.loads(process.stdout.read())
+            mock.requests, mock.cpu_seconds = counts["requests"], counts["cpu_seconds"]
 
 
 def allow_many_sockets() -> None:
@@ -260,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--port", type=int, default=0, help="0: a free one (default)")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 for a free one (default)")
     parser.add_argument("--seconds", type=float, default=600.0, help="end after this long (default 600)")
     options = parser.parse_args(arguments)
     allow_many_sockets()

@@ -1,17 +1,17 @@
-"""How fast tool calls are read out of text, format by format, beside the parsers that people use today.
+"""Measure how fast tool calls are parsed, for each format, and compare it with other parsers.
 
-    $ python bench/parsers.py                       ours
-    $ python bench/parsers.py --peers               and atroposlib's (installs it first: about 1 GB, once)
-    $ python bench/parsers.py --python PATH         and those of a Python that has vLLM; `make test-vllm` leaves one
-    $ python bench/parsers.py --short               less CPU time for each figure
-    $ python bench/parsers.py --cases FILE          instead: agreement with the cases of other implementations
+    $ python bench/parsers.py                       Ludus
+    $ python bench/parsers.py --peers               also atroposlib (installs it first: about 1 GB, once)
+    $ python bench/parsers.py --python PATH         also vLLM, from a Python that has it; `make test-vllm` installs one
+    $ python bench/parsers.py --short               less CPU time per figure
+    $ python bench/parsers.py --cases FILE          only check agreement with test cases of other implementations
 
-Every system reads the same two texts in each format: a usual reply (a few sentences, two calls) and a long one (100 KB
-of prose, one call that writes a file of 100 KB). Ours also reads both in pieces of four characters, as a stream brings
-them. A figure counts only if the calls that were read are the calls that were written. CPU time of one thread, the
-best of several rounds. atroposlib has no parsers of its own: it calls vLLM's, and without vLLM it has none.
+Every system parses the same two texts in each format: a usual reply (a few sentences, two calls) and a long one (100 KB
+of prose, one call that writes a file of 100 KB). Ludus also parses both in pieces of four characters, as in a stream. A
+figure is valid only if the parsed calls equal the written ones. Figures are CPU time of one thread, from the best of
+several rounds. atroposlib has no parsers of its own: it uses those of vLLM and needs vLLM installed.
 
-What this does not show: what the texts really look like, and tokenizing, which costs more than any parser.
+Not measured: texts of real models, and tokenizing, which costs more than any parser.
 """
 
 import argparse
@@ -30,10 +30,10 @@ from common import CACHE, Check, CommandFailed, describe_machine, find_venv, mak
 
 PEER = ("atroposlib==0.4.0",)
 PATIENCE = 20
-"""Seconds that a peer's parser may take for one figure."""
+"""Time limit for one figure of a peer, in seconds."""
 MIN_USUAL = 1.0
 MIN_LONG = 5.0
-"""MB/s that every format must reach, on any machine of the last ten years that has other work to do as well."""
+"""Minimum MB/s of every format. Any machine of the last ten years reaches it, even when it is busy."""
 
 PROSE = "Let me look at the file first, then run the tests; the error mentions a missing key in the cache. "
 CODE = "def total(rows):\n    return sum(row['n'] for row in rows if row.get('n'))  # \"all\" of them\n\n"
@@ -51,15 +51,15 @@ USUAL = [
 ]
 LONG = [("write_file", {"path": "src/app/totals.py", "content": CODE * 1200})]
 KINDS: Mapping[str, tuple[list[tuple[str, Any]], int]] = {"usual": (USUAL, 4), "long": (LONG, 1000)}
-"""The calls and how often the prose comes before them."""
+"""For each kind of text: its calls, and how often the prose is repeated before them."""
 
 Read = Callable[[str], list[tuple[str, Any]]]
-"""A parser: text to names and arguments."""
+"""A parser: takes a text, returns the names and arguments of its calls."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A text in some format, and the calls in it."""
+    """A text in one format, and the calls in it."""
 
     format: str
     kind: str
@@ -84,7 +84,7 @@ def make_samples() -> list[Sample]:
 
 
 def measure_speed(read: Read, sample: Sample, seconds: float, rounds: int = 3) -> float | None:
-    """MB/s of the best round; None if what was read is not what was written."""
+    """Measure a parser. Returns the MB/s of the best round, or None if the parsed calls are wrong."""
     if [(name, given) for name, given in read(sample.text)] != sample.calls:
         return None
     best = 0.0
@@ -116,7 +116,7 @@ def make_reader(name: str, piece: int = 0) -> Read:
 
 
 def measure_ours(found: Sequence[Sample], seconds: float) -> dict[tuple[str, str, str], float | None]:
-    """By format, kind and whether in pieces."""
+    """Measure Ludus. The keys are format, kind, and `whole` or `pieces`."""
     rates: dict[tuple[str, str, str], float | None] = {}
     for sample in found:
         print(f"{sample.format} ({sample.kind}) …", file=sys.stderr)
@@ -131,17 +131,17 @@ def measure_ours(found: Sequence[Sample], seconds: float) -> dict[tuple[str, str
 
 
 def drive_parsers() -> int:
-    """Run inside a peer's Python: samples on stdin, MB/s on stdout. Whatever a parser cannot do has no figure."""
+    """Measure the parsers of a peer, in its Python: samples on stdin, MB/s on stdout. Failures have no figure."""
     given = json.load(sys.stdin)
     rates: dict[str, float] = {}
-    _load_vllm_parser("hermes")  # importing it takes longer than any sample
+    _load_vllm_parser("hermes")  # the import takes longer than any sample
     signal.signal(signal.SIGALRM, _raise_timeout)
     for format, kind, text, calls in given["samples"]:
         signal.alarm(PATIENCE)
         try:
             sample = Sample(format, kind, text, [(name, arguments) for name, arguments in calls])
             rate = measure_speed(_load_vllm_parser(format), sample, given["seconds"])
-        except Exception as error:  # foreign parsers: a format that they lack or choke on is what we want to know
+        except Exception as error:  # any failure of a peer's parser means that it has no figure
             print(f"{format}: {type(error).__name__}: {error}"[:200], file=sys.stderr)
             continue
         if rate:
@@ -156,7 +156,7 @@ def _raise_timeout(*_: object) -> None:
 
 
 class _Tokenizer:
-    """As much of a tokenizer as vLLM's parsers ask for when they read a whole text."""
+    """The part of a tokenizer that vLLM's parsers need for a whole text."""
 
     class _Vocabulary(dict[str, int]):
         def __missing__(self, token: str) -> int:
@@ -201,7 +201,7 @@ def _load_vllm_parser(format: str) -> Read:
 
 
 def measure_peer(python: Path, found: Sequence[Sample], seconds: float) -> tuple[dict[str, float], str]:
-    """By `format/kind`; and what there is to say if there is nothing."""
+    """Measure a peer. Returns MB/s by `format/kind`, and the reason if there are no figures."""
     given = {"seconds": seconds, "samples": [(s.format, s.kind, s.text, s.calls) for s in found if s.format != "auto"]}
     try:
         done = subprocess.run(
@@ -237,23 +237,23 @@ DIFFERENCES: Mapping[str, str] = {
     "minicpm5-013": "of two equal arguments the last one counts",
     "minimax_m2-009": "without a schema `1` is a number",
 }
-"""Cases outside the core that we read otherwise, and why."""
+"""Cases outside the core that Ludus parses differently, and why."""
 
 
 def agrees(case: Mapping[str, Any]) -> bool:
-    """Names and arguments as expected; and the content, where the source asserts it."""
+    """Whether names and arguments are as expected, and the content too if the source asserts it."""
     from ludus.parsers.parse_rows import parse_rows
 
     row = json.dumps({"parser": case["parser"], "input": case["input"], "tools": case["tools"]})
     read = json.loads(next(iter(parse_rows([row]))))
     if read["tool_calls"] != [{"name": c["name"], "arguments": c["arguments"]} for c in case["expected_calls"]]:
         return False
-    said = "content" in case["asserted_fields"]
-    return not said or (read["content"] or "").strip() == (case["expected_content"] or "").strip()
+    has_content = "content" in case["asserted_fields"]
+    return not has_content or (read["content"] or "").strip() == (case["expected_content"] or "").strip()
 
 
 def render_agreement(cases: Sequence[Mapping[str, Any]]) -> str:
-    """The table of docs/parsers.md: how many cases we read as their sources do, and why not the others."""
+    """Render the table of docs/parsers.md: how many cases agree with their source, and why the others differ."""
     total: Counter[tuple[str, bool]] = Counter()
     same: Counter[tuple[str, bool]] = Counter()
     reasons: dict[str, list[str]] = {}
@@ -319,11 +319,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--peers", action="store_true", help="install atroposlib and run it too")
+    parser.add_argument("--peers", action="store_true", help="install atroposlib and measure it")
     parser.add_argument("--python", type=Path, help="a Python that has vLLM, to measure its parsers")
-    parser.add_argument("--seconds", type=float, default=0.3, help="CPU time for each figure")
-    parser.add_argument("--short", action="store_true", help="0.03 seconds for each figure")
-    parser.add_argument("--cases", type=Path, help="a file of cases: print how many we read as their sources do")
+    parser.add_argument("--seconds", type=float, default=0.3, help="CPU time per figure (default 0.3)")
+    parser.add_argument("--short", action="store_true", help="0.03 seconds per figure")
+    parser.add_argument("--cases", type=Path, help="a file of cases: print how many agree with their source")
     parser.add_argument("--drive", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.drive:

@@ -1,18 +1,18 @@
-"""How fast slots are reset, forked and handed out, and how many a machine holds.
+"""Measure how fast slots are reset, forked and leased, and how many slots a machine can hold.
 
-    python bench/pool.py                # a base of 50,000 files and 1 GB; storms of 256 slots; up to 1,000 slots
-    python bench/pool.py --quick        # a small base and few slots, to see that it works
-    python bench/pool.py --slots 400    # fewer slots at the same time, for a small machine
+    python bench/pool.py                # a base of 50,000 files and 1 GB; 256 slots at once; up to 1,000 slots
+    python bench/pool.py --quick        # a small base and few slots, as a test of the script
+    python bench/pool.py --slots 400    # at most 400 slots, for a small machine
 
-exchange a fresh slot for a used one, in a pool that keeps one warm: how `verify` gets its own
-reset    a slot whose /workspace is the base, after it changed some files, until it is as at first
-fork     naming such a slot's state and starting another one from it
-acquire  from a warm pool
-storm    so many slots asked for at once from a cold pool
-memory   what the machine has less of per slot at the worst, while more and more of them idle; and what their processes
-         use by the kernel's count (PSS), which other programs on the machine do not disturb
-busy     64 slots that compute at once, several commands each, against as many plain bashes that do the same work, each
-         in a session of its own as slots are; they take turns, and the middle one of three ratios counts
+exchange replace a used slot by a fresh one, in a pool with one warm slot; this is how `verify` gets a fresh slot
+reset    restore a slot whose /workspace is the base, after some files were changed
+fork     take a snapshot of such a slot and start another slot from it
+acquire  get a slot from a warm pool
+storm    request many slots at once from a cold pool
+memory   the largest drop of available memory per slot while more and more idle slots are held; and the memory of their
+         processes as the kernel counts it (PSS), which other programs do not affect
+busy     64 slots that compute at once, several commands each, compared with as many plain bash processes that do the
+         same work, each in its own session like a slot; both run in turns, and the median of three ratios is reported
 """
 
 import argparse
@@ -37,7 +37,7 @@ from ludus.sandbox.processes import find_descendants
 from ludus.sandbox.profiles import open_pool
 
 COMMANDS = 5
-"""How many commands a busy slot runs."""
+"""Commands that each busy slot runs."""
 WORK = "i=0; while ((i < {})); do ((i++)); done"
 CHANGE = "echo x >>d1/f1; rm -r d2; mkdir d2; touch new{1..20}"
 
@@ -107,13 +107,13 @@ async def bench_acquire(times: int) -> list[float]:
             await pool.acquire(str(number))
             found.append(1000 * (time.perf_counter() - before))
             pool.release(str(number))
-            while pool.metrics().warm < 2:  # noqa: ASYNC110  # the refill is not what is measured
+            while pool.metrics().warm < 2:  # noqa: ASYNC110  # the refill is not measured
                 await asyncio.sleep(0.005)
     return found[1:]
 
 
 async def bench_exchange(times: int) -> list[float]:
-    """A fresh slot in the place of a used one, from a pool that keeps one ready."""
+    """Measure the exchange of a used slot for a fresh one, in a pool with one warm slot."""
     found: list[float] = []
     async with open_pool("bwrap", PoolSettings(max_slots=4, warm=1)) as pool:
         for number in range(times + 1):
@@ -127,17 +127,17 @@ async def bench_exchange(times: int) -> list[float]:
 
 
 async def bench_storm(slots: int) -> tuple[float, int]:
-    """Seconds until all are there, and how many failed."""
+    """Request slots all at once. Returns the seconds until all are ready, and how many failed."""
     async with open_pool("bwrap", PoolSettings(max_slots=slots)) as pool:
         before = time.perf_counter()
-        asked = (pool.acquire(str(n), SandboxSpec(disk_mb=16)) for n in range(slots))
-        results = await asyncio.gather(*asked, return_exceptions=True)
+        requests = (pool.acquire(str(n), SandboxSpec(disk_mb=16)) for n in range(slots))
+        results = await asyncio.gather(*requests, return_exceptions=True)
         seconds = time.perf_counter() - before
         return seconds, sum(isinstance(r, BaseException) for r in results)
 
 
 async def bench_memory(slots: int) -> tuple[float, float, int]:
-    """MB per slot at the worst, MB by PSS, and how many slots there were when the machine refused more."""
+    """Measure idle slots. Returns the largest MB per slot, MB per slot by PSS, and how many slots could be held."""
     async with open_pool("bwrap", PoolSettings(max_slots=slots)) as pool:
         before, own, held, least = _read_free_mb(), _read_pss_mb(os.getpid()), 0, _read_free_mb()
         for start in range(0, slots, 50):
@@ -152,10 +152,10 @@ async def bench_memory(slots: int) -> tuple[float, float, int]:
 
 
 def _read_pss_mb(pid: int) -> float:
-    """What a process uses, pages that it shares counted in parts."""
+    """Read the PSS of a process: its memory, with shared pages divided among their users."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0.0
     return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
 
@@ -168,7 +168,7 @@ def _read_free_mb() -> float:
 
 
 async def bench_busy(slots: int, loops: int, rounds: int = 3) -> float:
-    """Throughput of slots that compute, as a share of that of plain processes."""
+    """Measure the throughput of busy slots, in percent of that of plain processes."""
     work = WORK.format(loops)
     shares: list[float] = []
     async with open_pool("bwrap", PoolSettings(max_slots=slots)) as pool:
@@ -188,7 +188,7 @@ async def _run_commands(box: Sandbox, work: str) -> None:
 
 
 def _time_plain_bashes(work: str, count: int) -> float:
-    """Seconds that plain bashes take for the same work, from the moment that all are up."""
+    """Measure the seconds that plain bash processes take for the same work, once all have started."""
     script = f"read -r; for ((n = 0; n < {COMMANDS}; n++)); do {work}; done"
     pipes = {"stdin": subprocess.PIPE, "start_new_session": True}
     processes = [subprocess.Popen(["bash", "-c", script], **pipes) for _ in range(count)]
@@ -247,8 +247,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=lines[0], epilog=lines[2], formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="small, to see that it works")
-    parser.add_argument("--slots", type=int, help="how many to hold at once, for the memory of each")
+    parser.add_argument("--quick", action="store_true", help="a small run, as a test of the script")
+    parser.add_argument("--slots", type=int, help="slots to hold at once, for the memory per slot")
     given = parser.parse_args()
     size = QUICK if given.quick else FULL
     return asyncio.run(measure(replace(size, held=given.slots or size.held)))

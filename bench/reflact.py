@@ -1,22 +1,22 @@
-"""What training in words costs beside the model's own time, side by side with SkillOpt.
+"""Measure the cost of skill training without the time of the models, and compare it with SkillOpt.
 
-    $ python bench/reflact.py                 ours, and SkillOpt if it is installed already
-    $ python bench/reflact.py --peers         install it first (about 160 MB, once)
+    $ python bench/reflact.py                 Ludus, and SkillOpt if it is installed
+    $ python bench/reflact.py --peers         install SkillOpt first (about 160 MB, once)
     $ python bench/reflact.py --short         one round, a store of 100,000 outcomes
 
-Both train the same skill on the same questions with the same two models, which are functions (`peers/skill_world.py`),
-with every stage on: 12 steps of 40 train questions, 40 questions to select on, the slow update gated, optimizer memory,
-the test at the end. SkillOpt runs its own SearchQA adapter with 64 workers, and none of its model clients; ours runs 64
-rollouts at a time and commits each to its run directory. A run counts only if both come to the same decisions.
+Both train the same skill on the same questions with the same two models, which are functions (`peers/skill_world.py`).
+All stages are on: 12 steps of 40 train questions, 40 selection questions, a gated slow update, optimizer memory, and
+the final test. SkillOpt uses its SearchQA adapter with 64 workers and does not use its model clients. Ludus runs 64
+rollouts at a time and stores each in its run directory. A run is valid only if both make the same decisions.
 
-CPU per step is taken with models that answer at once. Wall time is taken with models that take 50 ms, once with a
-step's 40 questions in one batch and once in four (gradient accumulation). In one batch nearly every stage needs the one
-before it, so what is left to gain is the overhead; batches do not need each other, and ours run side by side. The
-target is held to the second. On a busy machine CPU is the figure to believe.
+CPU per step is measured with models that reply at once. Wall time is measured with models that take 50 ms, once with
+the 40 questions of a step in one batch and once in four (gradient accumulation). With one batch, nearly every stage
+needs the result of the previous one, so only overhead can be saved. Batches are independent, and Ludus runs them
+concurrently. The target for wall time applies to four batches. On a busy machine CPU time is more reliable.
 
-Then ours alone: going on with a finished run of 40 steps, from the start of the process to its end, and the CPU time to
-find one outcome in a store of a million. What this does not show: agents with tools and sandboxes, where rollouts are
-long and all of this is small.
+Then two figures of Ludus alone: the time to resume a finished run of 40 steps, from the start of the process to its
+end, and the CPU time to find one outcome in a store of a million. Not measured: agents with tools and sandboxes, whose
+rollouts are so long that these costs are small.
 """
 
 import argparse
@@ -49,16 +49,16 @@ PEER = "skillopt"
 REQUIREMENTS = ("skillopt==0.2.0",)
 
 MIN_LEAD = 5.0
-"""CPU per step: theirs against ours."""
+"""CPU per step: SkillOpt divided by Ludus."""
 MAX_WALL = 0.5
-"""Wall time at 50 ms: ours against theirs."""
+"""Wall time at 50 ms: Ludus divided by SkillOpt."""
 MAX_RESUME_SECONDS = 2.0
 MAX_LOOK_UP_US = 50.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """How the models and the batches are."""
+    """The delay of the models, and the batches per step."""
 
     name: str
     delay_ms: int
@@ -72,7 +72,7 @@ FOUR = Case("50 ms, 4 batches per step", 50, 4)
 
 @dataclass(frozen=True)
 class Pair:
-    """A case on both sides; theirs may be missing."""
+    """The readings of one case. Those of SkillOpt may be missing."""
 
     case: Case
     ours: Reading
@@ -80,7 +80,7 @@ class Pair:
 
     @property
     def trouble(self) -> str:
-        """Why the two cannot be compared."""
+        """Why the two readings cannot be compared."""
         if self.theirs is None:
             return "not run"
         same = ("steps", "accepted", "test")
@@ -92,7 +92,7 @@ class Pair:
 
 
 def run_driver(python: Path, driver: str, *arguments: object) -> dict[str, Any]:
-    """What a driver prints last, run in a fresh process."""
+    """Run a driver in a new process. Returns the JSON of its last line."""
     command = [str(python), str(DRIVERS / driver), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     if done.returncode:
@@ -101,14 +101,14 @@ def run_driver(python: Path, driver: str, *arguments: object) -> dict[str, Any]:
 
 
 def take_median(readings: Sequence[Reading]) -> Reading:
-    """The median of several rounds, figure by figure."""
+    """Take the median of each figure over the rounds."""
     cpu = median(reading.cpu_seconds for reading in readings)
     wall = median(reading.wall_seconds for reading in readings)
     return replace(readings[0], cpu_seconds=cpu, wall_seconds=wall)
 
 
 def run_rounds(cases: Sequence[Case], theirs: Path | None, count: int) -> list[Pair]:
-    """Every case on both sides, in turn, so that a busy minute of the machine meets them all."""
+    """Run `count` rounds. Each round runs all cases on both systems, so load of the machine affects all of them."""
     sides = {"run_reflact.py": Path(sys.executable)} | ({"run_skillopt.py": theirs} if theirs else {})
     taken: dict[tuple[Case, str], list[Reading]] = {(case, driver): [] for case in cases for driver in sides}
     for number in range(1, count + 1):
@@ -127,7 +127,7 @@ def run_rounds(cases: Sequence[Case], theirs: Path | None, count: int) -> list[P
 
 
 def time_resume(rounds: int) -> float:
-    """From the start of a process to its end, when the run was finished by an earlier one."""
+    """Measure a process that resumes a finished run, from its start to its end, in seconds."""
     ours = Path(sys.executable)
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
@@ -141,7 +141,10 @@ def time_resume(rounds: int) -> float:
 
 
 def find_peer_python(cache: Path, peers: bool | None) -> Path | None:
-    """The Python that has SkillOpt; None to go without it. `peers` None takes it if it is installed already."""
+    """Find the Python that has SkillOpt.
+
+    `peers`: True installs SkillOpt, None uses it if it is installed, False does not use it.
+    """
     if peers is False:
         return None
     if peers:
@@ -165,7 +168,7 @@ def render_report(pairs: Sequence[Pair]) -> str:
 
 
 def make_checks(pairs: Sequence[Pair], resume: float, look_up: float, outcomes: int) -> tuple[list[Check], list[str]]:
-    """The targets, and what has to be said beside them."""
+    """Make the checks against the targets, and notes on missing figures."""
     found: list[Check] = []
     notes: list[str] = []
     for pair in pairs:
@@ -186,10 +189,12 @@ def make_checks(pairs: Sequence[Pair], resume: float, look_up: float, outcomes: 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Skill training: overhead, overlap, resume, store.")
-    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="install and run SkillOpt, or leave it")
+    parser.add_argument(
+        "--peers", action=argparse.BooleanOptionalAction, help="install and run SkillOpt, or do not run it"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--short", action="store_true", help="one round and a small store")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="where peers are installed")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="folder for SkillOpt")
     arguments = parser.parse_args()
     rounds, outcomes = (1, 100_000) if arguments.short else (arguments.rounds, 1_000_000)
     theirs = find_peer_python(arguments.cache, arguments.peers)

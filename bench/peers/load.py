@@ -1,7 +1,7 @@
-"""Agents that only send: conversations of four turns over kept connections, as fast as they are answered.
+"""Agents for a load test: conversations of four turns on persistent connections, without pauses.
 
-Every conversation belongs to a session of its own and is the one that `mock_openai.py` plays, so what an agent sends
-next is known beforehand and costs nothing to make. A reply counts if its status is 200 and the mock's words are in it.
+Every conversation has its own session and follows the script of `mock_openai.py`, so all requests are encoded before
+the test. A reply is good if its status is 200 and it contains the text of the mock.
 """
 
 import asyncio
@@ -26,21 +26,21 @@ OPENING = [
     {"role": "user", "content": "Add 1 and 2, then 3 to the sum, then 36 to that. Say the final sum."},
 ]
 WORDS = [f"Step {number}.".encode() for number in range(1, CALLS)] + [ANSWER.encode()]
-"""What the reply to each turn must hold."""
+"""The text that the reply to each turn must contain."""
 
 
 def build_bodies(stream: bool) -> list[bytes]:
-    """What an agent sends in its four turns."""
+    """Build the request bodies of the four turns."""
     messages = [*OPENING]
     made: list[bytes] = []
     for number, (a, b) in enumerate([*SUMS, (0, 0)], 1):
-        asked = {
+        request = {
             "model": "mock",
             "messages": messages,
             "tools": [{"type": "function", "function": ADD}],
             "stream": stream,
         }
-        made.append(json.dumps(asked).encode())
+        made.append(json.dumps(request).encode())
         function = {"name": "add", "arguments": json.dumps({"a": a, "b": b})}
         call = {"id": f"call_{number}", "type": "function", "function": function}
         messages = [
@@ -53,16 +53,16 @@ def build_bodies(stream: bool) -> list[bytes]:
 
 @dataclass
 class Seen:
-    """What came back."""
+    """The replies: how many were good, the first bad one, and the times."""
 
     good: int = 0
     trouble: str = ""
     seconds: list[float] = field(default_factory=list[float])
-    """How long each reply took."""
+    """The time of each reply."""
 
 
 class Agent(asyncio.Protocol):
-    """One connection, and the conversations on it, one after the other."""
+    """One connection. Its conversations run one after the other."""
 
     def __init__(self, paths: Sequence[str], sent: Sequence[bytes], seen: Seen, done: asyncio.Future[None]) -> None:
         self._turns = [(path, turn) for path in reversed(paths) for turn in reversed(range(len(sent)))]
@@ -74,16 +74,16 @@ class Agent(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._ask()
+        self._send_next()
 
-    def _ask(self) -> None:
+    def _send_next(self) -> None:
         if not self._turns:
             self._transport.close()
             return
         path, self._turn = self._turns.pop()
         body = self._sent[self._turn]
         head = f"POST {path}/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        self._asked = time.perf_counter()
+        self._sent_at = time.perf_counter()
         self._transport.write(
             f"{head}Authorization: Bearer none\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
         )
@@ -92,13 +92,13 @@ class Agent(asyncio.Protocol):
         self._buffer += data
         if not is_whole(self._buffer):
             return
-        self._seen.seconds.append(time.perf_counter() - self._asked)
+        self._seen.seconds.append(time.perf_counter() - self._sent_at)
         if self._buffer.startswith(b"HTTP/1.1 200") and WORDS[self._turn] in self._buffer:
             self._seen.good += 1
         else:
             self._seen.trouble = self._seen.trouble or self._buffer[:300].decode(errors="replace")
         self._buffer = b""
-        self._ask()
+        self._send_next()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._turns and not self._seen.trouble:
@@ -108,7 +108,7 @@ class Agent(asyncio.Protocol):
 
 
 def is_whole(response: bytes) -> bool:
-    """Whether a response has all come."""
+    """Whether a response is complete."""
     end = response.find(b"\r\n\r\n")
     if end < 0:
         return False
@@ -122,7 +122,7 @@ def is_whole(response: bytes) -> bool:
 async def send_conversations(
     port: int, sessions: Sequence[str], concurrency: int, stream: bool, path: Callable[[str], str], turns: int = CALLS
 ) -> Seen:
-    """A conversation in every session, `concurrency` at a time. `path` is where a session's API begins."""
+    """Run a conversation in every session, `concurrency` at a time. `path` returns the path of a session's API."""
     loop = asyncio.get_running_loop()
     seen, sent = Seen(), build_bodies(stream)[:turns]
     ends: list[asyncio.Future[None]] = []

@@ -1,14 +1,14 @@
-"""How every system is measured: the same numbers, taken in the same way, around the run alone.
+"""Measures a system. All systems are measured in the same way, and only during the run.
 
-A driver says how to run `rollouts` rollouts, `concurrency` at a time, against a server, and how many of them earned the
-full reward; `measure` warms it up with a few (so that nobody pays here for lazy imports), takes the figures around the
-real run and prints them as one line of JSON:
+A driver runs `rollouts` rollouts against a server, `concurrency` at a time, and returns how many have reward 1.
+`measure` first runs a few rollouts as a warm-up, so that lazy imports are not measured. Then it measures the real run
+and prints the figures as one line of JSON:
 
     $ python bench/peers/run_raw.py http://127.0.0.1:8001/v1 256 64
     {"system": "raw asyncio sockets", "cpu_seconds": 0.11, …}
 
-CPU time is that of this process and of children it has waited for; the server is neither. Memory is the peak resident
-size during the run against the size just before it. Standard library only: it runs in each peer's own environment.
+CPU time is that of this process and its ended children, without the server. Memory is the peak resident size during the
+run minus the size just before it. This module uses only the standard library: it runs in the environment of each peer.
 """
 
 import gc
@@ -32,7 +32,7 @@ PROMPT = "Add 1 and 2, then 3 to the sum, then 36 to that. Use the add tool for 
 
 @dataclass(frozen=True)
 class Work:
-    """What a driver is asked to do."""
+    """The work of a driver."""
 
     base_url: str
     rollouts: int
@@ -41,7 +41,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a run took."""
+    """The figures of a run."""
 
     system: str
     rollouts: int
@@ -59,12 +59,12 @@ class Reading:
 
     @property
     def mb_per_rollout(self) -> float:
-        """Growth of the resident size for each rollout in flight."""
+        """Growth of the resident size per concurrent rollout."""
         return (self.peak_mb - self.before_mb) / min(self.concurrency, self.rollouts)
 
 
 def measure(system: str, run: Callable[[Work], int]) -> None:
-    """The body of a driver: `run` returns how many rollouts had reward 1."""
+    """Measure a driver and print the figures. `run` returns how many rollouts have reward 1."""
     base_url, rollouts, concurrency = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     allow_many_sockets()
     run(Work(base_url, WARM_UP, WARM_UP))
@@ -92,7 +92,7 @@ def read_cpu_seconds() -> float:
 
 
 def read_memory_mb(field: str) -> float:
-    """A size out of /proc/self/status: VmRSS is now, VmHWM is the peak."""
+    """Read a size from /proc/self/status: VmRSS is the current size, VmHWM the peak."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) / 1024
@@ -100,7 +100,7 @@ def read_memory_mb(field: str) -> float:
 
 
 def reset_peak() -> None:
-    """Start the peak anew: the imports' own must not count."""
+    """Reset the peak, so that imports are not part of it."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -110,6 +110,6 @@ def allow_many_sockets() -> None:
 
 
 def set_environment() -> None:
-    """What the SDKs of peers want to find: a key that is none, and no proxy between us and loopback."""
+    """Set the variables that the SDKs of peers need: a dummy key, and no proxy for loopback."""
     os.environ["OPENAI_API_KEY"] = "none"
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"

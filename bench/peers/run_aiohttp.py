@@ -1,4 +1,4 @@
-"""A second floor: the same conversation over one aiohttp session. It records nothing."""
+"""A second baseline: the same conversation with one aiohttp session. It records nothing."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from run_raw import ADD
 
 
 async def converse(session: aiohttp.ClientSession, url: str) -> str:
-    """One rollout; returns the final answer."""
+    """Run one rollout. Returns the final answer."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": PROMPT}]
     while True:
         request = {"model": "mock", "messages": messages, "tools": [ADD]}
@@ -30,13 +30,13 @@ async def converse_many(work: Work) -> int:
     answers: list[str] = []
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
-        async def worker() -> None:
+        async def run_worker() -> None:
             for _ in todo:
                 answers.append(await converse(session, f"{work.base_url}/chat/completions"))
 
         async with asyncio.TaskGroup() as group:
             for _ in range(work.concurrency):
-                group.create_task(worker())
+                group.create_task(run_worker())
     return sum("42" in answer for answer in answers)
 
 

@@ -1,6 +1,6 @@
-"""Inspect: a task with one tool in process, its OpenAI provider and its own scorer, through `eval`.
+"""Inspect: a task with one tool that runs in process, with its OpenAI provider and its scorer, run by `eval`.
 
-It writes its log, as it always does, and shows no display.
+It writes its log, as by default. The display is off.
 """
 
 import tempfile

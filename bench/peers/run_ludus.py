@@ -1,7 +1,7 @@
-"""Ludus, through its public path: an environment with one tool, a metered chat model with a budget, and `process`.
+"""Ludus, through its public API: an environment with one tool, a metered chat model with a budget, and `process`.
 
-As in a normal run every rollout is committed to the run directory's store, groups are appended to `groups.jsonl` as
-they complete, and the page of trajectories is written at the end; all of that is in the figures.
+As in a normal run, every rollout is stored in the run directory, groups are appended to `groups.jsonl` when they are
+complete, and the page of trajectories is written at the end. All of that is measured.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Conversations through atroposlib's ManagedServer: reads a task as JSON, prints rows and what its engine saw.
+"""Run conversations with atroposlib's ManagedServer. Reads a task as JSON, prints rows and the log of its engine.
 
-Runs in a virtual environment that has atroposlib. The engine is a list of draws; it remembers the ids that it was sent.
-Tool calls stay text, as without vLLM installed there is no parser for them; the tools are offered all the same.
+Needs a virtual environment with atroposlib. The engine replays a list of draws and records the ids that it receives.
+Tools are offered, but tool calls stay text: atroposlib needs vLLM to parse them.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ async def run_course(course, task, tokenizer):
                 messages[-1] = {"role": "assistant", "content": op["text"]}
             elif op["kind"] == "compact":
                 messages[2:] = [{"role": "assistant", "content": op["text"]}, {"role": "user", "content": "Weiter."}]
-    except Exception as error:  # whatever breaks it, the rows so far are what there is
+    except Exception as error:  # after any failure, the rows so far are used
         print(f"{course['name']}: {type(error).__name__}: {error}", file=sys.stderr)
         failed = True
     rows = [

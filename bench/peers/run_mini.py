@@ -1,7 +1,7 @@
-"""mini-swe-agent: its default agent in threads, its LiteLLM model, and an environment that runs nothing.
+"""mini-swe-agent: its default agent in threads, its LiteLLM model, and an environment that runs no commands.
 
-The agent knows only a shell, so the commands are answered without starting one: that is cheaper for it than its own
-local environment. Trajectories are saved, as its batch runner does.
+The agent has only a shell. Its commands are answered in process, which is cheaper than its local environment.
+Trajectories are saved, as by its batch runner.
 """
 
 import os
@@ -23,7 +23,7 @@ from minisweagent.models.litellm_model import LitellmModel  # noqa: E402
 
 
 class NullEnvironment(LocalEnvironment):
-    """Its local environment with every `echo` done in process."""
+    """Its local environment, with every `echo` answered in process."""
 
     def execute(self, action: dict, cwd: str = "", *, timeout: int | None = None) -> dict:
         text = action["command"].replace("&& echo", "\n").removeprefix("echo").replace(" ", "")
@@ -33,7 +33,7 @@ class NullEnvironment(LocalEnvironment):
 
 
 def solve(base_url: str, path: Path) -> bool:
-    """One rollout: whether it submitted 42."""
+    """Run one rollout. Returns whether it submitted 42."""
     model = LitellmModel(model_name="openai/mock", model_kwargs={"api_base": base_url})
     agent = DefaultAgent(
         model,

@@ -1,4 +1,4 @@
-"""The floor: the same conversation over bare asyncio sockets, with json and nothing else. It records nothing."""
+"""The baseline: the same conversation with plain asyncio sockets and json. It records nothing."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ ADD = {
 
 
 async def converse(host: str, port: int) -> str:
-    """One rollout; returns the final answer."""
+    """Run one rollout. Returns the final answer."""
     reader, writer = await asyncio.open_connection(host, port)
     messages: list[dict[str, Any]] = [{"role": "user", "content": PROMPT}]
     try:
@@ -50,13 +50,13 @@ async def converse_many(work: Work) -> int:
     todo = iter(range(work.rollouts))
     answers: list[str] = []
 
-    async def worker() -> None:
+    async def run_worker() -> None:
         for _ in todo:
             answers.append(await converse(server.hostname or "", server.port or 80))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(work.concurrency):
-            group.create_task(worker())
+            group.create_task(run_worker())
     return sum("42" in answer for answer in answers)
 
 

@@ -1,7 +1,7 @@
-"""Ludus: `train` on the same questions and models, with everything that a run keeps in its run directory.
+"""Ludus: `train` on the same questions and models, with a complete run directory.
 
 $ python run_reflact.py 50 4            train with models that take 50 ms, 4 batches per step
-$ python run_reflact.py keep DIR        train 40 steps in DIR, or go on with what is there
+$ python run_reflact.py keep DIR        train 40 steps in DIR, or resume the run in DIR
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _PROPOSED = re.compile(r"^content: (.*)$", re.MULTILINE)
 
 
 class Questions(Env, frozen=True):
-    """The questions, judged by exact match."""
+    """The questions, scored by exact match."""
 
     name: ClassVar[str] = "bench-questions"
     sandbox: ClassVar[SandboxSpec | None] = None
@@ -51,7 +51,7 @@ class Questions(Env, frozen=True):
 
 
 def propose(stage: str, user: str) -> dict[str, Any]:
-    """The reply of the optimizer's model in a stage."""
+    """Build the reply of the optimizer's model in a stage."""
     if stage == "analyst_failure":
         return {"items": [{"op": "append", "content": text} for text in world.find_needed_rules(user)[:4]]}
     if stage == "analyst_success":
@@ -85,7 +85,7 @@ def make_models(delay: float) -> tuple[ScriptedModel, ScriptedModel]:
 
 
 async def train_in(path: Path, plan: world.Plan) -> Summary:
-    """Train in a run directory, to the end; what is there already is not done again."""
+    """Train in a run directory. An unfinished run is resumed."""
     env, (agent, optimizer) = Questions(), make_models(plan.delay)
     splits = load_splits(env, DataSettings(mode="splits", selection="val"))
     settings = TrainSettings(
@@ -108,7 +108,7 @@ def run(plan: world.Plan) -> tuple[int, int, float]:
 
 
 def train_and_keep(path: Path) -> None:
-    """Forty steps that stay where they are."""
+    """Train forty steps in a run directory that is kept."""
     summary = asyncio.run(train_in(path, world.Plan(0.0, 1, 10)))
     print(json.dumps({"steps": summary.steps}))
 

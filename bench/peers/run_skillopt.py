@@ -1,7 +1,7 @@
-"""SkillOpt 0.2.0: `ReflACTTrainer` with the package's own SearchQA adapter, its models replaced by functions.
+"""SkillOpt 0.2.0: `ReflACTTrainer` with the package's SearchQA adapter. Its models are replaced by functions.
 
-The package on the index comes without its prompts, so it gets one line for each: that makes its prompts shorter than
-they would be. Its model clients are not run at all. What it prints goes to the bin, to spare it the terminal.
+The published package has no prompt files, so each prompt is replaced by one line, which is shorter than the original.
+Its model clients are not used. Its output goes to /dev/null, so that the terminal does not slow it down.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from skillopt.envs.searchqa.adapter import SearchQAAdapter  # noqa: E402
 
 
 class Models:
-    """Both models, with a delay."""
+    """The models of the agent and the optimizer, with a delay."""
 
     def __init__(self, delay: float) -> None:
         self.delay = delay
@@ -35,9 +35,9 @@ class Models:
 
     def optimizer(self, system: str, user: str, *, stage: str, **_: Any) -> tuple[str, dict[str, int]]:
         self._wait()
-        return json.dumps(self._said(system, user, stage)), {}
+        return json.dumps(self._build_reply(system, user, stage)), {}
 
-    def _said(self, system: str, user: str, stage: str) -> dict[str, Any]:
+    def _build_reply(self, system: str, user: str, stage: str) -> dict[str, Any]:
         if stage == "analyst":
             rules = world.find_needed_rules(user)[:4] if "analyst_error" in system else ["Stay brief."]
             edits = [{"op": "append", "content": text, "target": ""} for text in rules]
@@ -55,7 +55,7 @@ class Models:
 
 
 def install_models(models: Models) -> None:
-    """Put the functions where the package's modules look for their models and prompts."""
+    """Replace the models and prompts in the modules of the package."""
     searchqa.chat_target = models.target
     for name, module in list(sys.modules.items()):
         if name.startswith("skillopt."):
@@ -86,7 +86,7 @@ def train(plan: world.Plan) -> tuple[int, int, float]:
         adapter = SearchQAAdapter(
             split_dir=f"{folder}/data", split_mode="split_dir", workers=world.WORKERS, analyst_workers=16
         )
-        with Path(os.devnull).open("w") as bin, contextlib.redirect_stdout(bin), contextlib.redirect_stderr(bin):
+        with Path(os.devnull).open("w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
             install_models(Models(plan.delay))
             summary = ReflACTTrainer(config, adapter).train()
     return summary["total_steps"], summary["total_accepts"], summary["test_hard"]

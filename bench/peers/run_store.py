@@ -1,6 +1,6 @@
-"""What it takes to find an outcome among many: `RunDir.get`, with decoding, in a store of a given size.
+"""Measure the look-up of one outcome: `RunDir.get`, with decoding, in a store of a given size.
 
-The store is filled in bulk, past `put`, because committing a million outcomes one by one is not what is measured.
+The store is filled in bulk and not with `put`: storing a million outcomes one by one is not measured here.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ LOOKS = 20_000
 
 
 def make_rollout() -> Rollout:
-    """An answer to a question, with a page of skill: two kilobytes."""
+    """Make a rollout of two kilobytes: an answer to a question, with a page of skill."""
     task = Task(id="question", prompt="Who wrote it? " + "word " * 40, answer="nobody")
-    said = Completion(Message("assistant", "Nobody, because " + "reason " * 40), usage=Usage(300, 60), model="m")
+    completion = Completion(Message("assistant", "Nobody, because " + "reason " * 40), usage=Usage(300, 60), model="m")
     return Rollout(
         task=task,
         provenance=Provenance(policy="0123456789abcdef", model="m", skill="0123456789abcdef", versions={"ludus": "0"}),
         opening=(Message("system", "skill " * 100), Message("user", task.prompt)),
-        turns=(Turn(said, stop=StopReason.FINISHED, seconds=1.25),),
+        turns=(Turn(completion, stop=StopReason.FINISHED, seconds=1.25),),
         stop=StopReason.FINISHED,
         score=Score.of(1.0),
         seconds=1.3,
@@ -45,7 +45,7 @@ def fill(run: RunDir, count: int) -> None:
 
 
 def time_look_ups(run: RunDir, count: int) -> float:
-    """Microseconds of CPU for one look-up at random."""
+    """Measure random look-ups. Returns the CPU time of one, in microseconds."""
     keys = [make_key(random.randrange(count)) for _ in range(LOOKS)]
     started = time.process_time()
     for each in keys:

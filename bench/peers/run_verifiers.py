@@ -1,6 +1,6 @@
-"""verifiers 0.1.14: `ToolEnv` with the tool in process and a rubric, through `Environment.evaluate`.
+"""verifiers 0.1.14: `ToolEnv` with a tool that runs in process and a rubric, run by `Environment.evaluate`.
 
-Progress bars are off. Results stay in memory, which is its default; saving them would cost it more.
+Progress bars are off. Results stay in memory, as by default. Saving them would cost more.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ def score_answer(completion: list, answer: str) -> float:
 
 
 def hide_progress(*_: object) -> None:
-    """In place of the progress bar."""
+    """Replaces the progress bar."""
 
 
 async def evaluate(work: Work) -> int:

@@ -1,7 +1,8 @@
-"""A small world to train a skill in, for both sides: the questions, the agent's model and the optimizer's.
+"""A small training problem that both systems use: the questions, the agent's model and the optimizer's.
 
-Question n is answered right when the skill has rule n modulo 40, so every step has failures to learn from and its edits
-help. The models are functions that answer at once, or after a delay that stands for a server. Standard library only.
+Question n is answered correctly when the skill has rule n modulo 40, so every step has failures, and its edits help.
+The models are functions that reply at once, or after a delay that simulates a server. Only the standard library is
+used.
 """
 
 import json
@@ -37,20 +38,20 @@ def make_rule(number: int) -> str:
 
 
 def make_reply(system: str, user: str) -> str:
-    """What the agent's model says."""
+    """Make the reply of the agent's model."""
     numbers = _NUMBER.findall(user)
     number = int(numbers[-1])
     return f"<answer>{make_answer(number) if make_rule(number) in system else 'no idea'}</answer>"
 
 
 def find_needed_rules(user: str) -> list[str]:
-    """The rules that the questions of a prompt would need, each once."""
+    """Find the rules that the questions of a prompt need, each once."""
     return list(dict.fromkeys(make_rule(int(number)) for number in _NUMBER.findall(user)))
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a training run took, and where it led: every side must come to the same."""
+    """The figures and the result of a training run. Results of both systems must be equal."""
 
     system: str
     steps: int
@@ -58,7 +59,7 @@ class Reading:
     cpu_seconds: float
     wall_seconds: float
     test: float
-    """The share of test questions that the best skill answers."""
+    """The share of test questions that the best skill answers correctly."""
 
     @property
     def cpu_ms_per_step(self) -> float:
@@ -66,7 +67,7 @@ class Reading:
 
 
 class Plan(NamedTuple):
-    """What to train: how long a model takes, and how the 40 questions of a step are divided."""
+    """The delay of the models, the batches per step, and the epochs."""
 
     delay: float
     batches: int
@@ -74,7 +75,10 @@ class Plan(NamedTuple):
 
 
 def measure(system: str, run: Callable[[Plan], tuple[int, int, float]]) -> None:
-    """The body of a driver: `run` trains; steps, how many were accepted, share of the test questions right."""
+    """Measure a driver and print the figures.
+
+    `run` trains and returns the steps, the accepted steps, and the share of correct test questions.
+    """
     delay, batches = float(sys.argv[1]) / 1000, int(sys.argv[2])
     run(Plan(0.0, batches, 1))  # imports, caches, compiled patterns
     cpu, wall = time.process_time(), time.perf_counter()

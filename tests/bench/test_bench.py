@@ -69,7 +69,7 @@ def test_footprint_counts_files_and_distributions(tmp_path: Path) -> None:
 # ---- judging ------------------------------------------------------------------------------------------------------
 
 
-def row(
+def make_row(
     system: loop.System, cpu_ms: float, *, at_once: int = 64, grown_mb: float = 1.0, perfect: int = 100
 ) -> loop.Row:
     reading = Reading(system.name, 100, at_once, perfect, cpu_ms * 0.4, 1.0, 50.0, 50.0 + grown_mb)
@@ -79,43 +79,43 @@ def row(
 PEER = loop.PEERS[0]
 
 
-def failed(rows: list[loop.Row]) -> list[str]:
+def list_missed(rows: list[loop.Row]) -> list[str]:
     return [check.name for check in loop.make_checks(rows)[0] if not check.passed]
 
 
 def test_all_targets_met() -> None:
-    rows = [row(loop.OURS, 0.3), row(loop.OURS, 0.4, at_once=1024), row(PEER, 8.0)]
-    assert failed(rows) == []
+    rows = [make_row(loop.OURS, 0.3), make_row(loop.OURS, 0.4, at_once=1024), make_row(PEER, 8.0)]
+    assert list_missed(rows) == []
     assert loop.make_checks(rows)[1] == []
 
 
 @pytest.mark.parametrize(
     ("rows", "missed"),
     [
-        ([row(loop.OURS, 0.7)], ["cpu"]),
-        ([row(loop.OURS, 0.2), row(loop.OURS, 0.5, at_once=1024)], ["spread"]),
-        ([row(loop.OURS, 0.3, grown_mb=10.0)], ["memory"]),
-        ([row(loop.OURS, 0.5), row(PEER, 5.0)], [f"at 64 lead over {PEER.name}"]),
-        ([row(loop.OURS, 0.3, perfect=99)], ["valid runs of ours"]),
+        ([make_row(loop.OURS, 0.7)], ["cpu"]),
+        ([make_row(loop.OURS, 0.2), make_row(loop.OURS, 0.5, at_once=1024)], ["spread"]),
+        ([make_row(loop.OURS, 0.3, grown_mb=10.0)], ["memory"]),
+        ([make_row(loop.OURS, 0.5), make_row(PEER, 5.0)], [f"at 64 lead over {PEER.name}"]),
+        ([make_row(loop.OURS, 0.3, perfect=99)], ["valid runs of ours"]),
         ([loop.Row(loop.OURS, 64, trouble="exit 1")], ["valid runs of ours"]),
     ],
 )
 def test_each_target_is_held(rows: list[loop.Row], missed: list[str]) -> None:
-    assert failed(rows) == missed
+    assert list_missed(rows) == missed
 
 
 def test_a_peer_with_lost_rewards_is_named_and_not_compared() -> None:
-    found, notes = loop.make_checks([row(loop.OURS, 0.3), row(PEER, 0.1, perfect=99)])
+    found, notes = loop.make_checks([make_row(loop.OURS, 0.3), make_row(PEER, 0.1, perfect=99)])
     assert all(check.passed for check in found)
     assert notes == [f"no figure for {PEER.name} at 64", "peers not run"]
-    assert "reward 1 in only 99 of 100" in loop.render_report([row(PEER, 0.1, perfect=99)])
+    assert "reward 1 in only 99 of 100" in loop.render_report([make_row(PEER, 0.1, perfect=99)])
 
 
 def test_middle_takes_medians_and_keeps_trouble() -> None:
-    rows = [row(loop.OURS, cpu) for cpu in (0.9, 0.2, 0.3)]
+    rows = [make_row(loop.OURS, cpu) for cpu in (0.9, 0.2, 0.3)]
     reading = loop.take_median(rows).reading
     assert reading is not None and reading.cpu_ms_per_turn == pytest.approx(0.3)
-    assert loop.take_median([*rows, row(loop.OURS, 0.1, perfect=1)]).trouble
+    assert loop.take_median([*rows, make_row(loop.OURS, 0.1, perfect=1)]).trouble
 
 
 # ---- the mock -----------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_requests_are_taken_whole_one_by_one() -> None:
     assert bodies == [b"abc", b"abcde", b""]
 
 
-def ask(base_url: str, body: dict[str, Any]) -> dict[str, Any]:
+def send_request(base_url: str, body: dict[str, Any]) -> dict[str, Any]:
     request = urllib.request.Request(f"{base_url}/chat/completions", json.dumps(body).encode())
     with urllib.request.urlopen(request, timeout=60) as response:
         return json.loads(response.read())["choices"][0]
@@ -145,10 +145,12 @@ def test_mock_plays_four_calls_and_counts_them() -> None:
         messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
         finishes: list[str] = []
         for _ in range(4):
-            choice = ask(mock.base_url, {"model": "mock", "messages": messages})
+            choice = send_request(mock.base_url, {"model": "mock", "messages": messages})
             finishes.append(choice["finish_reason"])
             messages.append(choice["message"])
-        bash = ask(mock.base_url, {"messages": [], "tools": [{"type": "function", "function": {"name": "bash"}}]})
+        bash = send_request(
+            mock.base_url, {"messages": [], "tools": [{"type": "function", "function": {"name": "bash"}}]}
+        )
         with urllib.request.urlopen(f"{mock.base_url}/models", timeout=60) as response:
             models = json.loads(response.read())
     assert finishes == ["tool_calls", "tool_calls", "tool_calls", "stop"]

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))  # the be
 import demo
 
 
-def run(initial: int, best: int, seconds: float = 100.0, tasks: int = 64) -> demo.Run:
+def make_run(initial: int, best: int, seconds: float = 100.0, tasks: int = 64) -> demo.Run:
     return demo.Run(0, demo.Share(initial, tasks), demo.Share(best, tasks), demo.Share(best, tasks), 2, 4, seconds)
 
 
@@ -24,10 +24,10 @@ def test_intervals_are_wilsons_and_newcombes():
 @pytest.mark.parametrize(
     ("runs", "missed"),
     [
-        ([run(0, 50), run(0, 30)], []),
-        ([run(0, 50), run(30, 32)], ["lowest end of a gain's interval"]),
-        ([run(0, 0)], ["lowest end of a gain's interval"]),
-        ([run(0, 50), run(0, 50, 301.0)], ["slowest seed"]),
+        ([make_run(0, 50), make_run(0, 30)], []),
+        ([make_run(0, 50), make_run(30, 32)], ["lowest end of a gain's interval"]),
+        ([make_run(0, 0)], ["lowest end of a gain's interval"]),
+        ([make_run(0, 50), make_run(0, 50, 301.0)], ["slowest seed"]),
     ],
 )
 def test_each_target_is_held(runs: list[demo.Run], missed: list[str]):
@@ -36,7 +36,7 @@ def test_each_target_is_held(runs: list[demo.Run], missed: list[str]):
 
 
 def test_the_report_has_a_line_for_each_seed():
-    assert len(demo.render_report([run(0, 50), run(0, 30)]).splitlines()) == 4
+    assert len(demo.render_report([make_run(0, 50), make_run(0, 30)]).splitlines()) == 4
     test = {"overall": {"hard": 0.75, "scored": 64}}
     summary = {name: {"test": test} for name in ("initial", "best", "final")}
     assert demo.read_run(1, {**summary, "accepted": 1, "rejected": 2}, 9.0).best == demo.Share(48, 64)

@@ -19,12 +19,12 @@ OURS = [gateway.Row(gateway.OURS, c, s, cpu_ms=0.3, rate=1000.0) for c in (64, 5
 PEERS = [gateway.Row(peer, c, False, cpu_ms=6.0) for peer in gateway.PEERS for c in (64, 512)]
 
 
-def missed(rows: list[gateway.Row]) -> list[str]:
+def list_missed(rows: list[gateway.Row]) -> list[str]:
     return [check.name for check in gateway.make_checks(rows)[0] if not check.passed]
 
 
 def test_all_targets_met() -> None:
-    assert missed([*OURS, *PEERS]) == []
+    assert list_missed([*OURS, *PEERS]) == []
     assert gateway.make_checks(OURS)[1] == ["peers not run"]
 
 
@@ -37,7 +37,7 @@ def test_all_targets_met() -> None:
     ],
 )
 def test_each_target_is_held(change: dict[str, float | str], names: list[str]) -> None:
-    assert missed([replace(OURS[0], **change), *OURS[1:], *PEERS]) == names
+    assert list_missed([replace(OURS[0], **change), *OURS[1:], *PEERS]) == names
 
 
 def test_the_table_shows_ratios_and_troubles() -> None:

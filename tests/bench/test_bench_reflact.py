@@ -14,41 +14,41 @@ import reflact  # noqa: E402
 from peers.skill_world import Reading, make_reply, make_rule  # noqa: E402
 
 
-def pair(case: reflact.Case, ours: float, theirs: float | None, *, accepted: int = 12) -> reflact.Pair:
-    def reading(seconds: float, accepted: int) -> Reading:
+def make_pair(case: reflact.Case, ours: float, theirs: float | None, *, accepted: int = 12) -> reflact.Pair:
+    def make_reading(seconds: float, accepted: int) -> Reading:
         return Reading("x", 12, accepted, seconds, seconds, 0.875)
 
-    return reflact.Pair(case, reading(ours, 12), None if theirs is None else reading(theirs, accepted))
+    return reflact.Pair(case, make_reading(ours, 12), None if theirs is None else make_reading(theirs, accepted))
 
 
-GOOD = [pair(reflact.CPU, 0.4, 2.4), pair(reflact.ONE, 5.0, 8.0), pair(reflact.FOUR, 4.0, 11.0)]
+GOOD = [make_pair(reflact.CPU, 0.4, 2.4), make_pair(reflact.ONE, 5.0, 8.0), make_pair(reflact.FOUR, 4.0, 11.0)]
 
 
-def missed(pairs: list[reflact.Pair], resume: float = 1.0, look_up: float = 30.0) -> list[str]:
+def list_missed(pairs: list[reflact.Pair], resume: float = 1.0, look_up: float = 30.0) -> list[str]:
     return [check.name for check in reflact.make_checks(pairs, resume, look_up, 100)[0] if not check.passed]
 
 
 def test_all_targets_met() -> None:
-    assert missed(GOOD) == []
+    assert list_missed(GOOD) == []
     assert "50 ms, 4 batches per step" in reflact.render_report(GOOD)
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"pairs": [pair(reflact.CPU, 0.5, 2.4)]}, "CPU lead over skillopt"),
-        ({"pairs": [pair(reflact.FOUR, 6.0, 11.0)]}, "wall at 50 ms, 4 batches per step"),
+        ({"pairs": [make_pair(reflact.CPU, 0.5, 2.4)]}, "CPU lead over skillopt"),
+        ({"pairs": [make_pair(reflact.FOUR, 6.0, 11.0)]}, "wall at 50 ms, 4 batches per step"),
         ({"pairs": GOOD, "resume": 2.1}, "resume of 40 steps"),
         ({"pairs": GOOD, "look_up": 51.0}, "look-up in 100 outcomes"),
     ],
 )
 def test_each_target_is_held(changed: dict[str, Any], words: str) -> None:
-    assert missed(**changed) == [words]
+    assert list_missed(**changed) == [words]
 
 
 def test_runs_that_decide_differently_are_not_compared() -> None:
     found, notes = reflact.make_checks(
-        [pair(reflact.CPU, 0.4, 9.0, accepted=11), pair(reflact.ONE, 1.0, None)], 1.0, 1.0, 9
+        [make_pair(reflact.CPU, 0.4, 9.0, accepted=11), make_pair(reflact.ONE, 1.0, None)], 1.0, 1.0, 9
     )
     assert [check.name for check in found] == ["resume of 40 steps", "look-up in 9 outcomes"]
     assert notes == [

@@ -117,6 +117,8 @@ def test_toolsets_are_drawn_once_per_group():
     assert () not in draws
     without = plan_jobs(batch(env=Toy(many=40), size=3, distribution=chances, disabled=("terminal",)))
     assert not [job for job in without if "terminal" in (job.policy.toolsets or ())]
+    assert {job.policy.skipped for job in without} == {("terminal",)}
+    assert {job.policy.skipped for job in jobs} == {()}
 
 
 def test_a_group_has_at_least_one_rollout():
@@ -301,6 +303,7 @@ def test_a_row_has_the_conversation_and_not_the_answer(tmp_path: Path):
     assert rollout["usage"]["cached_tokens"] == 0
     assert rollout["provenance"]["model"] == "scripted"
     assert rollout["provenance"]["tools"] == ["look"]
+    assert "skipped" not in rollout["provenance"]
     for name in (GROUPS, PAGE):
         assert "HIDDEN-ANSWER" not in (tmp_path / name).read_text()
 

@@ -136,6 +136,8 @@ class Policy:
     system: str = ""
     toolsets: tuple[str, ...] | None = None
     """The toolsets that were drawn for a group; None: the environment's."""
+    skipped: tuple[str, ...] = ()
+    """The toolsets that the draw had to leave out. For records only: they are no part of the fingerprint."""
     registry: Registry = BUILTIN
     """The toolsets by name: the built-in ones and those that the run configures."""
     skill_as: SkillAs = "text"

@@ -35,7 +35,7 @@ from ludus.store import RunDir
 from ludus.tokens.sequences import find_mode
 from ludus.tools.distributions import Distribution, draw_toolsets
 from ludus.tools.toolsets import choose_toolsets
-from ludus.types import Failure, Group, JsonObject, Message, Rollout, Task, ToolError, Usage, to_json
+from ludus.types import Failure, Group, JsonObject, Message, Provenance, Rollout, Task, ToolError, Usage, to_json
 
 GROUPS = "groups.jsonl"
 SAMPLES = "samples.jsonl"
@@ -155,9 +155,8 @@ def _draw_policy(batch: Batch, task: Task) -> Policy:
         return batch.policy
     registry = batch.policy.registry
     drawn = draw_toolsets(batch.distribution, derive_seed(batch.seed, task.id, -1), registry, batch.disabled)
-    return dataclasses.replace(
-        batch.policy, toolsets=choose_toolsets(drawn.toolsets, batch.disabled, registry=registry)
-    )
+    toolsets = choose_toolsets(drawn.toolsets, batch.disabled, registry=registry)
+    return dataclasses.replace(batch.policy, toolsets=toolsets, skipped=drawn.skipped)
 
 
 @dataclass(frozen=True)
@@ -430,5 +429,11 @@ def _make_fields(rollout: Rollout) -> dict[str, Any]:
         "turns": len(rollout.turns),
         "usage": msgspec.structs.asdict(rollout.usage),
         "seconds": rollout.seconds,
-        "provenance": msgspec.structs.asdict(rollout.provenance),
+        "provenance": _list_provenance(rollout.provenance),
     }
+
+
+def _list_provenance(provenance: Provenance) -> JsonObject:
+    """Every field, but `skipped` only if it is not empty: rows without it have the form of earlier versions."""
+    fields = msgspec.structs.asdict(provenance)
+    return fields if provenance.skipped else {name: value for name, value in fields.items() if name != "skipped"}

@@ -313,6 +313,7 @@ def _make_provenance(job: Job, env: Env, tools: tuple[str, ...], attempt: int) -
         replicate=job.replicate,
         attempt=attempt,
         toolsets=() if policy.agent_name else env.toolsets if policy.toolsets is None else policy.toolsets,
+        skipped=() if policy.agent_name else policy.skipped,
         tools=tools,
         versions={**_read_versions(), "env": f"{env.name}@{env.version}", **_list_agent_version(policy)},
     )

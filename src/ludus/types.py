@@ -308,6 +308,8 @@ class Provenance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The number of this attempt; above 1 after failures of the infrastructure."""
     toolsets: tuple[str, ...] = ()
     """The toolsets that were drawn for the group."""
+    skipped: tuple[str, ...] = ()
+    """The toolsets of the distribution that could not be drawn: the run does not have them, or has disabled them."""
     tools: tuple[str, ...] = ()
     """The tools that the model could call."""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from tests.cli_kit import script_flags, write_sums
+
 GOOD = {
     "tokens": [[5, 6, 7, 8], [5, 6, 9]],
     "masks": [[-100, -100, 7, 8], [-100, -100, 9]],
@@ -49,7 +51,7 @@ def test_check_counts_what_it_does_not_repeat(typed, tmp_path: Path):
 def test_check_of_what_cannot_be_read_ends_with_2(typed, tmp_path: Path):
     code, _, err = typed("check", str(tmp_path / "none.jsonl"))
     assert (code, "none.jsonl cannot be read" in err) == (2, True)
-    assert "groups.jsonl cannot be read" in typed("check", str(tmp_path))[2]
+    assert "has no groups.jsonl, and it is not a run directory" in typed("check", str(tmp_path))[2]
     (tmp_path / "rows.jsonl").write_text(to_lines(GOOD))
     code, _, err = typed("check", str(tmp_path / "rows.jsonl"), "--tokenizer", "./nowhere.json")
     assert (code, "there is no file or folder './nowhere.json'" in err) == (2, True)
@@ -77,3 +79,14 @@ def test_check_with_a_tokenizer_knows_the_vocabulary_and_drift(typed, tmp_path: 
     report = json.loads(typed("check", "--json", str(tmp_path / "rows.jsonl"), "--tokenizer", str(shipped))[1])
     assert {f["code"] for f in report["findings"]} >= {"drift", "vocabulary"}
     assert 0 < report["drift_rate"] < 1
+
+
+def test_check_of_a_run_without_rows_says_what_the_run_is_and_what_to_do(typed, folder: Path):
+    write_sums(folder)
+    assert typed("evaluate", "sums.py", "--out", "run", "--quiet", *script_flags())[0] == 0
+    code, out, err = typed("check", "run")
+    assert (code, out) == (2, "")
+    assert "run is an evaluation, which has no file of training rows" in err
+    assert "ludus export run | ludus check -" in err and "cannot be read" not in err
+    (folder / "other").mkdir()
+    assert "other has no groups.jsonl, and it is not a run directory" in typed("check", "other")[2]

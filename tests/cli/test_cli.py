@@ -44,6 +44,12 @@ def test_settings_import_nothing_that_only_some_runs_need():
     [
         (["evaluate", "gsm8k", "--group_size", "4"], "did you mean --env.group_size?"),
         (["evaluate", "gsm8k", "--group-size=4"], "did you mean --env.group_size?"),
+        (["evaluate", "gsm8k", "--model", "gpt-5"], "did you mean --model.name?"),
+        (["evaluate", "--model=gpt-5", "gsm8k"], "did you mean --model.name?"),
+        (["train", "gsm8k", "--resum"], "did you mean --resume?"),
+        (["evaluate", "gsm8k", "--resum", "--out", "r"], "usage: ludus evaluate ["),
+        (["show", "r", "--jsn"], "did you mean --json?"),
+        (["export", "r", "--split", "train"], "did you mean --splits?"),
         (["evaluate", "gsm8k", "--env.group_size"], "--env.group_size needs a value"),
         (["evaluate", "gsm8k", "extra"], "unknown argument extra"),
         (["evaluate", "--env.limit", "3"], "which environment?"),

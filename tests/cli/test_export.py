@@ -1,11 +1,15 @@
 """`ludus export`."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.cli_kit import (
+    DOUBLES,
     serve_engine,
+    token_flags,
     write_doubles,
 )
 
@@ -36,6 +40,115 @@ def test_chat_mode_is_refused_as_rl_data_until_rows_from_text_are_asked_for(type
     assert "double" in _decode(shipped, rows[0]["tokens"][0]).partition("<|im_start|>user")[0]  # the tools are shown
     assert typed("check", "-", stdin=out)[0] == 0
     assert "give --retokenize TOKENIZER too" in typed("export", "run", "--parser", "hermes")[2]
+
+
+# ---- training runs ------------------------------------------------------------------------------------------------
+
+SPLIT_DOUBLES = DOUBLES.replace(
+    """        for n in range(2):
+            yield Task(id=f"task-{n}", prompt""",
+    """        first = {"train": 0, "validation": 2, "test": 4}[split]
+        for n in range(first, first + 2):
+            yield Task(id=f"task-{n - first}", prompt""",
+)
+"""Three splits whose tasks have the same ids."""
+
+OPTIMIZER = """
+import json
+
+def reply(messages, tools, sampling):
+    return json.dumps({"items": [{"op": "append", "content": "Be exact."}]})
+"""
+
+
+@pytest.fixture
+def trained(typed, folder: Path, shipped: Path) -> Path:
+    """A training run in token mode, finished."""
+    (folder / "doubles.py").write_text(SPLIT_DOUBLES)
+    (folder / "optimizer.py").write_text(OPTIMIZER)
+    words = [
+        "train",
+        "doubles.py",
+        "--out",
+        "run",
+        "--quiet",
+        "--data.mode",
+        "splits",
+        "--data.selection",
+        "validation",
+    ]
+    words += ["--optimizer.type", "scripted", "--optimizer.script", "optimizer.py:reply"]
+    words += ["--train.epochs", "1", "--train.batch_size", "2"]
+    with serve_engine(shipped) as url:
+        code, _, err = typed(*words, *token_flags(url, shipped))
+    assert code == 0, err
+    return folder / "run"
+
+
+def _read_rows(out: str) -> list[dict]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def _forget_stages(run: Path) -> None:
+    """Make the run one of an earlier version."""
+    with closing(sqlite3.connect(run / "store.sqlite")) as db, db:
+        assert db.execute("DELETE FROM records WHERE kind = 'stage'").rowcount
+
+
+def test_of_a_training_run_only_train_rows_are_printed(typed, trained: Path):
+    code, out, err = typed("export", "run")
+    assert code == 0
+    rows = _read_rows(out)
+    assert sorted((row["task"], row["split"], row["stage"]) for row in rows) == [
+        ("task-0", "train", "rollout"),
+        ("task-1", "train", "rollout"),
+    ]
+    assert all(len(row["policy"]) == 16 and row["skill"] for row in rows)
+    assert "rollouts of other splits were left out: " in err and " of selection, " in err and " of test " in err
+    assert typed("check", "-", stdin=out)[0] == 0
+
+
+def test_other_splits_are_printed_only_if_they_are_named(typed, trained: Path):
+    both = _read_rows(typed("export", "run", "--splits", "train,selection")[1])
+    assert {(row["split"], row["stage"]) for row in both} == {
+        ("train", "rollout"),
+        ("selection", "baseline"),
+        ("selection", "evaluate"),
+    }
+    sealed = _read_rows(typed("export", "run", "--splits", "test")[1])
+    assert {(row["split"], row["stage"]) for row in sealed} == {("test", "test")}
+    assert all(len(row["tokens"]) == 1 for row in both + sealed)  # equal ids of two splits are not one group
+    assert "--splits: unknown split 'validation'" in typed("export", "run", "--splits", "validation")[2]
+
+
+def test_the_splits_of_an_old_training_run_are_rebuilt(typed, trained: Path):
+    everything = ["export", "run", "--splits", "train,selection,test"]
+    before = typed(*everything)[1]
+    _forget_stages(trained)
+    assert typed(*everything)[1] == before
+    assert {row["split"] for row in _read_rows(typed("export", "run")[1])} == {"train"}
+
+
+def test_an_old_training_run_whose_tasks_have_changed_is_refused(typed, trained: Path, folder: Path):
+    _forget_stages(trained)
+    settings = json.loads((trained / "config.json").read_text())
+    settings["content"]["tasks"] = "the hash of other tasks"
+    (trained / "config.json").write_text(json.dumps(settings))
+    code, out, err = typed("export", "run")
+    assert (code, out) == (2, "")
+    assert "did not record the split of each rollout, and the tasks have changed since" in err
+    (folder / "doubles.py").unlink()
+    code, out, err = typed("export", "run")
+    assert (code, out) == (2, "")
+    assert "and the tasks cannot be divided again: " in err
+
+
+def test_rows_of_a_batch_have_their_split_policy_and_skill_too(typed, folder: Path, shipped: Path):
+    with serve_engine(shipped) as url:
+        assert typed("process", "doubles.py", "--out", "run", "--quiet", *token_flags(url, shipped))[0] == 0
+    rows = _read_rows(typed("export", "run")[1])
+    assert [(row["split"], row["stage"], row["skill"]) for row in rows] == [("train", "", "")] * 2
+    assert "--splits is for training runs" in typed("export", "run", "--splits", "train")[2]
 
 
 def _decode(folder: Path, ids: list[int]) -> str:

@@ -66,3 +66,13 @@ def test_a_rollout_is_found_by_its_task_the_beginning_of_it_and_its_number():
         find_rollout(groups, "alp")
     with pytest.raises(StoreError, match="no rollout has ended"):
         find_rollout([], "alpha")
+
+
+def test_toolsets_that_a_draw_had_to_leave_out_are_recorded_and_shown(ludus: Ludus, folder: Path):
+    write_sums(folder)
+    draw = ["--tools.distributions.mine", "{todo: 50, web: 50}", "--tools.distribution", "mine"]
+    done = ludus("evaluate", "sums.py", "--env.limit", "1", "--out", "run", "--quiet", *draw, *script_flags())
+    assert done.code == 0, done.err
+    (sample,) = [json.loads(line) for line in Path("run/samples.jsonl").read_text().splitlines()]
+    assert (sample["provenance"]["toolsets"], sample["provenance"]["skipped"]) == (["todo"], ["web"])
+    assert "toolsets todo · not available: web" in " ".join(ludus("show", "run", "sum-0").out.split())

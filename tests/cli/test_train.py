@@ -166,7 +166,30 @@ def test_other_settings_are_refused_with_the_difference(ludus: Ludus):
 def test_a_batch_cannot_resume_a_training_run(ludus: Ludus):
     ludus(*train_words("--out", "run", "--quiet"))
     done = ludus("evaluate", "--resume", "--out", "run")
-    assert done.code == 2 and "was run with other settings" in done.err
+    wanted = (
+        "run is a training run, which `ludus evaluate` cannot resume: resume it with ludus train --resume --out run"
+    )
+    assert done.code == 2 and wanted in done.err and done.err.count("\n") == 1
+    assert ludus("process", "rules.py", "--run.resume", "true", "--out", "run").err.count("is a training run") == 1
+
+
+def test_training_cannot_resume_a_batch(ludus: Ludus):
+    agent = ["--model.type", "scripted", "--model.script", "models.py:agent"]
+    assert ludus("evaluate", "rules.py", "--env.limit", "2", "--out", "run", "--quiet", *agent).code == 0
+    done = ludus("train", "--resume", "--out", "run")
+    assert done.code == 2 and "run is a run of evaluate or process, which `ludus train` cannot resume" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_run_whose_optimizer_gives_no_usable_reply_ends_with_an_error(ludus: Ludus):
+    Path("mute.py").write_text("def reply(messages, tools, sampling):\n    return 'I would rather not.'\n")
+    mute = ["--optimizer.script", "mute.py:reply", "--train.optimizer_tries", "2"]
+    done = ludus(*train_words("--out", "run", "--json", *mute))
+    report = json.loads(done.out)
+    replies = report["ledger"]["optimizer"]["calls"]
+    assert (done.code, report["status"], replies > 0) == (1, "completed", True)
+    assert f"0 of {replies} replies of the optimizer were usable" in done.err
+    assert ludus("train", "--resume", "--out", "run", "--quiet").code == 1
 
 
 def test_how_fast_it_goes_may_change(ludus: Ludus):

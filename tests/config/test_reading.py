@@ -153,3 +153,13 @@ def test_types_in_words():
     assert describe_type(int | None) == "a whole number or null"
     assert describe_type(tuple[str, ...]) == "a list of texts"
     assert describe_type(Path) == "Path (which only code can give)"
+
+
+@pytest.mark.parametrize("text", ["env: [1, 2]", "model: gpt-5", "train: {slow: 3}", "env: []", "model: ''"])
+def test_a_malformed_section_is_an_error_even_if_a_flag_names_it(tmp_path: Path, text: str):
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    flags = [("env.name", "gsm8k"), ("model.base_url", "http://host/v1"), ("train.slow.enabled", "true")]
+    for given in (flags, []):
+        with pytest.raises(ConfigError, match=rf"c.yaml: ({text.partition(':')[0]}|train.slow): expected a mapping"):
+            load([file], given)

@@ -5,12 +5,17 @@ from tests.build import make_rollout
 
 from ludus.reflact.gate import Measure
 from ludus.reflact.records import (
+    REFUSED,
     BatchReport,
     EpochStats,
     HistoryLine,
     MeasuredSkill,
+    RunState,
     StageCost,
+    Step,
+    UnusableReply,
     add_costs,
+    count_useless_replies,
     make_epoch_stats,
     pool_scores,
 )
@@ -52,3 +57,20 @@ def test_the_history_is_counted_epoch_by_epoch():
         EpochStats(1, 2, 1, 1, 0, 0, 0.5, 0.5),
         EpochStats(2, 3, 1, 0, 1, 1, 0.25, 0.5),
     )
+
+
+def test_replies_are_useless_if_none_was_usable():
+    held = MeasuredSkill(Skill("s"), "initial_skill")
+    state = RunState(initial=held, current=held, best=held)
+    bad, refused = UnusableReply("reflect", "1", "no JSON", 3), UnusableReply("rank", "1", f"{REFUSED}: 400", 2)
+
+    def make_step(replies: int, *events: UnusableReply) -> Step:
+        spent = (StageCost("optimizer", "reflect", replies, Usage()), StageCost("agent", "rollout", 7, Usage()))
+        return Step(
+            number=1, epoch=1, place=1, batches=(), action="skip_no_updates", events=events, spent=spent, state=state
+        )
+
+    assert count_useless_replies([make_step(3, bad), make_step(1, refused)]) == 4
+    assert count_useless_replies([make_step(3, bad), make_step(1)]) == 0
+    assert count_useless_replies([make_step(4, bad)]) == 0
+    assert count_useless_replies([make_step(0)]) == count_useless_replies([]) == 0

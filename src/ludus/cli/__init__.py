@@ -15,10 +15,10 @@ import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ludus import __version__
-from ludus.cli.command import Arguments, make_parser, split_flags
+from ludus.cli.command import Arguments, Command, make_parser, split_flags
 from ludus.cli.commands import COMMANDS, Listing, format_commands
 
 _HELP = """\
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"--{incomplete} needs a value: --{incomplete} VALUE")
         if flags and not command.takes_settings:
             parser.error(f"{listing.name} takes no settings, such as --{flags[0][0]}")
-        arguments = _parse_words(parser, words[1:], command.arguments())
+        arguments = _parse_words(parser, command, words[1:])
         arguments.command, arguments.flags = listing.name, flags
         return command.run(arguments)
     except LudusError as error:
@@ -92,13 +92,14 @@ def _find_command(words: Sequence[str]) -> Listing:
     return parser.error(f"unknown COMMAND '{first}'; {suggest(first, list(by_name))}")
 
 
-def _parse_words(parser: argparse.ArgumentParser, words: Sequence[str], arguments: Arguments) -> Arguments:
+def _parse_words(parser: argparse.ArgumentParser, command: Command[Any], words: Sequence[str]) -> Arguments:
     """Parse what was typed behind the command; exits with an error if some of it is unknown."""
+    arguments = command.arguments()
     _, unknown = parser.parse_known_args(words, arguments)
     if getattr(arguments, "words", None) == [] and (late := _find_late_words(unknown)):
         arguments.words, unknown = late, []
     if unknown:
-        _refuse_argument(parser, unknown[0])
+        _refuse_argument(parser, command, unknown[0])
     return arguments
 
 
@@ -109,11 +110,32 @@ def _find_late_words(unknown: Sequence[str]) -> list[str]:
     return [] if any(word.startswith("-") for word in unknown) else list(unknown)
 
 
-def _refuse_argument(parser: argparse.ArgumentParser, word: str) -> NoReturn:
-    """Exit with an error that names the setting which an unknown option may have meant."""
+def _refuse_argument(parser: argparse.ArgumentParser, command: Command[Any], word: str) -> NoReturn:
+    """Exit with an error that names the option or the setting which an unknown option may have meant."""
+    meant = _find_meant(command, word.lstrip("-").partition("=")[0]) if word.startswith("--") else ""
+    parser.error(f"unknown argument {word}{f'; did you mean {meant}?' if meant else ''}")
+
+
+_MAIN_SETTINGS = {"env": "env.name", "model": "model.name", "optimizer": "optimizer.name", "sandbox": "sandbox.backend"}
+"""What someone means who names only the section."""
+
+
+def _find_meant(command: Command[Any], name: str) -> str:
+    """The option or the setting that a name is most like; empty if there is none.
+
+    The name may be that of a setting without its section (`--group_size`), or that of a section (`--model`).
+    """
+    from difflib import get_close_matches
+
     from ludus.config import list_homes
 
-    name = word.lstrip("-").partition("=")[0].replace("-", "_")
-    home = list_homes().get(name) if word.startswith("-") else None
-    hint = f"; did you mean --{home}?" if home else ""
-    parser.error(f"unknown argument {word}{hint}")
+    options = {each.name.lstrip("-"): each.name for each in command.takes if each.name.startswith("-")}
+    homes = {**list_homes(), **_MAIN_SETTINGS} if command.takes_settings else {}
+    known = {key: f"--{home}" for key, home in homes.items()}
+    setting = name.replace("-", "_")
+    if setting in known:
+        return known[setting]
+    for names, typed in ((options, name), (known, setting)):
+        if near := get_close_matches(typed, names, n=1, cutoff=0.75):
+            return names[near[0]]
+    return ""

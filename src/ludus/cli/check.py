@@ -12,9 +12,11 @@ import msgspec
 
 from ludus.batch import GROUPS
 from ludus.cli.command import JSON, Arguments, Command, make_argument
+from ludus.cli.run_kind import explain_missing_rows
 from ludus.cli.token_rows import make_vocabulary, print_line
 from ludus.errors import ConfigError
 from ludus.rl.row_checks import RowReport, Vocabulary, check_lines
+from ludus.store import CONFIG, RunDir
 
 SHOWN = 20
 """How many findings of one kind are printed; the others are counted."""
@@ -44,10 +46,20 @@ def _open_lines(name: str) -> AbstractContextManager[IO[bytes]]:
     if name == "-":
         return nullcontext(sys.stdin.buffer)
     path = Path(name)
+    if path.is_dir() and not (path / GROUPS).exists():
+        raise ConfigError(_explain_folder(path))
     try:
         return (path / GROUPS if path.is_dir() else path).open("rb")
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from None
+
+
+def _explain_folder(folder: Path) -> str:
+    """Why a folder without a file of rows cannot be checked."""
+    if not (folder / CONFIG).is_file():
+        return f"{folder} has no {GROUPS}, and it is not a run directory: name a file of rows"
+    with RunDir.read(folder) as directory:
+        return explain_missing_rows(folder, directory.config)
 
 
 def _print_report(report: RowReport, *, drift: bool) -> None:

@@ -21,6 +21,7 @@ import msgspec
 
 from ludus.agent import Actor, Policy
 from ludus.cli.command import RunArguments
+from ludus.cli.run_kind import refuse_other_kind
 from ludus.config import MAY_CHANGE, Config, assemble
 from ludus.config.build_agent import build_policy
 from ludus.config.build_models import build_ledger
@@ -75,19 +76,24 @@ def read_settings(arguments: RunArguments, base: Sequence[Layer] = ()) -> Config
         *(make_flag_layer(path, words) for path, words in flags),
     ]
     if not arguments.resume:
-        return assemble(layers)
+        config = assemble(layers)
+        if config.run.resume:  # as a setting
+            _read_run_settings(Path(config.run.out), arguments)
+        return config
     out = arguments.out or assemble([layer for layer in layers if "run" in layer.tree]).run.out
     if not out:
         raise ConfigError("run.out: which run should be resumed? Name its directory with --out")
-    return assemble([*_read_run_settings(Path(out), arguments.env), *layers])
+    return assemble([*_read_run_settings(Path(out), arguments), *layers])
 
 
-def _read_run_settings(out: Path, env: str | None) -> list[Layer]:
-    """The settings of the run in `out`; none if there is no run. Raises `ConfigError` if it is a run of another
-    environment than `env`."""
+def _read_run_settings(out: Path, arguments: RunArguments) -> list[Layer]:
+    """The settings of the run in `out`; none if there is no run. Raises `ConfigError` if it is a run of another command
+    or of another environment."""
+    env = arguments.env
     if not (out / CONFIG).is_file():
         return []
     source, tree = read_file_layer(out / CONFIG)  # JSON is YAML
+    refuse_other_kind(out, tree, arguments.command)
     before = tree["env"].get("name") if is_tree(tree.get("env")) else None
     if env and before and env != before:
         raise ConfigError(f"{out} is a run of {before}, not of {env}: leave the environment out, or name another --out")

@@ -2,30 +2,41 @@
 
 Rows are made of the exact ids that were sampled. With `--retokenize` they are made from text, for supervised
 fine-tuning.
+
+A line has the rows of one group, and says where they come from: split, stage, policy and skill. Of a training run only
+the train split is printed. Rows of the selection split, and of the test split, which measures the gain, would spoil
+what they measure if they were trained on. So they are printed only if `--splits` names them.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ludus.batch import group_outcomes
 from ludus.cli.command import PARSER, RUN, Arguments, Command, make_argument
 from ludus.cli.common import NO_SLOT, print_notice
+from ludus.cli.run_kind import find_kind
+from ludus.cli.skillopt_runs import redirect_prints
 from ludus.cli.token_rows import make_vocabulary, print_line
 from ludus.config import Config, assemble
 from ludus.config.build_agent import build_env
 from ludus.config.build_tools import open_registry
 from ludus.config.reading import Layer
 from ludus.config.references import load_parser
-from ludus.config.tree import SECTIONS
+from ludus.config.tree import CONTENT, SECTIONS
 from ludus.env import Env
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, suggest
+from ludus.reflact.rollout_origins import SPLITS, Origin, SplitName, read_origins, rebuild_origins
+from ludus.reflact.splits import load_splits
+from ludus.reflact.training_run import read_parts
 from ludus.rl.atropos_rows import build_columns, build_retokenized_columns, to_fields
 from ludus.rl.row_checks import RowReport, Vocabulary
 from ludus.rl.rows import retokenize
+from ludus.rollout import make_group
 from ludus.store import RunDir
-from ludus.types import Rollout, ToolSpec, to_json
+from ludus.types import Group, Rollout, Task, ToolSpec, to_json
 
 if TYPE_CHECKING:
     from ludus.tokens.sequences import TokenSequence
@@ -36,22 +47,109 @@ class ExportArguments(Arguments):
     retokenize: str
     parser: str
     template: str
+    splits: str
+
+
+class _SourcedGroup(NamedTuple):
+    """A group and where it comes from."""
+
+    group: Group
+    split: str
+    stage: str = ""
+    """The stage of a training run; empty for other runs."""
 
 
 def run(arguments: ExportArguments) -> int:
     if (arguments.parser or arguments.template) and not arguments.retokenize:
         raise ConfigError("--parser and --template are for rows made from text: give --retokenize TOKENIZER too")
     total = RowReport()
+    splits = _read_splits(arguments.splits)
     with RunDir.read(Path(arguments.run)) as directory:
         encoder = _make_encoder(arguments, directory.config) if arguments.retokenize else None
-        for group in group_outcomes(directory, directory.config.get("env", {}).get("group_size", 1)):
+        for group, split, stage in _read_groups(directory, splits):
             made, report = build_retokenized_columns(group, *encoder) if encoder else build_columns(group, Vocabulary())
             total.groups += 1
             total.merge(report)
             if made is not None:
-                print_line(to_json({"task": group.task.id, **to_fields(made)}))
+                provenance = group.rollouts[0].provenance  # policy and skill are the same in the whole group
+                source = {"split": split, "stage": stage, "policy": provenance.policy, "skill": provenance.skill}
+                print_line(to_json({"task": group.task.id, **to_fields(made), **source}))
     print_notice(total.summarize())
     return 1 if total.fatal else 0
+
+
+# ---- which rows ---------------------------------------------------------------------------------------------------
+
+
+def _read_splits(words: str) -> frozenset[SplitName]:
+    """The splits that `--splits` names; empty if it is not given."""
+    names = [name.strip() for name in words.split(",") if name.strip()]
+    for name in names:
+        if name not in SPLITS:
+            raise ConfigError(f"--splits: unknown split '{name}'; {suggest(name, list(SPLITS))}")
+    return frozenset(name for name in SPLITS if name in names)
+
+
+def _read_groups(directory: RunDir, splits: Collection[SplitName]) -> Iterator[_SourcedGroup]:
+    """The groups to print, in the order in which they were begun."""
+    if find_kind(directory.config) == "training":
+        yield from _read_training_groups(directory, splits or {"train"})
+        return
+    if splits:
+        raise ConfigError(f"--splits is for training runs; {directory.path} is not one: leave it out")
+    for group in group_outcomes(directory, directory.config.get("env", {}).get("group_size", 1)):
+        yield _SourcedGroup(group, group.task.split)
+
+
+def _read_training_groups(directory: RunDir, splits: Collection[SplitName]) -> Iterator[_SourcedGroup]:
+    """The groups of a training run that are in `splits`. A notice says how many rollouts are left out."""
+    origins = _find_origins(directory)
+    left_out: Counter[str] = Counter()
+    members: dict[tuple[str, str, str, str], list[Rollout]] = {}
+    for key, rollout in directory.read_outcomes():
+        origin = origins[key]
+        if origin.split in splits:
+            group = (origin.split, origin.stage, rollout.task.id, rollout.provenance.policy)
+            members.setdefault(group, []).append(rollout)
+        else:
+            left_out[origin.split] += 1
+    for (split, stage, _, _), rollouts in members.items():
+        yield _SourcedGroup(make_group(rollouts[0].task, rollouts, len(rollouts)), split, stage)
+    if left_out:
+        counts = ", ".join(f"{left_out[split]} of {split}" for split in SPLITS if left_out[split])
+        print_notice(f"rollouts of other splits were left out: {counts} (to print them, name their split: --splits)")
+
+
+def _find_origins(directory: RunDir) -> Mapping[str, Origin]:
+    """The origin of every outcome. Raises `ConfigError` if it is neither stored nor can be rebuilt."""
+    origins = read_origins(directory)
+    if directory.read_scores().keys() <= origins.keys():
+        return origins
+    tasks = {key: rollout.task for key, rollout in directory.read_outcomes() if key not in origins}
+    return {**_rebuild_origins(directory, tasks), **origins}
+
+
+def _rebuild_origins(directory: RunDir, tasks: Mapping[str, Task]) -> Mapping[str, Origin]:
+    """The origins of outcomes of an earlier version, which did not store them. The splits are loaded again."""
+    why = f"{directory.path} is a training run of an earlier version, which did not record the split of each rollout"
+    try:
+        config = _read_recorded(directory.config)
+        with redirect_prints(config.env.name):
+            splits = load_splits(build_env(config), config.data)
+    except ConfigError as error:
+        raise ConfigError(f"{why}, and the tasks cannot be divided again: {error}") from error
+    if splits.digest != directory.config[CONTENT].get("tasks"):
+        raise ConfigError(
+            f"{why}, and the tasks have changed since: restore the environment and its data to export the run"
+        )
+    return rebuild_origins(tasks, splits, read_parts(directory))
+
+
+def _read_recorded(recorded: Mapping[str, Any]) -> Config:
+    return assemble([Layer("the run's settings", {name: recorded[name] for name in SECTIONS if name in recorded})])
+
+
+# ---- rows from text -----------------------------------------------------------------------------------------------
 
 
 def _make_encoder(
@@ -63,7 +161,7 @@ def _make_encoder(
 
     parser = load_parser(arguments.parser or "hermes", "--parser")
     codec = Codec.open(arguments.retokenize, parser, template=arguments.template)
-    config = assemble([Layer("the run's settings", {name: recorded[name] for name in SECTIONS if name in recorded})])
+    config = _read_recorded(recorded)
     env = build_env(config)
     known = asyncio.run(_list_tools(config))
 
@@ -96,9 +194,17 @@ def _find_offered(rollout: Rollout, known: dict[str, ToolSpec], env: Env) -> lis
 COMMAND = Command(
     run,
     "ludus export runs/first > rows.jsonl\n"
+    "ludus export runs/skill --splits train,selection   # of a training run; the default is train\n"
     "ludus export runs/chat --retokenize Qwen/Qwen3-8B --parser hermes > sft.jsonl   # from text; not for RL",
     (
         RUN,
+        make_argument(
+            "--splits",
+            metavar="NAMES",
+            default="",
+            help="of a training run: which of train, selection and test, with commas; default: train, because a model "
+            "must not be trained on what measures it",
+        ),
         make_argument("--retokenize", metavar="TOKENIZER", default="", help="make rows from text, for fine-tuning"),
         PARSER,
         make_argument("--template", metavar="WHICH", default="", help="a chat template in place of the model's own"),

@@ -26,16 +26,29 @@ async def _list_tools(arguments: Arguments) -> int:
         toolsets = [_describe_toolset(registry, toolset) for toolset in registry.toolsets]
     own = config.tools.distributions
     distributions = {name: dict(distribution.percent) for name, distribution in PUBLISHED.items()} | own
+    named = dict.fromkeys(toolset for percent in distributions.values() for toolset in percent)
+    unusable = {toolset: why for toolset in named if (why := _explain_unusable(registry, toolset))}
     if arguments.json:
-        print(json.dumps({"toolsets": toolsets, "distributions": distributions}))
+        print(json.dumps({"toolsets": toolsets, "distributions": distributions, "unusable": unusable}))
         return 0
     print("toolsets (--tools.enabled, --tools.disabled)")
     for row in toolsets:
         print(f"  {row['name']:<12} {row['description'].rstrip('.')}{_format_details(row)}")
-    print("\ndistributions (--tools.distribution), in percent; toolsets that a run does not have are not drawn")
+    print("\ndistributions (--tools.distribution), in percent; toolsets in brackets cannot be drawn")
     for name, percent in distributions.items():
-        print(f"  {name:<14} {', '.join(f'{toolset} {chance:g}' for toolset, chance in percent.items())}")
+        entries = (
+            f"[{toolset} {chance:g}]" if toolset in unusable else f"{toolset} {chance:g}"
+            for toolset, chance in percent.items()
+        )
+        print(f"  {name:<14} {', '.join(entries)}")
+    if unusable:
+        print("\nin brackets: " + "; ".join(f"{toolset} ({why})" for toolset, why in unusable.items()))
     return 0
+
+
+def _explain_unusable(registry: Registry, toolset: str) -> str:
+    """Why a toolset of a distribution cannot be drawn; empty if it can."""
+    return registry.find_missing(toolset) if toolset in registry else "Ludus does not have it"
 
 
 def _describe_toolset(registry: Registry, toolset: Toolset) -> dict[str, Any]:

@@ -50,7 +50,7 @@ from ludus.models.ledger import Ledger
 from ludus.reflact.gate import Gate
 from ludus.reflact.journal import StageProgress, Watch
 from ludus.reflact.measure import Outage
-from ludus.reflact.records import Record, Summary
+from ludus.reflact.records import Record, Step, Summary, count_useless_replies
 from ludus.reflact.report import run_files as files
 from ludus.reflact.report.run_files import RunRecorder
 from ludus.reflact.trainer import train
@@ -149,7 +149,7 @@ async def _run(config: Config, plan: Plan, arguments: TrainArguments) -> int:
             outcome, records = await _train(parts, directory, arguments)
     report = RunReport(outcome, Path(config.run.out), ledger, _describe_records(records), FILES)
     print_report(report, arguments, lambda: _print_result(records, plan.settings.gate, report.out))
-    return outcome.exit_code
+    return _report_useless_replies(records) or outcome.exit_code
 
 
 @asynccontextmanager
@@ -292,6 +292,19 @@ def _describe_records(records: Sequence[Record]) -> dict[str, Any]:
     last = records[-1] if records else None
     summary = json.loads(files.encode_summary(last, records)) if isinstance(last, Summary) else None
     return {"steps": last.state.step if last else 0, "summary": summary}
+
+
+def _report_useless_replies(records: Sequence[Record]) -> int:
+    """Say so if the run is complete although the optimizer gave no usable reply. Returns 1 in this case, else 0."""
+    useless = count_useless_replies(records) if records and isinstance(records[-1], Summary) else 0
+    if not useless:
+        return 0
+    problem = next(event.problem for record in records if isinstance(record, Step) for event in record.events)
+    print_notice(
+        f"0 of {useless} replies of the optimizer were usable, so nothing was learned. The first problem: {problem}. "
+        "Use another model (--optimizer.base_url URL --optimizer.name NAME), or give it more room (train.reply_tokens)"
+    )
+    return 1
 
 
 def _print_result(records: Sequence[Record], gate: Gate, out: Path) -> None:

@@ -64,21 +64,22 @@ def assemble(layers: Sequence[Layer]) -> Config:
     tree: Tree = {}
     problems = Problems(list_homes())
     for layer in layers:
-        tree = merge_trees(tree, layer.tree)
+        tree = merge_trees(tree, layer.tree, lambda path, value, layer=layer: problems.add_conflict(path, value, layer))
         problems.note_source(layer)
     for name in tree:
         if name not in SECTIONS:
             problems.add_unknown("", str(name), list(SECTIONS))
-    env, options = _split_env(tree.get("env") or {}, problems)
+    tree = {name: {} if section is None else section for name, section in tree.items()}  # an empty section is no error
+    env, options = _split_env(tree.get("env", {}), problems)
     found: Tree = {"env": env, "options": options}
     for name in [name for name in SECTIONS if name != "env"]:
-        section = tree.get(name)
+        section = tree.get(name, {})
         if name in _SILENT:
-            section = _add_type(section or {}, _SILENT[name])
+            section = _add_type(section, _SILENT[name])
             if is_tree(section) and (problem := _check_type(section, problems.locate(f"{name}.type"), _SILENT[name])):
                 problems.found.append(problem)
                 continue
-        found[name] = check_value({} if section is None else section, SECTIONS[name], name, problems)
+        found[name] = check_value(section, SECTIONS[name], name, problems)
     problems.raise_if_any()
     config = convert_tree(found, Config, "")
     for seam, name in ((PROPOSER, config.train.proposer), (SANDBOX, config.sandbox.backend)):

@@ -5,7 +5,7 @@ all problems are reported at once. Spelling is lax ("4" for 4), names are strict
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
@@ -93,7 +93,13 @@ def _parse_yaml(text: str, source: str) -> Any:
         raise ConfigError(f"{source}: not valid YAML: {error}") from None
 
 
-def merge_trees(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+OnConflict = Callable[[str, Any], None]
+"""Called with the path of a value that is no mapping although a later layer sets a part of it, and with the value."""
+
+
+def merge_trees(
+    under: Mapping[str, Any], over: Mapping[str, Any], on_conflict: OnConflict = lambda path, value: None
+) -> Tree:
     """Merge two trees: mappings key by key, other values are replaced. An empty section changes nothing."""
     result = dict(under)
     for key, value in over.items():
@@ -101,7 +107,10 @@ def merge_trees(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
         if isinstance(old, Flag) and is_tree(value):
             old = _parse_yaml_or_text(old)
         if is_tree(old) and is_tree(value):
-            result[key] = merge_trees(old, value)
+            result[key] = merge_trees(old, value, lambda path, value, key=key: on_conflict(f"{key}.{path}", value))
+        elif is_tree(value) and old is not None:
+            on_conflict(str(key), old)
+            result[key] = value
         elif not (is_tree(old) and value is None):
             result[key] = value
     return result
@@ -145,6 +154,12 @@ class Problems:
     def add_wrong(self, path: str, kind: Any, value: Any) -> None:
         hint = ' (put it in quotes: "…")' if _is_text(kind) and isinstance(value, int | float) else ""
         self.found.append(f"{self.locate(path)}: expected {describe_type(kind)}, got {format_value(value)}{hint}")
+
+    def add_conflict(self, path: str, value: Any, layer: Layer) -> None:
+        """A value is no mapping, but a later layer sets a part of it. Without an error the value would be lost."""
+        self.found.append(
+            f"{self.locate(path)}: expected a mapping, got {format_value(value)} ({layer.source} sets a part of it)"
+        )
 
     def add_missing(self, path: str, kind: Any) -> None:
         self.found.append(f"{path}: not set; expected {describe_type(kind)}")

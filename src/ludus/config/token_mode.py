@@ -43,10 +43,15 @@ def build_server_model(model: OpenAISettings, endpoints: Sequence[Endpoint], sec
 
 
 def build_embedded_model(model: EmbeddedSettings, tell: Tell, section: str) -> Model:
-    """The embedded model in token mode. Its weights are fetched now, because they contain the tokenizer."""
-    from ludus.models.embedded import EmbeddedRuntime
+    """The embedded model in token mode. Its weights are fetched now, because they contain the tokenizer.
+
+    What is not installed is reported before they are fetched.
+    """
+    import ludus.tokens.codec  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    from ludus.models.embedded import EmbeddedRuntime, import_engine
     from ludus.models.weights import find_weights
 
+    import_engine()
     runtime = EmbeddedRuntime(cache=find_weights_folder())
     weights = find_weights(model.weights_path, runtime.cache, tell=tell)
     codec = _build_codec(model, weights, section)

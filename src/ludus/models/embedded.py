@@ -135,7 +135,7 @@ class EmbeddedServer:
             await asyncio.to_thread(running.stop)
 
     def _load(self) -> _Running:
-        engine = _import_engine()
+        engine = import_engine()
         weights = find_weights(self._settings.weights_path, self._runtime.cache, tell=self._tell)
         key = secrets.token_hex(16)
         try:
@@ -154,7 +154,8 @@ def _wait_for_queue(endpoint: Endpoint) -> None:
         connection.getresponse().read()
 
 
-def _import_engine() -> Any:
+def import_engine() -> Any:
+    """llama.cpp's bindings. Raises `ConfigError` if they are not installed."""
     try:
         with _limit_spinning():
             return importlib.import_module("xllamacpp")

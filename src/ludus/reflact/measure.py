@@ -18,6 +18,7 @@ from ludus.env import Env
 from ludus.errors import LudusError
 from ludus.reflact.gate import Mark, Measure, mean
 from ludus.reflact.journal import Journal
+from ludus.reflact.rollout_origins import record_stage
 from ludus.rollout import Job, RunOptions, derive_seed
 from ludus.runner import compute_outcome_key, run_stored
 from ludus.sandbox.pool import Pool
@@ -80,6 +81,7 @@ class Runner:
                     on_rollout(index, rollout)
             self.journal.report_progress(stage, len(done), len(places))
 
+        record_stage(self.store, stage, places)
         # With read_back: the optimizer must see the same text now and after a resume.
         addressed = dict(zip(keys, jobs, strict=True))
         await run_stored(addressed, self.env, self.pool, self.store, self.options, on_outcome=on_outcome)

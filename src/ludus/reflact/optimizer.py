@@ -27,7 +27,7 @@ from ludus.models import Model
 from ludus.reflact.journal import Journal
 from ludus.reflact.json_extract import extract_json
 from ludus.reflact.prompt_templates import Prompts
-from ludus.reflact.records import UnusableReply
+from ludus.reflact.records import REFUSED, UnusableReply
 from ludus.reflact.transcript import shorten
 from ludus.rollout import derive_seed
 from ludus.store import Store
@@ -118,7 +118,7 @@ class Optimizer:
             except ModelError as error:
                 if error.retryable or not self._answered:
                     raise
-                return self._give_up(stage, place, f"the server refused it: {error}", attempt, otherwise)
+                return self._give_up(stage, place, f"{REFUSED}: {error}", attempt, otherwise)
             reply = _parse_reply(completion, kind)
             problem = reply if isinstance(reply, str) else (check(reply) if check else "")
             if not problem and not isinstance(reply, str):

@@ -54,6 +54,10 @@ def add_costs(*parts: Iterable[StageCost]) -> tuple[StageCost, ...]:
     return tuple(sums[key] for key in sorted(sums))
 
 
+REFUSED = "the server refused it"
+"""The beginning of the problem where there is no last reply, because the server refused the request."""
+
+
 class UnusableReply(Struct, frozen=True):
     """A request to which the optimizer never sent a usable reply, although it was asked several times."""
 
@@ -64,6 +68,11 @@ class UnusableReply(Struct, frozen=True):
     tries: int
     consequence: str = ""
     """What the run did without the reply."""
+
+    @property
+    def replies(self) -> int:
+        """The number of bad replies."""
+        return self.tries - self.problem.startswith(REFUSED)
 
 
 class Pattern(Struct, frozen=True):
@@ -340,6 +349,15 @@ class Summary(Struct, frozen=True, kw_only=True, tag="summary", tag_field="recor
 
 
 Record = Baseline | Step | EpochEnd | Summary
+
+
+def count_useless_replies(records: Sequence[Record]) -> int:
+    """The number of the optimizer's replies if none of them was usable, else 0."""
+    parts = [record for record in records if not isinstance(record, Summary)]  # a summary has the sums of the others
+    spent = add_costs(*(part.spent for part in parts))
+    replies = sum(entry.calls for entry in spent if entry.role == "optimizer")
+    events = [event for part in parts if not isinstance(part, Baseline) for event in part.events]
+    return replies if replies == sum(event.replies for event in events) else 0
 
 
 def make_epoch_stats(history: Iterable[HistoryLine]) -> tuple[EpochStats, ...]:

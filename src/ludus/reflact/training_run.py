@@ -225,4 +225,10 @@ class _RecordReader(Protocol):
 
 def read_records(store: _RecordReader) -> Iterator[Record]:
     """Read the finished parts of a run from its store, in order."""
-    return (_STORED_PART.decode(body).record for _, body in store.read_records(RECORDS))
+    return (record for record, _ in read_parts(store))
+
+
+def read_parts(store: _RecordReader) -> Iterator[tuple[Record, tuple[str, ...]]]:
+    """Read the finished parts of a run in order, each with the content addresses of the outcomes that it counts."""
+    parts = (_STORED_PART.decode(body) for _, body in store.read_records(RECORDS))
+    return ((part.record, part.counted) for part in parts)

@@ -1,5 +1,6 @@
 """A transcript on a terminal; hostile text is harmless."""
 
+import msgspec
 from tests.cli_kit import (
     make_shown_rollout,
     print_to_text,
@@ -26,6 +27,14 @@ def test_a_transcript_has_everything_in_order():
     for part in expected:
         position = text.index(part, position)
     assert "THE-ANSWER" not in text
+    assert "not available" not in text
+
+
+def test_toolsets_that_could_not_be_drawn_are_shown():
+    shown = make_shown_rollout()
+    provenance = msgspec.structs.replace(shown.provenance, skipped=("vision", "web"))
+    text = print_to_text(print_rollout, msgspec.structs.replace(shown, provenance=provenance))
+    assert "toolsets terminal · not available: vision, web" in text
 
 
 def test_a_failure_is_shown_as_one():

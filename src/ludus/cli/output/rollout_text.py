@@ -27,6 +27,8 @@ def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest
     origin = f"{provenance.model} · policy {provenance.policy} · seed {provenance.seed}"
     if provenance.toolsets:
         origin += f" · toolsets {', '.join(provenance.toolsets)}"
+    if provenance.skipped:
+        origin += f" · not available: {', '.join(provenance.skipped)}"
     console.print(make_text(origin, "dim"))
     for message in rollout.opening:
         _print_message(message, console, longest)

@@ -1,0 +1,47 @@
+"""What kind of run a directory holds: a training run, a batch (`process`, `evaluate`) or sessions of the gateway."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from ludus.config.tree import CONTENT, TRAINING
+from ludus.errors import ConfigError
+
+RunKind = Literal["training", "batch", "gateway"]
+
+_WORDS: Mapping[RunKind, str] = {
+    "training": "a training run",
+    "batch": "a run of evaluate or process",
+    "gateway": "a record of gateway sessions",
+}
+_COMMANDS: Mapping[str, RunKind] = {"train": "training", "evaluate": "batch", "process": "batch"}
+
+
+def find_kind(recorded: Mapping[str, Any]) -> RunKind:
+    """The kind of a run, by its recorded settings."""
+    if CONTENT in recorded:
+        return "training"
+    return "gateway" if TRAINING & recorded.keys() else "batch"
+
+
+def refuse_other_kind(out: Path, recorded: Mapping[str, Any], command: str) -> None:
+    """Raise `ConfigError` if the command cannot resume the run, because another command made it."""
+    kind = find_kind(recorded)
+    if kind == _COMMANDS.get(command):
+        return
+    others = [name for name, made in _COMMANDS.items() if made == kind]
+    resume = " or ".join(shlex.join(["ludus", name, "--resume", "--out", str(out)]) for name in others)
+    instead = f"resume it with {resume}, or name another --out" if others else "name another --out"
+    raise ConfigError(f"{out} is {_WORDS[kind]}, which `ludus {command}` cannot resume: {instead}")
+
+
+def explain_missing_rows(run: Path, recorded: Mapping[str, Any]) -> str:
+    """Why a run directory has no file of training rows, and what to do."""
+    kind, name = find_kind(recorded), shlex.quote(str(run))
+    if kind == "gateway":
+        return f"{run} is {_WORDS[kind]}, which has no training rows"
+    what = "an evaluation" if kind == "batch" else _WORDS[kind]
+    more = ". `ludus process` writes them to a file" if kind == "batch" else ""
+    instead = f"check them with ludus export {name} | ludus check -{more}"
+    return f"{run} is {what}, which has no file of training rows: {instead}"

@@ -37,7 +37,7 @@ WRONG = "printf 'def add(a, b):\\n    return 7\\n' >add.py"
 
 
 class Adding(Env, frozen=True):
-    """Write `add`. Judged by tests that the agent never sees."""
+    """Write `add`. Scored by hidden tests."""
 
     name: ClassVar[str] = "adding"
     sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(disk_mb=32)
@@ -72,7 +72,7 @@ class AddingInTheOpen(Adding, frozen=True):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def bwrap_works(bwrap_problem: str) -> None:
+def require_bwrap(bwrap_problem: str) -> None:
     if bwrap_problem:
         pytest.skip(bwrap_problem)
     if not Path("/usr/bin/python3").exists():
@@ -101,6 +101,76 @@ def pytest_runtest_makereport(item, call):
     outcome.get_result().outcome = "passed"
 def pytest_collection_modifyitems(items):
     items.clear()
+"""
+EQUAL = """
+class Any:
+    def __eq__(self, other):
+        return CLAIM
+    def __ne__(self, other):
+        return False
+    __hash__ = None
+def add(a, b):
+    return Any()
+"""
+READS_TESTS = """
+import ast, glob, inspect, linecache, sys
+def add(a, b):
+    frame = sys._getframe(1)
+    texts = [linecache.getline(frame.f_code.co_filename, frame.f_lineno)]
+    names = [frame.f_code.co_filename, *glob.glob("/tmp/**/*.py", recursive=True)]
+    for name in names:
+        text = open(name).read()
+        texts += [text.splitlines()[frame.f_lineno - 1 : frame.f_lineno]] if "add(" in text else []
+    for text in texts:
+        line = text if isinstance(text, str) else "".join(text)
+        if "==" in line:
+            return eval(line.partition("==")[2], frame.f_globals, frame.f_locals)
+    return 7
+"""
+FINDS_SECRET = """
+import gc, glob, json, os, re, sys
+found, frame = set(), sys._getframe()
+texts = []
+while frame:
+    texts.append(repr(frame.f_locals))
+    frame = frame.f_back
+texts += [repr(item) for item in gc.get_objects() if type(item) is dict and len(item) < 20 and "secret" in item]
+for pid in [name for name in os.listdir("/proc") if name.isdigit()]:
+    for name in ("cmdline", "environ"):
+        try:
+            texts.append(open("/proc/%s/%s" % (pid, name), errors="replace").read())
+        except OSError:
+            pass
+    try:
+        with open("/proc/%s/maps" % pid) as maps, open("/proc/%s/mem" % pid, "rb", 0) as memory:
+            for line in maps:
+                start, end = (int(part, 16) for part in line.split()[0].split("-"))
+                if "rw-p" in line and end - start < 2**26 and int(pid) != os.getpid():
+                    memory.seek(start)
+                    texts.append(memory.read(end - start).decode("latin-1"))
+    except (OSError, OverflowError, ValueError):
+        pass
+for name in glob.glob("/run/ludus/io/*") + glob.glob("/tmp/ludus-judge-*/*"):
+    try:
+        texts.append(open(name, errors="replace").read())
+    except OSError:
+        pass
+for text in texts:
+    found |= set(re.findall(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])", text))
+[token] = re.findall("test_([0-9a-f]+).py", " ".join(glob.glob("/tmp/ludus-judge-*/control/*")))
+outcomes = {"control/test_%s.py::test_%s_must_%s" % (token, token, how): "failed" for how in ("fail", "raise")}
+outcomes |= {"hidden/test_add.py::test_sums[%d]" % a: "passed" for a in (0, 2, 40)}
+outcomes |= {"hidden/test_add.py::TestStrings::test_text": "passed"}
+report = {"outcomes": outcomes, "notes": {}, "tampering": "", "ended": True, "exit_code": 1}
+files = ["/proc/%s/fd/%d" % (pid, fd) for pid in os.listdir("/proc") if pid.isdigit() for fd in range(20)]
+for name in [*range(1, 20), *files]:
+    for secret in list(found)[:500]:
+        try:
+            fd = name if isinstance(name, int) else os.open(name, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(fd, ("\\n%s %s\\n" % (secret, json.dumps(report))).encode())
+        except OSError:
+            break
+os._exit(1)
 """
 SHIM = "printf '#!/bin/sh\\necho 4 passed; exit 0\\n'"
 ATTACKS = {
@@ -149,6 +219,14 @@ ATTACKS = {
     "old = r.TestReport.from_item_and_call.__func__\ndef new(cls, item, call):\n    call.excinfo = None\n"
     "    return old(cls, item, call)\nr.TestReport.from_item_and_call = classmethod(new)\n"
     "def add(a, b):\n    return 7\nE",
+    "a program whose values equal everything": f"cat >add.py <<'E'\n{EQUAL.replace('CLAIM', 'True')}\nE",
+    "a program whose values equal every number and text": "cat >add.py <<'E'\n"
+    + EQUAL.replace("CLAIM", "isinstance(other, (int, str))")
+    + "\nE",
+    "a program that reads the tests": f"cat >add.py <<'E'\n{READS_TESTS}\nE",
+    "a program that looks for the secret": f"cat >add.py <<'E'\n{FINDS_SECRET}\nE",
+    "a program that drops cases": "cat >add.py <<'E'\nimport _pytest.python as p\nold = p.PyCollector._genfunctions\n"
+    "p.PyCollector._genfunctions = lambda *a: list(old(*a))[:1]\ndef add(a, b):\n    return 2 if a == 0 else 'ab'\nE",
     "files that cannot be carried": "truncate -s 100G big",
     "a great many links": "head -c 8M /dev/zero >big; for i in {1..64}; do ln big big$i; done",
     "files that cannot be read": "mkdir locked; touch locked/x; chmod 000 locked add.py",
@@ -178,22 +256,23 @@ def test_honest_work_passes_in_both_places():
     assert attempt(AddingInPlace(), RIGHT).passed
 
 
-def test_feedback_names_the_hidden_tests_and_not_where_they_lay():
+def test_feedback_names_the_hidden_tests_but_not_their_folder():
     feedback = attempt(Adding(), WRONG).feedback
+    assert "assert add(a, 2) == a + 2" in feedback and "assert 7 == (0 + 2)" in feedback
     assert "hidden/test_add.py" in feedback and "/tmp/" not in feedback
 
 
 @pytest.mark.parametrize(
     ("command", "words"), [("true", "No module named 'add'"), ("echo 'def add(:' >add.py", "SyntaxError")]
 )
-def test_a_solution_that_cannot_be_imported_is_reported_and_not_called_a_cheat(command: str, words: str):
+def test_a_failed_import_is_reported_but_not_as_cheating(command: str, words: str):
     score = attempt(Adding(), command)
     assert score.value == 0.0
     assert words in score.feedback
     assert "tampered" not in score.feedback
 
 
-def test_what_does_not_help_a_wrong_solution_does_not_hurt_a_right_one():
+def test_harmless_attacks_do_not_fail_a_right_solution():
     score = attempt(Adding(), *(ATTACKS[name] for name in HARMLESS), RIGHT)
     assert score.passed, score
 
@@ -211,12 +290,12 @@ def test_what_does_not_help_a_wrong_solution_does_not_hurt_a_right_one():
         "mv tests unseen; mkdir tests; cp unseen/* tests; echo 'def test_it(): pass' >tests/test_it.py",
     ],
 )
-def test_protected_files_are_as_set_up(attack: str):
+def test_protected_files_are_restored(attack: str):
     assert not attempt(AddingInTheOpen(), WRONG, attack).passed
     assert attempt(AddingInTheOpen(), RIGHT, attack).passed
 
 
-def test_byte_code_that_says_something_else_than_its_source_is_left_behind():
+def test_byte_code_that_differs_from_its_source_is_not_copied():
     make = (
         "printf 'def add(a, b):\\n    return a + b\\n' >/tmp/add.py; "
         "python3 -c \"import py_compile as p; p.compile('/tmp/add.py', '__pycache__/add.cpython-311.pyc', "
@@ -225,7 +304,7 @@ def test_byte_code_that_says_something_else_than_its_source_is_left_behind():
     assert not attempt(Adding(), WRONG, make).passed
 
 
-def test_verify_finds_the_agents_files_and_nothing_else():
+def test_verify_sees_only_the_files_of_the_agent():
     class Looks(Adding, frozen=True):
         async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
             assert box is not None
@@ -241,7 +320,7 @@ def test_verify_finds_the_agents_files_and_nothing_else():
     assert lines[-1] == "/workspace"
 
 
-def test_a_full_pool_does_not_lock_up_when_everyone_verifies():
+def test_a_full_pool_does_not_deadlock_when_all_rollouts_verify():
     task = next(iter(Adding().tasks("train")))
 
     class Quick(Adding, frozen=True):
@@ -249,11 +328,11 @@ def test_a_full_pool_does_not_lock_up_when_everyone_verifies():
             assert box is not None
             return Score.of(float((await box.exec("test -f add.py")).exit_code == 0))
 
-    def policy() -> Policy:
+    def make_policy() -> Policy:
         return Policy(ScriptedModel([call("terminal", command=RIGHT), say("done")]))
 
     async def main() -> list[Rollout]:
         async with open_pool("bwrap", PoolSettings(max_slots=2, warm=1)) as pool, asyncio.timeout(300):
-            return await asyncio.gather(*(run(Job(task, policy(), r), Quick(), pool) for r in range(12)))
+            return await asyncio.gather(*(run(Job(task, make_policy(), r), Quick(), pool) for r in range(12)))
 
     assert [r.score.value for r in asyncio.run(main()) if r.score] == [1.0] * 12

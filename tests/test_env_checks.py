@@ -24,6 +24,7 @@ from ludus.env_checks import (
     Evidence,
     SlotFiles,
     check_id,
+    check_repeats,
     check_setup,
     find_needle,
     format_report,
@@ -188,13 +189,20 @@ def test_a_verifier_that_misjudges_is_found(env: Env, names: list[str], message:
 
 
 def test_a_verdict_that_changes_is_found():
-    verdicts = iter(["a", "b", "c", "d", "e", "f", "g", "h"])
+    moods = iter(range(8))
 
     class Moody(Words, frozen=True):
         async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
-            return Score.of(float(rollout.answer == rollout.task.answer), next(verdicts))
+            return Score.of(float(rollout.answer == rollout.task.answer), parts={"mood": next(moods)})
 
     assert list_failing(check_env(Moody())) == [REPEATS]
+
+
+def test_only_the_numbers_of_two_verdicts_must_be_equal():
+    wordy = [Score.of(0.0, "<a.B object at 0x7f01>"), Score.of(0.0, "<a.B object at 0x7f02>")]
+    assert check_repeats(Evidence(Task(id="a", prompt="?"), empty=wordy)) == ""
+    parts = [Score.of(0.0, parts={"a": 1.0}), Score.of(0.0, parts={"a": 0.5})]
+    assert "first 0, not passed" in check_repeats(Evidence(Task(id="a", prompt="?"), empty=parts))
 
 
 def test_scores_that_are_none_are_not_compared():

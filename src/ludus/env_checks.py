@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ludus.agent import Limits
 from ludus.env import Env
@@ -214,7 +215,7 @@ def check_empty(evidence: Evidence) -> str:
 
 def check_repeats(evidence: Evidence) -> str:
     for scores in (evidence.gold, evidence.empty):
-        if len(scores) > 1 and scores[0] != scores[1]:
+        if len(scores) > 1 and replace(scores[0], feedback="") != replace(scores[1], feedback=""):  # numbers only
             return f"first {_format_score(scores[0])}, then {_format_score(scores[1])}"
     return ""
 

@@ -110,7 +110,9 @@ async def run(
             if box is None or env.sandbox is None:
                 return await _judge(env, acted, None, limits)
             try:
-                async with open_judging_slot(env, job.task, box, pool, limits) as place:
+                left_out: list[str] = []
+                async with open_judging_slot(env, job.task, box, pool, limits, left_out) as place:
+                    acted = msgspec.structs.replace(acted, left_out=tuple(left_out))
                     return await _judge(env, acted, place, limits)
             except ArchiveTooLarge as error:  # the agent made these files, so this is a score and not a failure
                 return msgspec.structs.replace(acted, score=Score.of(0.0, f"The files left behind: {error.strerror}"))
@@ -155,10 +157,11 @@ async def _place_skill(policy: Policy, box: Sandbox | None) -> None:
 
 @asynccontextmanager
 async def open_judging_slot(
-    env: Env, task: Task, box: Sandbox, pool: Pool | None, limits: Limits
+    env: Env, task: Task, box: Sandbox, pool: Pool | None, limits: Limits, left_out: list[str] | None = None
 ) -> AsyncGenerator[Sandbox, None]:
     """Open the slot where `verify` runs after an agent has acted in `box`. The agent's processes are dead. It is a new
-    slot with the agent's files, or the same slot if the environment asks for it.
+    slot with the agent's files, or the same slot if the environment asks for it. `left_out` receives the names of files
+    that were not copied: links that lead out of /workspace, and special files.
 
     Raises:
         ArchiveTooLarge: the files are too large to be copied.
@@ -176,11 +179,13 @@ async def open_judging_slot(
     async with pool.exchange(box) as fresh:
         await _set_up(env, task, fresh, limits)
         try:
-            await copy_files(left, fresh, env.protected)
+            dropped = await copy_files(left, fresh, env.protected)
         except ArchiveTooLarge:
             raise
         except (OSError, ValueError) as error:
             raise SandboxError(f"the agent's files could not be copied into a fresh slot: {error}") from error
+        if left_out is not None:
+            left_out.extend(dropped)
         yield fresh
 
 

@@ -330,6 +330,9 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the program of a command-line agent ended, if one acted instead of the agent loop."""
     details: JsonObject | None = None
     """What an agent that acted instead of the agent loop returned besides its turns, for the environment's `verify`."""
+    left_out: tuple[str, ...] = ()
+    """Files of the agent that `verify` did not get: links that lead out of /workspace (`out.txt -> /tmp/x`), pipes and
+    devices."""
 
     def __post_init__(self) -> None:
         if self.score is not None and self.failure is not None:

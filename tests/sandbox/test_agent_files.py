@@ -11,11 +11,11 @@ from ludus.env import Env
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import Job, run
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.agent_files import find_obstacles, merge_files
+from ludus.sandbox.agent_files import find_obstacles, leave_out, merge_files
 from ludus.sandbox.archive import ArchiveEntry
 from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.profiles import open_pool
-from ludus.types import Rollout, Score, Task
+from ludus.types import Rollout, Score, Task, to_json
 
 LOOK = (
     "find . -mindepth 1 | sort; find . -type f ! -name large -print0 | sort -z | xargs -0 -r head -n 5; "
@@ -94,7 +94,8 @@ CHANGES = {
     "folders made anew": "rm -r src old; mkdir -p src/deep old; echo again >src/deep/new",
     "a file in place of a folder": "rm -r src old more; echo file >src; ln -s src old; echo file >more",
     "a folder in place of a file": "rm given.txt src/a.py; mkdir given.txt src/a.py; echo 1 | tee */f src/a.py/f",
-    "links": "ln -s src/a.py l; rm given.txt; ln -s /etc/passwd given.txt; rm -r src/deep; ln -s /tmp src/deep",
+    "links": "ln -s src/a.py l; ln -s ../src/./a.py src/up; ln -s src/../src s; ln -s s/a.py ll; ln -s loop loop; "
+    "rm given.txt; ln -s /workspace/src/a.py given.txt; ln -s nothing gone; rm -r src/deep; ln -s /workspace src/deep",
     "moved": "mv src moved; mv given.txt taken.txt",
     "odd names": "echo 1 >$'a\\nb'; echo 2 >'-rf'; mkdir -p ' '; echo 3 >' /*'; echo 4 >src/$'\\xff\\xfe'; rm -r old",
 }
@@ -113,6 +114,101 @@ def test_a_base_that_was_copied_into_the_slot_is_copied_too(base):
     [(rollout, seen)] = run_and_verify("local", Looking(), Task(**TASK, answer=base), change)
     assert rollout.score is not None, rollout.failure
     assert rollout.score.feedback.strip() == seen
+
+
+OUTWARD = {
+    "an absolute link": ("ln -s /tmp/expected out.txt", "out.txt -> /tmp/expected"),
+    "a relative link": ("ln -s ../tmp/expected out.txt", "out.txt -> ../tmp/expected"),
+    "a link through /proc": ("ln -s /proc/self/root/tmp/expected out.txt", "out.txt -> /proc/self/root/tmp/expected"),
+    "a link to the working folder": ("ln -s /proc/self/cwd/../tmp/expected out.txt", "/proc/self/cwd"),
+    "dots after /workspace": ("ln -s /workspace/../tmp/expected out.txt", "out.txt -> /workspace/../tmp/expected"),
+    "dots after a folder": ("mkdir -p a/b; ln -s a/b/../../../tmp/expected out.txt", "out.txt -> a/b"),
+    "dots after a link": ("mkdir -p a/b; ln -s a/b/.. d; ln -s d/../../tmp/expected out.txt", "out.txt -> d/.."),
+    "dots after a link to the top": (
+        "mkdir a; ln -s /workspace a/w; ln -s a/w/../tmp/expected out.txt",
+        "out.txt -> a/w",
+    ),
+    "links to links": (
+        "ln -s /tmp l0; for i in {1..30}; do ln -s l$((i - 1)) l$i; done; ln -s l30/expected out.txt",
+        "out.txt -> l30/expected",
+    ),
+    "a folder replaced by a link": ("rm -rf more; ln -s /tmp more; ln -s more/expected out.txt", "more -> /tmp"),
+    "a file replaced by a link": ("rm given.txt; ln -s /tmp/expected given.txt", "given.txt -> /tmp/expected"),
+    "a link in a folder": (
+        "mkdir -p x/y; ln -s ../../../tmp/expected x/y/out.txt; ln -s x/y/out.txt out.txt",
+        "x/y/out",
+    ),
+    "a hard link to a link": ("ln -s /tmp/expected l; ln -P l out.txt", "out.txt"),
+    "a pipe": ("mkfifo out.txt", "out.txt (named pipe)"),
+}
+
+
+class Diffing(Looking, frozen=True):
+    """Compares what the agent wrote with a file that only the verifier has."""
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        assert box is not None
+        await box.write("/tmp/expected", b"42")
+        same = "timeout 5 cmp -s out.txt /tmp/expected || timeout 5 cmp -s given.txt /tmp/expected"
+        same += " || timeout 5 cmp -s x/y/out.txt /tmp/expected || timeout 5 cmp -s more/expected /tmp/expected"
+        return Score.of(float((await box.exec(same)).exit_code == 0), str(rollout.left_out))
+
+
+@pytest.mark.parametrize("with_base", [True, False])
+def test_links_out_of_the_workspace_are_left_out_and_reported(bwrap, base, with_base):
+    task = Task(**TASK, answer=base if with_base else "")
+    honest, *found = run_and_verify(bwrap, Diffing(), task, "printf 42 >out.txt", *(c for c, _ in OUTWARD.values()))
+    assert honest[0].score is not None and honest[0].score.passed
+    assert honest[0].left_out == () and b"left_out" not in to_json(honest[0])
+    for (attack, (_, name)), (rollout, _) in zip(OUTWARD.items(), found, strict=True):
+        assert rollout.score is not None, (attack, rollout.failure)
+        assert rollout.score.value == 0.0, attack
+        assert name in "; ".join(rollout.left_out), (attack, rollout.left_out)
+        assert rollout.score.feedback == str(rollout.left_out), attack  # verify sees it too
+
+
+class LinkedSetup(Diffing, frozen=True):
+    """`setup` itself makes a link out of /workspace."""
+
+    async def setup(self, task: Task, box: Sandbox) -> None:
+        await super().setup(task, box)
+        await box.exec("ln -s /tmp tools")
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        score = await super().verify(rollout, box)
+        assert box is not None
+        return Score.of(score.value, (await box.exec("readlink tools out.txt")).text)
+
+
+@pytest.mark.parametrize("with_base", [True, False])
+def test_links_of_setup_are_kept_and_those_of_the_base_are_followed(bwrap, base, with_base):
+    (Path(base) / "shared").symlink_to("/tmp")
+    (Path(base) / "near").symlink_to("src")
+    task = Task(**TASK, answer=base if with_base else "")
+    attacks = ["true", "ln -s tools/expected out.txt", "ln -s near/a.py out.txt"]
+    attacks += ["ln -s shared/expected out.txt", "mv shared s; ln -s s/expected out.txt"] if with_base else []
+    untouched, through, inside, *others = run_and_verify(bwrap, LinkedSetup(), task, *attacks)
+    assert untouched[0].score == Score.of(0.0, "/tmp\n") and untouched[0].left_out == ()
+    assert through[0].left_out == ("out.txt -> tools/expected",)
+    assert inside[0].left_out == ()
+    for rollout, _ in others:
+        assert rollout.score == Score.of(0.0, "/tmp\n") and "out.txt -> s" in "; ".join(rollout.left_out)
+
+
+def test_links_are_left_out_without_isolation_too():
+    [(rollout, _)] = run_and_verify("local", Looking(), Task(**TASK), "ln -s given.txt in; ln -s /etc/passwd out")
+    assert rollout.left_out == ("out -> /etc/passwd",)
+    assert rollout.score is not None and "./in" in rollout.score.feedback.splitlines()
+
+
+def test_what_is_left_out_is_described_in_a_few_short_lines():
+    odd = ArchiveEntry("a\nb\x1b\udcff", 0o777, link="/" + "x" * 4000)
+    _, [line] = leave_out([odd], {})
+    assert line.startswith("a\\nb\\x1b\\udcff -> /xxx") and len(line) < 250
+    many = [ArchiveEntry(f"l{i:03}", 0o777, link="/etc") for i in range(120)]
+    copied, lines = leave_out(many, {"l007": "/etc"})
+    assert [e.path for e in copied] == ["l007"]
+    assert len(lines) == 51 and lines[-1] == "… and 69 more"
 
 
 ATTACKS = (

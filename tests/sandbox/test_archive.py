@@ -187,3 +187,26 @@ def test_a_layer_marks_what_is_removed_or_hidden(tmp_path):
     if os.geteuid() == 0:
         extract_entries(layer, tmp_path / "layer")
         assert (tmp_path / "layer" / "removed").is_char_device()
+
+
+def test_what_may_not_be_kept_is_named_on_request_and_never_written(tmp_path: Path):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, kind, target in (
+            ("pipe", tarfile.FIFOTYPE, ""),
+            ("disk", tarfile.BLKTYPE, ""),
+            ("hard", tarfile.LNKTYPE, "/etc/passwd"),
+            ("../up", tarfile.FIFOTYPE, ""),
+        ):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target
+            tar.addfile(info)
+    entries = list(read_entries(buffer.getvalue(), special=True))
+    assert [(e.path, e.special.partition(" to ")[0]) for e in entries] == [
+        ("pipe", "named pipe"),
+        ("disk", "device"),
+        ("hard", "hard link"),
+    ]
+    assert list(read_entries(buffer.getvalue())) == [] == list(read_entries(make_archive(entries)))
+    extract_entries(entries, tmp_path / "folder")
+    assert list((tmp_path / "folder").iterdir()) == []

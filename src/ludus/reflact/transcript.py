@@ -12,6 +12,7 @@ from ludus.types import Rollout, Turn, to_json
 CHARS_PER_TOKEN = 4
 _REFERENCE = 4_000
 """The number of characters of a reference that are shown."""
+_LEFT_OUT = 5
 
 
 def render_transcript(rollout: Rollout, *, reference: bool, title: str = "") -> str:
@@ -38,6 +39,9 @@ def describe_verdict(rollout: Rollout) -> str:
     if score is None:
         return "not judged"
     feedback = f"; {score.feedback.strip()}" if score.feedback.strip() else ""
+    if rollout.left_out:
+        names = ", ".join(rollout.left_out[:_LEFT_OUT])
+        feedback += f"; left out for verify (out of /workspace, or no plain file): {names}"
     turns = f"{len(rollout.turns)} turn{'s' if len(rollout.turns) != 1 else ''}"
     passed = "passed" if score.passed else "failed"
     return f"{passed} (partial credit {score.soft:.2f}) after {turns}, ended: {rollout.stop.value}{feedback}"

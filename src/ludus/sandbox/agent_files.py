@@ -9,6 +9,11 @@ The agent's files may be larger than a slot can hold, if a file has holes or man
 `ArchiveTooLarge`: the agent caused it, so it is not a failure of the slot. They may also be nested deeper than the
 longest path. Such files are not copied.
 
+A symbolic link that leads out of /workspace is not copied either: in the fresh slot it would lead to a file that the
+agent did not write, such as the expected output. Links are followed through other links, those of `setup` and of the
+base included. Links that `setup` or the base made, with the same target, are kept: they are not the agent's. Named
+pipes, devices and hard links to something else than a file are not copied. `copy_files` returns what it has left out.
+
 A pattern is matched as in `fnmatch` (`*` also matches `/`) against the path below /workspace and against each of its
 parent folders: `tests` and `tests/*` both protect everything in `tests`.
 """
@@ -17,11 +22,13 @@ import asyncio
 import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from shlex import quote
 from typing import TypeVar
 
 from ludus.errors import SandboxError
 from ludus.sandbox import TRANSFER_BYTES, WORKSPACE, Sandbox
 from ludus.sandbox.archive import ArchiveEntry, ArchiveTooLarge, make_archive, read_entries
+from ludus.sandbox.links import find_outward
 from ludus.sandbox.shell_sandbox import ShellSandbox
 
 T = TypeVar("T")
@@ -33,6 +40,8 @@ _LISTING_SECONDS = 120.0
 _PATH_BYTES = 4000
 """The kernel does not accept longer paths in one call. Counted from /workspace."""
 _CACHE = "__pycache__"
+_SHOWN_LEFT_OUT = 50
+_NAME_CHARS = 200
 _LIST_FILE = "/tmp/.ludus-listed"
 _UNLOCK = f'chmod u+rwx {WORKSPACE} || chmod u+rwx "$HOME"'
 """A `local` slot has no /workspace, but its home is the same folder."""
@@ -64,19 +73,25 @@ async def _pack_files(box: Sandbox) -> tuple[ArchiveEntry, ...]:
     else:
         packed = await box.pack(WORKSPACE, max_bytes=limit)
     return await _run_by_size(
-        len(packed), lambda: tuple(read_entries(packed, max_bytes=limit, layer=layered_box is not None))
+        len(packed), lambda: tuple(read_entries(packed, max_bytes=limit, layer=layered_box is not None, special=True))
     )
 
 
-async def copy_files(entries: Iterable[ArchiveEntry], box: Sandbox, protected: Sequence[str]) -> None:
-    """Replace what `setup` made in a fresh slot by the agent's files, except where they are protected."""
+async def copy_files(entries: Iterable[ArchiveEntry], box: Sandbox, protected: Sequence[str]) -> tuple[str, ...]:
+    """Replace what `setup` made in a fresh slot by the agent's files, except where they are protected.
+
+    Returns what was left out: links that lead out of /workspace, and special files.
+    """
+    found = filter_files(entries, protected)
+    setup_links = await _list_links(box) if any(e.link is not None for e in found.values()) else {}
     if layered_box := _get_layered(box):
-        files = await _clear_replaced(filter_files(entries, protected), layered_box, protected)
+        files = await _clear_replaced(found, layered_box, protected)
     else:
         setup_entries = list[ArchiveEntry]()
         if protected:
             setup_entries = [e for e in read_entries(await box.pack(WORKSPACE)) if is_protected(e.path, protected)]
-        files = merge_files(entries, setup_entries, protected)
+        files = merge_files(found.values(), setup_entries, protected)
+    files, left_out = await _run_by_size(len(files) * 2**10, lambda: leave_out(files, setup_links))
     size = sum(len(e.data or b"") for e in files)
     try:
         await box.unpack(await _run_by_size(size, lambda: make_archive(files)), WORKSPACE, replace=not layered_box)
@@ -84,6 +99,47 @@ async def copy_files(entries: Iterable[ArchiveEntry], box: Sandbox, protected: S
         if error.errno == errno.ENOSPC and size > box.spec.disk_mb * 2**20:
             raise ArchiveTooLarge(WORKSPACE, box.spec.disk_mb * 2**20) from error
         raise
+    return left_out
+
+
+def leave_out(
+    files: Iterable[ArchiveEntry], setup_links: Mapping[str, str]
+) -> tuple[list[ArchiveEntry], tuple[str, ...]]:
+    """Return the files that are copied, and a description of each that is not.
+
+    `setup_links` are the targets of the links in the fresh slot, by path.
+    """
+    files = list(files)
+    links = {**setup_links}
+    for entry in files:
+        links.pop(entry.path, None)
+        if entry.link is not None:
+            links[entry.path] = entry.link
+    outward = find_outward(links, WORKSPACE)
+    copied, left_out = list[ArchiveEntry](), list[str]()
+    for entry in files:
+        if entry.special:
+            left_out.append(_quote_name(f"{entry.path} ({entry.special})"))
+        elif entry.path in outward and setup_links.get(entry.path) != entry.link:
+            left_out.append(_quote_name(f"{entry.path} -> {entry.link}"))
+        else:
+            copied.append(entry)
+    more = len(left_out) - _SHOWN_LEFT_OUT
+    return copied, (*left_out[:_SHOWN_LEFT_OUT], f"… and {more} more") if more > 0 else tuple(left_out)
+
+
+def _quote_name(text: str) -> str:
+    """A path on one line, of limited length and without characters that cannot be encoded: the agent chose it."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return shown if len(shown) <= _NAME_CHARS else shown[:_NAME_CHARS] + "…"
+
+
+async def _list_links(box: Sandbox) -> dict[str, str]:
+    """The symbolic links in /workspace of a fresh slot: their targets by path."""
+    loop = 'for p; do printf "%s\\0" "$p"; readlink -n -- "$p"; printf "\\0"; done'
+    command = f"find . -type l -printf '%p\\0%l\\0' 2>/dev/null || find . -type l -exec sh -c '{loop}' sh {{}} +"
+    fields = await _list_fields(box, command)
+    return {path.removeprefix("./"): target for path, target in zip(fields[::2], fields[1::2], strict=False)}
 
 
 async def _run_by_size(size: int, work: Callable[[], T]) -> T:
@@ -170,14 +226,20 @@ def find_obstacles(entries: Mapping[str, ArchiveEntry], folders: Sequence[str], 
     return list(dict.fromkeys([*agents, *changed]))
 
 
-async def _list_paths(box: ShellSandbox, command: str, *, stdin: bytes = b"", strip: str = "") -> list[str]:
+async def _list_paths(box: Sandbox, command: str, *, stdin: bytes = b"", strip: str = "") -> list[str]:
     """Return the paths that a command prints, each ended by a NUL."""
-    done = await box.exec(f"{{ {command}; }} >{_LIST_FILE}", stdin=stdin, cwd=WORKSPACE, timeout=_LISTING_SECONDS)
+    return [path.removeprefix(strip) for path in await _list_fields(box, command, stdin=stdin)]
+
+
+async def _list_fields(box: Sandbox, command: str, *, stdin: bytes = b"") -> list[str]:
+    """Return the texts that a command prints, each ended by a NUL."""
+    output = quote(box.resolve(_LIST_FILE))
+    done = await box.exec(f"{{ {command}; }} >{output}", stdin=stdin, cwd=WORKSPACE, timeout=_LISTING_SECONDS)
     if done.exit_code != 0:
         raise SandboxError(f"the fresh slot's files could not be cleared: {done.text.strip()[-300:]}")
     data = await box.read(_LIST_FILE, max_bytes=_LISTING_BYTES)
-    await box.exec(f"rm -f {_LIST_FILE}")
-    return [name.decode(errors="surrogateescape").removeprefix(strip) for name in data.split(b"\0") if name]
+    await box.exec(f"rm -f {output}")
+    return [name.decode(errors="surrogateescape") for name in data.split(b"\0") if name]
 
 
 def _join_paths(paths: Iterable[str]) -> bytes:

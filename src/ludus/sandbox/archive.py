@@ -1,10 +1,11 @@
 """Copies folders into and out of slots, as tar archives that need not be trusted.
 
 An archive from a slot was made where an agent has worked, so it is read as hostile. `read_entries` keeps plain files,
-folders and symbolic links, and drops everything else (devices, pipes, names that leave the root). A hard link becomes a
-file of its own. Archives are never compressed, so the content is never larger than the archive, except through hard
-links; each of those counts towards the limit. `extract_entries` never writes through a symbolic link: links are made
-last, and only those that stay inside the folder, whatever else is in it now or later.
+folders and symbolic links, and drops everything else (devices, pipes, names that leave the root). On request it returns
+what it drops as `special` entries, so that it can be reported. A hard link becomes a file of its own. Archives are
+never compressed, so the content is never larger than the archive, except through hard links; each of those counts
+towards the limit. `extract_entries` never writes through a symbolic link: links are made last, and only those that stay
+inside the folder, whatever else is in it now or later.
 
 Modes are kept, but without set-user-id and similar bits. Owners are not kept.
 """
@@ -27,6 +28,7 @@ from ludus.sandbox import TRANSFER_BYTES
 _LATEST = 2.0**40
 """Times are clamped to this value: the calls that set a time fail for later ones."""
 _OPAQUE = "SCHILY.xattr.user.overlay.opaque"
+_SPECIAL = {tarfile.FIFOTYPE: "named pipe", tarfile.CHRTYPE: "device", tarfile.BLKTYPE: "device"}
 
 
 class ArchiveTooLarge(OSError):
@@ -50,14 +52,19 @@ class ArchiveEntry(Struct, frozen=True):
     """In a layer: the path was removed, whatever the layers below have."""
     opaque: bool = False
     """In a layer: this folder hides the content that it has in the layers below."""
+    special: str = ""
+    """What it is, if it is neither file, folder nor symbolic link: `named pipe`. Such an entry is never written."""
 
     @property
     def is_folder(self) -> bool:
-        return self.data is None and self.link is None and not self.removed
+        return self.data is None and self.link is None and not self.removed and not self.special
 
 
-def read_entries(archive: bytes, *, max_bytes: int = TRANSFER_BYTES, layer: bool = False) -> Iterator[ArchiveEntry]:
+def read_entries(
+    archive: bytes, *, max_bytes: int = TRANSFER_BYTES, layer: bool = False, special: bool = False
+) -> Iterator[ArchiveEntry]:
     """Read the entries of an archive that may be kept. With `layer`, also those that mark removed and opaque paths.
+    With `special`, also those that may not be kept but have a path below the root.
 
     Raises ArchiveTooLarge, and ValueError if `archive` is not an archive.
     """
@@ -72,7 +79,12 @@ def read_entries(archive: bytes, *, max_bytes: int = TRANSFER_BYTES, layer: bool
                 path = _normalize_name(member.name)
                 if layer and path and member.ischr() and member.devmajor == member.devminor == 0:
                     yield ArchiveEntry(path, 0, removed=True)
-                if path is None or not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
+                    continue
+                if path is None:
+                    continue
+                if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
+                    if special:
+                        yield ArchiveEntry(path, 0, special=_SPECIAL.get(member.type, "special file"))
                     continue
                 mode, mtime = member.mode & 0o777, _clamp_time(member.mtime)
                 if member.isdir():
@@ -85,6 +97,8 @@ def read_entries(archive: bytes, *, max_bytes: int = TRANSFER_BYTES, layer: bool
                     if linked := files.get(_normalize_name(member.linkname) or ""):
                         left -= linked.size
                         yield ArchiveEntry(path, mode, mtime, _read_content(tar, linked, left, max_bytes))
+                    elif special:
+                        yield ArchiveEntry(path, 0, special="hard link to something that is not a file of the folder")
                 else:
                     files[path] = member
                     left -= member.size
@@ -117,6 +131,8 @@ def make_archive(items: Iterable[ArchiveEntry]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:", format=tarfile.GNU_FORMAT) as tar:
         for item in items:
+            if item.special:
+                continue
             info = tarfile.TarInfo(item.path)
             info.mode, info.mtime = item.mode, item.mtime
             if item.data is not None:
@@ -167,6 +183,8 @@ def extract_entries(items: Iterable[ArchiveEntry], folder: Path, *, all_links: b
     folders: list[tuple[Path, ArchiveEntry]] = []
     for item in items:
         path = folder / item.path
+        if item.special:
+            continue
         if item.link is not None:
             if all_links or _is_link_inside(item.path, item.link):
                 links.append((path, item.link))

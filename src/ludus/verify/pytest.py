@@ -6,18 +6,27 @@
 The tests import the agent's code from /workspace. They are written now, outside /workspace and under a name that could
 not be known before. `python3 -I` runs them, without the agent's conftest, plugins, pytest.ini, `sitecustomize`,
 PYTHONPATH or modules of /workspace that are named like one of the library. What counts is a report that begins with a
-secret of this run, not an exit code or a file. Every test must be in it: one that is missing, skipped or expected to
-fail has not passed. Two control tests that must fail are run with them; if they do not fail, the run was tampered with.
+secret of this run, not an exit code or a file. The process that knows the secret never imports the agent's code; the
+tests run in another one (`in_slot.py`). The source of the test files is not on the disk while they run.
 
-Limits. A test and the code it imports share a process. Code that was written to find the runner's internals at run time
-can report anything, also for the control tests, and so can a value that claims to equal every other. Tests that start
-the agent's program as a separate process and look at what it does are safe from this.
+Every test must be in the report: one that is missing, skipped or expected to fail has not passed. The number of cases
+of a test is read from its source, as far as `parametrize` has literal values there (`count_cases`); fewer cases in the
+report are missing. Two control tests that must fail are run with them; if they do not fail, the run was tampered with.
+A value that claims to equal every other fails the comparison.
+
+Limits. A test and the code it imports share a process. Code that was written for this can look at the frame that calls
+it (its constants are expected values), change pytest, or write reports of its own. A value whose `__eq__` recognizes
+the checks can equal anything: compare types as well. Helper files beside the tests are on the disk. The feedback of a
+pass names this limit. Tests that start the agent's program as a separate process and look at what it does are safe from
+all of this: that process can read neither the tests nor the memory of the one that runs them.
 """
 
 import ast
 import importlib.util
 import json
+import re
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -30,6 +39,7 @@ from ludus.errors import VerifierError
 from ludus.sandbox import WORKSPACE, Sandbox
 from ludus.sandbox.archive import ArchiveEntry, gather_entries, make_archive
 from ludus.types import Score
+from ludus.verify.cases import count_module_cases
 
 _PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
 _RUNNER = Path(__file__).with_name("in_slot.py")
@@ -42,11 +52,15 @@ def test_{0}_must_raise():
     raise ValueError
 """
 _FEEDBACK_TESTS = 5
+_ADDRESS = re.compile(r"(?<=\bat )0x[0-9a-fA-F]+|\b0x(?:7f|55|56)[0-9a-f]{10}\b")
 
 
 class _Report(Struct):
     outcomes: dict[str, str]
     notes: dict[str, str]
+    tampering: str
+    ended: bool
+    exit_code: int
 
 
 async def run_tests(
@@ -57,15 +71,16 @@ async def run_tests(
     Raises:
         VerifierError: the tests are wrong, or pytest is neither in the slot nor installed beside Ludus.
     """
-    expected = list_tests(tests)
+    expected = count_cases(tests)
     token, secret = secrets.token_hex(8), secrets.token_hex(16)
     folder = f"/tmp/ludus-judge-{token}"
     has_pytest = (await box.exec(f"{python} -I -c 'import pytest'", timeout=60)).exit_code == 0
-    await box.unpack(_pack_judge(tests, token, packages=not has_pytest), folder)
+    await box.unpack(_pack_judge(tests, token, secret, packages=not has_pytest), folder)
     order = {
-        "secret": secret,
+        "secret": f"{folder}/secret",  # a file: the runner removes it. What is sent on stdin could be read later
         "packages": "" if has_pytest else f"{folder}/packages",
         "tests": folder,
+        "hidden": [f"{folder}/hidden/{name}" for name in tests if _is_test_file(PurePosixPath(name))],
         "workspace": WORKSPACE,
     }
     command = f'env -i PATH="$PATH" HOME="$HOME" LANG=C.UTF-8 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {python} -I -B'
@@ -75,57 +90,64 @@ async def run_tests(
     if done.timed_out:
         return Score.of(0.0, f"The tests did not end within {seconds:g} s.")
     records = _read_records(done.stdout, secret)
-    tail = done.stderr.decode(errors="replace")[-1000:]
+    tail = _clean_text(done.stderr.decode(errors="replace"), folder)[-1000:]
     if not records:
         raise VerifierError(f"pytest did not start in the slot (exit code {done.exit_code}): {tail}")
-    report = records[-1].replace(f"{folder}/", "")  # the folder has another name each time
-    if report == "ready":
+    if records[-1] == "ready":
         return Score.of(0.0, f"The tests were ended before they were through (exit code {done.exit_code}).\n{tail}")
-    decoded = msgspec.json.decode(report, type=_Report)
-    return judge_outcomes(decoded.outcomes, decoded.notes, expected)
+    report = msgspec.json.decode(_clean_text(records[-1], folder), type=_Report)
+    if report.tampering:
+        return Score.of(0.0, f"The test run was tampered with: {report.tampering}.")
+    if not report.ended:
+        return Score.of(0.0, f"The tests were ended before they were through (exit code {report.exit_code}).\n{tail}")
+    return judge_outcomes(report.outcomes, report.notes, expected)
 
 
-def list_tests(tests: Mapping[str, str]) -> frozenset[str]:
-    """`file::function` and `file::Class::function` of every test, as their source says it."""
-    found: set[str] = set()
+def _clean_text(text: str, folder: str) -> str:
+    """Remove what differs each time: the folder's name and memory addresses."""
+    return _ADDRESS.sub("0x…", text.replace(f"{folder}/", ""))
+
+
+def count_cases(tests: Mapping[str, str]) -> dict[str, int]:
+    """`file::function` and `file::Class::function` of every test, with the number of cases that its source defines.
+
+    The number is a lower limit: values of `parametrize` that are computed count as one.
+    """
+    found: dict[str, int] = {}
     for name, text in tests.items():
         file = PurePosixPath(name)
         if file.is_absolute() or ".." in file.parts:
             raise VerifierError(f"a test file must be below the tests' folder, not '{name}'", retryable=False)
-        if file.suffix != ".py" or not (file.name.startswith("test_") or file.stem.endswith("_test")):
+        if not _is_test_file(file):
             continue
         try:
             tree = ast.parse(text)
         except SyntaxError as error:
             raise VerifierError(f"hidden test '{name}' is not Python: {error}", retryable=False) from error
-        found |= {f"hidden/{name}::{inner}" for inner in _list_functions(tree)}
+        found |= {f"hidden/{name}::{inner}": number for inner, number in count_module_cases(tree).items()}
     if not found:
         raise VerifierError("the hidden tests hold no test: name files and functions test_…", retryable=False)
-    return frozenset(found)
+    return found
 
 
-def _list_functions(tree: ast.Module | ast.ClassDef) -> list[str]:
-    names: list[str] = []
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
-            names.append(node.name)
-        elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
-            names += [f"{node.name}::{inner}" for inner in _list_functions(node)]
-    return names
+def _is_test_file(file: PurePosixPath) -> bool:
+    return file.suffix == ".py" and (file.name.startswith("test_") or file.stem.endswith("_test"))
 
 
-def judge_outcomes(outcomes: Mapping[str, str], notes: Mapping[str, str], expected: frozenset[str]) -> Score:
-    """The score for a report."""
+def judge_outcomes(outcomes: Mapping[str, str], notes: Mapping[str, str], expected: Mapping[str, int]) -> Score:
+    """The score for a report. `expected` are the tests, with the least number of cases of each."""
     control = {name: outcome for name, outcome in outcomes.items() if name.startswith("control/")}
     if len(control) != 2 or set(control.values()) != {"failed"}:
         return Score.of(0.0, "The test run was tampered with: tests that must fail did not.")
     counted = {name: outcome for name, outcome in outcomes.items() if name not in control}
-    seen = {name.partition("[")[0] for name in counted}
-    counted |= dict.fromkeys(expected - seen, "missing")
+    seen = Counter(name.partition("[")[0] for name in counted)
+    for name, number in expected.items():
+        missing = range(seen[name], number)
+        counted |= {name if number == 1 else f"{name} (case {case + 1} of {number})": "missing" for case in missing}
     wrong = sorted(name for name, outcome in counted.items() if outcome != "passed")
     share = 1 - len(wrong) / len(counted)
     if not wrong:
-        return Score(1.0, True, 1.0, f"All {len(counted)} tests passed.")
+        return Score(1.0, True, 1.0, f"All {len(counted)} tests passed. They ran in one process with the agent's code.")
     shown = "\n".join(f"{name}: {counted[name]}\n{notes.get(name, '')}".rstrip() for name in wrong[:_FEEDBACK_TESTS])
     return Score(0.0, False, share, f"{len(wrong)} of {len(counted)} tests did not pass.\n{shown}")
 
@@ -139,14 +161,15 @@ def _read_records(stdout: bytes, secret: str) -> list[str]:
 # ---- what is written ----------------------------------------------------------------------------------------------
 
 
-def _pack_judge(tests: Mapping[str, str], token: str, *, packages: bool) -> bytes:
+def _pack_judge(tests: Mapping[str, str], token: str, secret: str, *, packages: bool) -> bytes:
     files = {
         "run.py": _RUNNER.read_bytes(),
+        "secret": secret.encode(),
         "pytest.ini": b"[pytest]\n",
         f"control/test_{token}.py": _CONTROL.format(token).encode(),
         **{f"hidden/{name}": text.encode() for name, text in tests.items()},
     }
-    entries = [ArchiveEntry(path, 0o644, data=data) for path, data in files.items()]
+    entries = [ArchiveEntry(path, 0o600 if path == "secret" else 0o644, data=data) for path, data in files.items()]
     return make_archive([*entries, *(_pack_pytest() if packages else ())])
 
 

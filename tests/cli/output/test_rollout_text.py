@@ -55,3 +55,9 @@ def test_text_of_models_is_neither_markup_nor_terminal_code():
     )
     assert "[bold red]x[/] ␛[2J␛]0;title␇ �31m [/nonsense]" in text
     assert "\x1b" not in text
+
+
+def test_files_that_were_left_out_are_shown():
+    rollout = msgspec.structs.replace(make_shown_rollout(), left_out=("out.txt -> /tmp/expected",))
+    text = print_to_text(print_rollout, rollout)
+    assert "left out for verify (out of /workspace, or no plain file):\n  out.txt -> /tmp/expected" in text

@@ -45,6 +45,9 @@ def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest
     console.print(_describe_end(rollout))
     if rollout.score is not None and rollout.score.feedback:
         console.print(make_text(_shorten(rollout.score.feedback, longest)))
+    if rollout.left_out:
+        names = _shorten("\n".join(f"  {name}" for name in rollout.left_out), longest)
+        console.print(make_text(f"left out for verify (out of /workspace, or no plain file):\n{names}", "magenta"))
     if rollout.failure is not None:
         failure = rollout.failure
         console.print(make_text(f"the {failure.boundary} failed: {_shorten(failure.message, longest)}", "magenta"))

@@ -1,11 +1,11 @@
-# Everything a newcomer or CI needs. Each target sets up what it needs and is quick when there is nothing to do.
+# The commands for users and CI. Each target installs what it needs, and does nothing if that is up to date.
 #   make demo    set up, then train a skill on the embedded model: no key, no account
 #   make test    set up, then lint, types and tests
-#   make backends   install what the tests of remote sandboxes start for themselves (Debian, root); else they are skipped
+#   make backends   install the programs for the tests of remote sandboxes (Debian, root); else these tests are skipped
 #   make test-vllm  token mode against a real vLLM on the CPU (fetches 3 GB once)
 #   make test-agents  mini-swe-agent, Codex and Claude Code in slots (fetches 1.4 GB once; needs npm, no account)
 #   make lint    formatting, lint rules and types only
-#   make bench   speed, beside other tools of the field (downloads them; takes a while)
+#   make bench   measure speed and compare it with other tools (downloads them; takes a while)
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -28,7 +28,7 @@ test-vllm: setup-dev
 
 test-agents: setup-dev
 	@PYTHON=$(BIN)/python scripts/setup-agents
-	@LUDUS_TEST_AGENTS=1 $(BIN)/python -m pytest tests/test_harness.py tests/sandbox/backends/test_agents_elsewhere.py -k real_agent
+	@LUDUS_TEST_AGENTS=1 $(BIN)/python -m pytest tests/harness/test_harness.py tests/sandbox/remote/test_remote_agents.py -k real_agent
 
 lint: setup-dev
 	@$(BIN)/ruff format --check

@@ -1,6 +1,6 @@
-"""One rollout, from a task to a score: an agent works in a sandbox and is judged.
+"""Run one rollout: an agent works on a task in a sandbox, and its work is scored.
 
-The model is a script, so this runs anywhere in a second:   python examples/01_one_rollout.py
+The model is scripted, so this takes a second and needs no server:   python examples/01_one_rollout.py
 """
 
 import asyncio

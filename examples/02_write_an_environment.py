@@ -1,6 +1,6 @@
-"""An environment of your own: what is asked, with which tools, and how it is judged.
+"""Write an environment: its tasks, its tools, and how it scores rollouts.
 
-Prove it without a model:   ludus validate examples/02_write_an_environment.py
+Check it without a model:   ludus validate examples/02_write_an_environment.py
 Run this file:              python examples/02_write_an_environment.py
 """
 
@@ -33,7 +33,7 @@ class CountFailures(Env, frozen=True):
     toolsets: ClassVar[tuple[str, ...]] = ("terminal",)
 
     copies: int = 1
-    """How long the log is; an option: --env.copies 3."""
+    """The length of the log. Set it with --env.copies 3."""
 
     def tasks(self, split: str) -> Iterator[Task]:
         log = LOG * self.copies
@@ -45,7 +45,7 @@ class CountFailures(Env, frozen=True):
         )
 
     def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
-        return [explain]  # beside those of the toolsets
+        return [explain]  # in addition to the tools of the toolsets
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         right = rollout.answer.strip() == rollout.task.answer

@@ -1,6 +1,6 @@
-"""Many rollouts into a run directory: stored as they end, resumable, summed up.
+"""Run many rollouts with a run directory. Each rollout is stored when it ends. A summary is printed at the end.
 
-Stop it with Ctrl-C and run it again with the same folder: nothing finished is run twice.
+Stop it with Ctrl-C and run it again with the same folder: finished rollouts are not run again.
     python examples/03_many_rollouts.py [FOLDER]
 """
 
@@ -20,7 +20,7 @@ from ludus.types import Message, Sampling, ToolSpec
 
 
 def guess(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> str:
-    """A poor mathematician: 27 is the answer to one of the questions, and the seed decides whether it says so."""
+    """A weak model: it answers 27, which is right for one of the questions, or nothing, depending on the seed."""
     return "#### 27" if (sampling.seed or 0) % 2 else "I do not know."
 
 
@@ -30,7 +30,7 @@ async def main(folder: Path) -> None:
     with RunDir.open(folder, {"example": 3}, resume=True) as run:
         summary = await evaluate(batch, None, run)
     print_summary(summary)
-    print(f"\nlook at {folder}/trajectories.html")
+    print(f"\nOpen {folder}/trajectories.html in a browser.")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Train a skill without any optimizer model: worked examples out of failures, kept where a gate says they help.
+"""Train a skill without an optimizer model. Failures become worked examples, which are kept if the score rises.
 
-The agent here is a function that does right once it has been shown enough examples, as small models do.
+The model is a function that answers correctly once its skill has enough examples, as small models do.
     python examples/04_train_a_skill.py
 """
 
@@ -22,20 +22,20 @@ TASKS = {split: tuple(ENV.tasks(split)) for split in ("train", "validation", "te
 ANSWERS = {task.prompt: task.answer for tasks in TASKS.values() for task in tasks}
 
 
-def apprentice(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> str:
-    """Chats until it has seen four orders being done: the examples of its skill come as earlier turns."""
+def answer_order(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> str:
+    """Answer correctly after four examples. The examples of the skill are sent as earlier turns."""
     seen = sum(message.role == "assistant" for message in messages)
     return ANSWERS[messages[-1].content] if seen >= 4 else "Happy to help with your order!"
 
 
 async def main() -> None:
-    policy = Policy(ScriptedModel(apprentice), examples_as="turns")
+    policy = Policy(ScriptedModel(answer_order), examples_as="turns")
     splits = Splits.from_tasks(TASKS["train"], TASKS["validation"], TASKS["test"])
     settings = TrainSettings(epochs=1, batch_size=8, edit_budget=6, slow=SlowUpdate(enabled=False), memory=False)
     async for record in train(ENV, policy, splits, settings, proposer=Exemplars()):
         match record:
             case Baseline():
-                print("the skill is empty to begin with")
+                print("baseline: the skill is empty")
             case Step():
                 print(f"step {record.number}: {record.action}")
             case Summary():

@@ -1,6 +1,6 @@
-"""Any agent that speaks OpenAI's or Anthropic's API, recorded: here one of five lines, with nothing but urllib.
+"""Record any agent that uses the API of OpenAI or Anthropic: here an agent of five lines that needs only urllib.
 
-Each rollout gets a session with a secret address of its own; what is said there becomes turns, as in a rollout of ours.
+Each session has its own secret URL. Its requests become turns, as in a rollout of Ludus.
     python examples/05_any_agent_through_the_gateway.py
 """
 
@@ -12,8 +12,8 @@ from ludus.gateway.service import Gateway
 from ludus.models.scripted import ScriptedModel
 
 
-def foreign_agent(url: str, key: str) -> str:
-    """Knows nothing about Ludus."""
+def run_foreign_agent(url: str, key: str) -> str:
+    """An agent that does not use Ludus."""
     body = json.dumps({"model": "any", "messages": [{"role": "user", "content": "What is 6 times 7?"}]}).encode()
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     with urlopen(Request(f"{url}/chat/completions", body, headers), timeout=10) as reply:
@@ -24,7 +24,7 @@ async def main() -> None:
     model = ScriptedModel(["It is 42."])
     async with Gateway(model) as gateway:
         session = gateway.open(name="six times seven")
-        answer = await asyncio.to_thread(foreign_agent, session.url, session.api_key)
+        answer = await asyncio.to_thread(run_foreign_agent, session.url, session.api_key)
         record = await gateway.close(session)
     print(f"the agent received: {answer}")
     print(f"the record of {record.name!r}: asked {record.opening[-1].content!r}, {len(record.make_turns())} turn")

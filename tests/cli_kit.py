@@ -26,7 +26,7 @@ from ludus.types import (
 )
 
 LUDUS = [sys.executable, "-c", "import sys; from ludus.cli import main; sys.exit(main())"]
-"""The command as a process of its own."""
+"""The command in a separate process."""
 
 Ludus = Callable[..., Any]
 """The fixture `ludus`: runs a command; returns its exit code, stdout and stderr."""
@@ -115,7 +115,7 @@ def script_flags(function: str = "right") -> list[str]:
 
 
 def read_calls(folder: Path) -> list[str]:
-    """What the scripted models were asked."""
+    """Read the requests to the scripted models."""
     path = folder / "calls.txt"
     return path.read_text().split() if path.exists() else []
 
@@ -245,7 +245,7 @@ def train_words(*words: str) -> list[str]:
 
 
 def read_results(out: str) -> dict[str, Any]:
-    """The files that equal runs have in common."""
+    """Read the files that are equal in equal runs."""
     found: dict[str, Any] = {
         name: Path(out, name).read_bytes() for name in ("steps.jsonl", "best/SKILL.md", "final/SKILL.md")
     }
@@ -322,7 +322,7 @@ def reply(prompt: str) -> str:
 
 @contextmanager
 def serve_engine(folder: Path, **options: object) -> Generator[str]:
-    """Serve a stand-in of the engines in a thread of its own; yields its address."""
+    """Serve a stand-in for the engines in a separate thread. Yields its URL."""
     from ludus.tokens.codec import Codec
     from ludus.tokens.engine_standin import StandIn
     from ludus.tokens.toy_engine import ToyEngine
@@ -360,13 +360,13 @@ def token_flags(url: str, tokenizer: Path | str, engine: str = "vllm") -> list[s
     return [word for name, value in given.items() for word in (f"--model.{name}", str(value))]
 
 
-# ---- what is printed ----------------------------------------------------------------------------------------------
+# ---- printed output -----------------------------------------------------------------------------------------------
 
 SHOWN_TASK = Task(id="squares", prompt="Write\nsquares", kind="files", answer="THE-ANSWER")
 
 
 def make_shown_rollout(score: float | None = 1.0, *, text: str = "It is done.") -> Rollout:
-    """A rollout with something of everything that is shown."""
+    """Make a rollout that has everything that is printed."""
     call, bad = Call("c", "terminal", '{"command":"ls\\npwd","timeout":3}'), Call("d", "reed", "{oops")
     results = (ToolResult(call, "a.txt\nb.txt"), ToolResult(bad, '{"error": "Unknown tool"}', error="Unknown tool"))
     return make_rollout(

@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Settings and fixtures of all tests."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from ludus.cli import main
 
 __all__ = ["backend", "bwrap", "bwrap_problem", "kit", "ludus", "pass_time"]
 
-# Machines are noisy: how long an example takes says nothing about it. And what is tried is the same every time, so that
-# a change is judged by what it changes.
+# No deadline: the time of an example depends on the load of the machine. Examples are the same in every run, so that a
+# failure is always caused by a change of the code.
 settings.register_profile("ludus", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.load_profile("ludus")
 
 
 class Result(NamedTuple):
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -29,14 +29,14 @@ class Result(NamedTuple):
 
 @pytest.fixture
 def ludus(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    """Runs a command as if it had been typed."""
+    """Runs a command of Ludus in this process."""
 
     def run(*words: str) -> Result:
         capsys.readouterr()
         try:
             code = main(words)
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else 2
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else 2
         return Result(code, *capsys.readouterr())
 
     return run
@@ -44,12 +44,11 @@ def ludus(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 @pytest.fixture
 def pass_time() -> Callable[[float], None]:
-    """Has the running loop believe that so many seconds have passed, so that its deadlines come when a test says so
-    and not when a machine is slow."""
+    """Moves the clock of the running loop forward, so that a test triggers its deadlines without waiting."""
 
-    def passed(seconds: float) -> None:
+    def move_clock(seconds: float) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time
         loop.time = lambda: now() + seconds
 
-    return passed
+    return move_clock

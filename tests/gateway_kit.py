@@ -71,16 +71,16 @@ class Kit:
 
     @staticmethod
     def run(test: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
-        async def limited() -> None:
+        async def run_limited() -> None:
             async with asyncio.timeout(seconds):
                 await test()
 
-        asyncio.run(limited())
+        asyncio.run(run_limited())
 
     @staticmethod
     async def until(met: Callable[[], object]) -> None:
         """Run other tasks until a condition is met."""
-        while not met():  # noqa: ASYNC110  # what is waited for has no event
+        while not met():  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What the tests of parsers share: a short form of what was read, tools, and two calls."""
+"""Shared by the tests of parsers: a short form of parsed replies, tools, and two calls."""
 
 import json
 from typing import Any

@@ -1,5 +1,5 @@
-"""What tests of the stages of skill training share: rollouts with a result, a view with a scripted optimizer, and
-rollouts that wait for each other.
+"""Shared by the tests of skill training: rollouts with a result, a view with a scripted optimizer, and rollouts that
+wait for each other.
 """
 
 import asyncio

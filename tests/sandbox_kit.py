@@ -1,4 +1,4 @@
-"""Which sandbox backends of this host tests can use, and pools of slots that a test makes itself."""
+"""Fixtures for the sandbox backends that this host supports, and a builder of pools."""
 
 import asyncio
 from typing import Any

@@ -1,5 +1,7 @@
-"""The benchmarks' own parts: tables, verdicts, judging, the mock, and a few rollouts of each driver that needs nothing
-installed. No figure is asserted: that is what running them is for."""
+"""Parts of the benchmarks: tables, verdicts, checks, the mock, and the drivers that need no peer.
+
+No measured figure is asserted.
+"""
 
 import json
 import subprocess
@@ -33,7 +35,7 @@ def test_table_aligns_figures_to_the_right() -> None:
 @pytest.mark.parametrize(
     ("number", "text"), [(0.03125, "0.031"), (0.6, "0.6"), (7.941, "7.94"), (24.27, "24.3"), (1312.4, "1312"), (0, "0")]
 )
-def test_figure(number: float, text: str) -> None:
+def test_format_figure(number: float, text: str) -> None:
     assert common.format_figure(number) == text
 
 
@@ -100,18 +102,18 @@ def test_all_targets_met() -> None:
         ([loop.Row(loop.OURS, 64, trouble="exit 1")], ["valid runs of ours"]),
     ],
 )
-def test_each_target_is_held(rows: list[loop.Row], missed: list[str]) -> None:
+def test_missed_targets_are_reported(rows: list[loop.Row], missed: list[str]) -> None:
     assert list_missed(rows) == missed
 
 
-def test_a_peer_with_lost_rewards_is_named_and_not_compared() -> None:
+def test_a_peer_with_missing_rewards_is_noted_and_not_compared() -> None:
     found, notes = loop.make_checks([make_row(loop.OURS, 0.3), make_row(PEER, 0.1, perfect=99)])
     assert all(check.passed for check in found)
     assert notes == [f"no figure for {PEER.name} at 64", "peers not run"]
     assert "reward 1 in only 99 of 100" in loop.render_report([make_row(PEER, 0.1, perfect=99)])
 
 
-def test_middle_takes_medians_and_keeps_trouble() -> None:
+def test_take_median_takes_medians_and_keeps_trouble() -> None:
     rows = [make_row(loop.OURS, cpu) for cpu in (0.9, 0.2, 0.3)]
     reading = loop.take_median(rows).reading
     assert reading is not None and reading.cpu_ms_per_turn == pytest.approx(0.3)
@@ -121,7 +123,7 @@ def test_middle_takes_medians_and_keeps_trouble() -> None:
 # ---- the mock -----------------------------------------------------------------------------------------------------
 
 
-def test_requests_are_taken_whole_one_by_one() -> None:
+def test_take_request_splits_complete_requests() -> None:
     fixed = b"POST /a HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc"
     chunked = b"POST /b HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"
     bare = b"GET /c HTTP/1.1\r\n\r\n"
@@ -140,7 +142,7 @@ def send_request(base_url: str, body: dict[str, Any]) -> dict[str, Any]:
         return json.loads(response.read())["choices"][0]
 
 
-def test_mock_plays_four_calls_and_counts_them() -> None:
+def test_mock_answers_four_calls_and_counts_them() -> None:
     with mock_openai.run_mock(seconds=300) as mock:
         messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
         finishes: list[str] = []
@@ -160,7 +162,7 @@ def test_mock_plays_four_calls_and_counts_them() -> None:
     assert mock.requests == 5
 
 
-def test_mock_ends_by_itself_when_its_time_is_up() -> None:
+def test_mock_ends_after_its_time_limit() -> None:
     command = [sys.executable, str(BENCH / "mock_openai.py"), "--seconds", "0.1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.wait(timeout=120) == 0
@@ -168,7 +170,7 @@ def test_mock_ends_by_itself_when_its_time_is_up() -> None:
 
 
 @pytest.mark.parametrize("system", [loop.OURS, loop.RAW], ids=lambda system: system.name)
-def test_drivers_earn_every_reward(system: loop.System) -> None:
+def test_every_rollout_of_a_driver_has_reward_1(system: loop.System) -> None:
     with mock_openai.run_mock(seconds=300) as mock:
         taken = loop.run_driver(system, Path(sys.executable), mock.base_url, rollouts=12, concurrency=5, seconds=300)
     assert taken.trouble == ""

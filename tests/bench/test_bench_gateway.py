@@ -1,4 +1,4 @@
-"""The gateway benchmark's own parts. No figure is asserted: that is what running it is for."""
+"""Parts of `bench/gateway.py`. No measured figure is asserted."""
 
 import asyncio
 import sys
@@ -36,7 +36,7 @@ def test_all_targets_met() -> None:
         ({"trouble": "recorded 3 of 4 requests"}, ["valid runs of ours"]),
     ],
 )
-def test_each_target_is_held(change: dict[str, float | str], names: list[str]) -> None:
+def test_missed_targets_are_reported(change: dict[str, float | str], names: list[str]) -> None:
     assert list_missed([replace(OURS[0], **change), *OURS[1:], *PEERS]) == names
 
 
@@ -45,13 +45,13 @@ def test_the_table_shows_ratios_and_troubles() -> None:
     assert "did not run" in shown and "3333" in shown
 
 
-def test_a_reading_counts_only_if_every_request_was_answered() -> None:
+def test_a_reading_is_valid_only_if_every_request_was_answered() -> None:
     row = gateway.judge_row(OURS[0], Seen(good=3, trouble="HTTP/1.1 500"), 4, 1.0, 1.0)
     assert row.trouble.startswith("3 of 4 answered")
     assert gateway.judge_row(OURS[0], Seen(good=4), 4, 1.0, 2.0).rate == 2.0
 
 
-def test_when_a_response_is_whole() -> None:
+def test_is_whole_detects_complete_responses() -> None:
     assert not is_whole(b"HTTP/1.1 200 OK\r\nContent-Le")
     assert not is_whole(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab")
     assert is_whole(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
@@ -59,7 +59,7 @@ def test_when_a_response_is_whole() -> None:
     assert is_whole(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n")
 
 
-def test_agents_are_answered_by_the_mock_itself() -> None:
+def test_agents_get_good_replies_from_the_mock() -> None:
     with run_mock(seconds=300) as mock:
         port = int(mock.base_url.split(":")[2].split("/")[0])
         for stream in (False, True):
@@ -67,6 +67,6 @@ def test_agents_are_answered_by_the_mock_itself() -> None:
             assert (seen.good, seen.trouble, len(seen.seconds)) == (12, "", 12)
 
 
-def test_a_newer_python_is_found_or_not() -> None:
+def test_find_python_checks_the_version() -> None:
     assert common.find_python(0) == sys.executable
     assert common.find_python(90) is None

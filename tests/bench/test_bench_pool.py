@@ -1,4 +1,4 @@
-"""`bench/pool.py` runs. No figure is asserted: that is what running it is for."""
+"""`bench/pool.py` runs. No measured figure is asserted."""
 
 import subprocess
 import sys

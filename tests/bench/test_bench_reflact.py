@@ -1,4 +1,4 @@
-"""The benchmark of skill training: its judging, and its drivers. No figure is asserted: running it is for that."""
+"""`bench/reflact.py`: its checks and its drivers. No measured figure is asserted."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def test_all_targets_met() -> None:
         ({"pairs": GOOD, "look_up": 51.0}, "look-up in 100 outcomes"),
     ],
 )
-def test_each_target_is_held(changed: dict[str, Any], words: str) -> None:
+def test_missed_targets_are_reported(changed: dict[str, Any], words: str) -> None:
     assert list_missed(**changed) == [words]
 
 
@@ -57,7 +57,7 @@ def test_runs_that_decide_differently_are_not_compared() -> None:
     ]
 
 
-def test_the_world_rewards_rules() -> None:
+def test_a_question_needs_its_rule() -> None:
     assert make_reply(f"# Skill\n{make_rule(43)}", "Question 3?") == "<answer>word3</answer>"
     assert make_reply("# Skill", "Question 3?") == "<answer>no idea</answer>"
 

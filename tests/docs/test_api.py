@@ -1,4 +1,4 @@
-"""Every name on docs/api.md can be imported from where the page says."""
+"""Every name on docs/api.md can be imported from the module that the page names."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The docs say what is true: their code runs, their commands exist, their references are those of the code."""
+"""The docs match the code: their code runs, their commands exist, their references are up to date."""
 
 import re
 import shlex
@@ -15,12 +15,12 @@ README = (ROOT / "README.md").read_text()
 LUDUS = Path(sys.executable).with_name("ludus")
 
 
-def ludus(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def run_ludus(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run([LUDUS, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
 
-def shell_commands() -> list[str]:
-    """Every `ludus …` line of the README's shell blocks, without its comment."""
+def find_commands() -> list[str]:
+    """Find every `ludus …` line in the shell blocks of the README. Comments are removed."""
     blocks = re.findall(r"```bash\n(.*?)```", README, re.S)
     lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
     return [line for line in lines if line.startswith("ludus ")]
@@ -30,35 +30,35 @@ def test_the_environment_of_the_readme_is_valid(tmp_path: Path):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
     assert len(code.strip().splitlines()) <= 35
     (tmp_path / "capitals.py").write_text(code)
-    done = ludus("validate", "capitals.py", cwd=tmp_path)
+    done = run_ludus("validate", "capitals.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", shell_commands())
-def test_the_commands_of_the_readme_are_understood(command: str, tmp_path: Path):
-    """Their settings are accepted; what they run is tested elsewhere."""
+@pytest.mark.parametrize("command", find_commands())
+def test_the_commands_of_the_readme_are_valid(command: str, tmp_path: Path):
+    """Their settings are accepted. The runs themselves are tested elsewhere."""
     (tmp_path / "capitals.py").write_text(re.findall(r"```python\n(.*?)```", README, re.S)[0])
     _, name, *rest = shlex.split(command)
     if name in ("evaluate", "process"):
         rest.append("--print-config")
-    done = ludus(name, *rest, cwd=tmp_path)
+    done = run_ludus(name, *rest, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_table_of_commands_is_complete():
     listed = set(re.findall(r"`ludus ([a-z]+)", README))
-    commands = set(re.findall(r"^  ([a-z]+)  ", ludus("--help").stdout, re.M))
+    commands = set(re.findall(r"^  ([a-z]+)  ", run_ludus("--help").stdout, re.M))
     assert commands == {listing.name for listing in COMMANDS}
     assert commands - listed == set()
 
 
-def test_the_settings_reference_is_the_one_of_the_code():
+def test_the_settings_reference_is_up_to_date():
     text = (ROOT / "docs" / "configuration.md").read_text()
-    assert text == ludus("config").stdout, "run: ludus config > docs/configuration.md"
+    assert text == run_ludus("config").stdout, "run: ludus config > docs/configuration.md"
 
 
 @pytest.mark.parametrize("page", [*sorted(p.name for p in (ROOT / "docs").glob("*.md")), "../README.md"])
-def test_links_lead_somewhere(page: str):
+def test_links_point_to_existing_files(page: str):
     path = ROOT / "docs" / page
     for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
         if "://" not in target:

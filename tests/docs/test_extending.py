@@ -25,8 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(folder: Path, number: int, more: str = "") -> str:
-    """What the command of an example prints."""
+def run_example(folder: Path, number: int, more: str = "") -> str:
+    """Run the command of an example. Returns its output."""
     command = COMMANDS[number].replace("ludus ", f"{Path(sys.executable).with_name('ludus')} ") + more
     done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -43,28 +43,28 @@ def test_there_is_an_example_of_each_seam():
 
 
 def test_an_environment(folder: Path):
-    assert "5" in run(folder, 0)
+    assert "5" in run_example(folder, 0)
 
 
 def test_a_model(folder: Path):
-    overall = json.loads(run(folder, 1, " --json --out model-run"))["summary"]["overall"]
+    overall = json.loads(run_example(folder, 1, " --json --out model-run"))["summary"]["overall"]
     assert overall["rollouts"] == 3
     assert overall["mean"] == pytest.approx(2 / 3)
 
 
 def test_a_tool(folder: Path):
-    run(folder, 2, " --out tool-run")
+    run_example(folder, 2, " --out tool-run")
     for line in (folder / "tool-run" / "samples.jsonl").read_text().splitlines():
         provenance = json.loads(line)["provenance"]
         assert (provenance["toolsets"], provenance["tools"]) == (["my_tool.py:double"], ["double"])
 
 
 def test_a_sandbox_backend(folder: Path):
-    assert run(folder, 3) == "good morning"
+    assert run_example(folder, 3) == "good morning"
 
 
 def test_a_parser(folder: Path):
-    reply = json.loads(run(folder, 4))
+    reply = json.loads(run_example(folder, 4))
     assert reply["content"] == "Sure."
     assert reply["tool_calls"] == [{"name": "add", "arguments": {"a": 1}}]
 
@@ -72,20 +72,20 @@ def test_a_parser(folder: Path):
 def test_an_agent(folder: Path, bwrap_problem: str):
     if bwrap_problem:
         pytest.skip(bwrap_problem)
-    assert json.loads(run(folder, 5, " --json --out agent-run"))["summary"]["overall"]["mean"] == 1.0
+    assert json.loads(run_example(folder, 5, " --json --out agent-run"))["summary"]["overall"]["mean"] == 1.0
 
 
 def test_a_proposer(folder: Path):
-    report = json.loads(run(folder, 6, " --json --out proposer-run"))
+    report = json.loads(run_example(folder, 6, " --json --out proposer-run"))
     assert report["status"] == "completed"
     assert "Think twice." in (folder / "proposer-run" / "steps.jsonl").read_text()
 
 
 def test_a_gate_rule(folder: Path):
-    assert json.loads(run(folder, 7, " --json --out rule-run"))["status"] == "completed"
+    assert json.loads(run_example(folder, 7, " --json --out rule-run"))["status"] == "completed"
 
 
-def test_a_package_registers_what_it_brings(folder: Path, tmp_path: Path):
+def test_a_package_registers_its_classes(folder: Path, tmp_path: Path):
     (toml,) = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
     package, metadata = tmp_path / "my_package", tmp_path / "my_package-1.0.dist-info"
     package.mkdir()

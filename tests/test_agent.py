@@ -13,7 +13,7 @@ from ludus.errors import BudgetExhausted, ModelError, SandboxError, ToolBroken
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.skill import Skill
 from ludus.tools import Tool, tool
-from ludus.types import Call, Completion, Finish, JsonObject, Message, Sampling, StopReason, Turn, Usage
+from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, StopReason, Turn, Usage
 
 USER = (Message("user", "go"),)
 
@@ -93,6 +93,10 @@ def test_the_opening_is_not_changed():
         (raw_call("add", '{"a": 1, "b": 2, "c": 3}'), "unknown field `c`"),
         (raw_call("add", ""), "Missing required field `a`"),
         (raw_call("add", '{"a": 1, "b": [2]}'), "Expected `int`, got `array`"),
+        (raw_call("add", '{"a":' + "[" * 1_000 + "]" * 1_000 + "}"), "nested too deeply"),
+        (raw_call("add", "[" * 100_000), "nested too deeply"),
+        (raw_call("add", '{"a": "\ud800"}'), "half of a surrogate pair"),
+        (raw_call("add", '{"a": "\\ud800"}'), "not valid JSON"),
     ],
 )
 def test_a_bad_call_is_an_observation_and_a_tool_error(message: Message, says: str):
@@ -244,6 +248,33 @@ def test_a_submission_with_bad_arguments_does_not_end_the_episode():
 def test_a_cut_answer_is_not_a_natural_finish(finish: Finish, stop: StopReason):
     (only,) = run([Completion(say("The answer is"), finish)])
     assert only.stop is stop
+
+
+@pytest.mark.parametrize("content", ["", " \n"])
+@pytest.mark.parametrize(
+    ("finish", "stop"),
+    [(Finish.STOP, StopReason.EMPTY), (Finish.OTHER, StopReason.EMPTY), (Finish.LENGTH, StopReason.LENGTH)],
+)
+def test_an_empty_reply_has_a_stop_reason_of_its_own(content: str, finish: Finish, stop: StopReason):
+    """The model ended it, or the policy's `max_tokens` did: both are scored."""
+    thought = Message("assistant", content, reasoning=Reasoning("so…", "think"))
+    (only,) = run([Completion(thought, finish)])
+    assert only.stop is stop
+
+
+def test_a_reply_that_the_content_filter_removed_is_an_error_after_its_turn():
+    """The server decided, not the policy: no score. What came before it, and the reply itself, is on the record."""
+    removed = Completion(Message("assistant", ""), Finish.FILTER, Usage(7, 0))
+    turns: list[Turn] = []
+
+    async def collect() -> None:
+        async for turn in take_turns(Policy(ScriptedModel([call("add", a=1, b=2), removed])), USER, [add]):
+            turns.append(turn)
+
+    with pytest.raises(ModelError, match="content filter removed the whole reply") as caught:
+        asyncio.run(collect())
+    assert not caught.value.retryable
+    assert [turn.stop for turn in turns] == [None, StopReason.FILTERED]
 
 
 def test_the_rollout_ends_before_a_prompt_that_does_not_fit():

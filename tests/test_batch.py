@@ -29,6 +29,7 @@ from ludus.batch import (
     plan_jobs,
     process,
     read_groups,
+    read_places,
     to_chat_message,
 )
 from ludus.env import Env
@@ -251,7 +252,7 @@ def test_a_batch_that_is_stopped_before_it_starts_runs_nothing(tmp_path: Path):
         assert asyncio.run(stopped(run)).overall.rollouts == 0
 
 
-@pytest.mark.parametrize("error", [BudgetExhausted("tokens are spent"), RuntimeError("a bug")])
+@pytest.mark.parametrize("error", [BudgetExhausted("tokens are spent"), ConfigError("a setting is wrong")])
 @pytest.mark.parametrize("command", [process, evaluate])
 def test_finished_work_is_kept_and_written_when_something_stops_the_run(tmp_path: Path, error: Exception, command):
     def breaks(messages, tools, sampling):
@@ -273,6 +274,25 @@ def test_finished_work_is_kept_and_written_when_something_stops_the_run(tmp_path
     with RunDir.open(tmp_path, {}, resume=True) as run:
         asyncio.run(command(batch(env=Toy(many=9)), None, run))
         assert len(run.read_scores()) == 18
+
+
+@pytest.mark.parametrize("command", [process, evaluate])
+def test_a_bug_in_one_rollout_is_that_rollouts_failure(tmp_path: Path, command):
+    def breaks(messages, tools, sampling):
+        if "t1" in messages[-1].content:
+            raise RuntimeError("nobody expected this")
+        return echo(messages, tools, sampling)
+
+    with RunDir.open(tmp_path, {}) as run:
+        asyncio.run(command(batch(breaks, Toy(many=3)), None, run, RunOptions(2)))
+        assert len(run.read_scores()) == 6
+        failures = list(run.read_failures())
+        assert [failure.boundary for failure in failures] == ["bug", "bug"]
+        assert failures[0].message.startswith("RuntimeError: nobody expected this")
+        assert "Traceback" in failures[0].message and "in breaks" in failures[0].message
+    with RunDir.open(tmp_path, {}, resume=True) as run:
+        asyncio.run(command(batch(env=Toy(many=3)), None, run))
+        assert not list(run.read_failures())
 
 
 # ---- what comes out -----------------------------------------------------------------------------------------------
@@ -456,3 +476,10 @@ def test_a_policy_that_acts_otherwise_has_other_outcomes(tmp_path: Path):
     with RunDir.open(tmp_path, {}) as run:
         asyncio.run(evaluate(one, None, run))
         assert list(read_groups(other, run)) == []
+
+
+def test_places_of_tasks_are_read_from_the_rows(tmp_path: Path):
+    with RunDir.open(tmp_path, {}) as run:
+        asyncio.run(process(batch(), None, run))
+        run.append(GROUPS, b"garbage \xff")
+        assert read_places(run) == {"t0": 0, "t1": 1, "t2": 2}

@@ -2,7 +2,19 @@ import json
 
 import pytest
 
-from ludus.errors import BudgetExhausted, ModelError, SandboxError, VerifierError, boundary, raise_first, suggest
+from ludus.errors import (
+    BUG,
+    LONGEST,
+    TRACEBACK,
+    BudgetExhausted,
+    ModelError,
+    SandboxError,
+    VerifierError,
+    boundary,
+    describe_bug,
+    raise_first,
+    suggest,
+)
 from ludus.types import Failure
 
 
@@ -53,3 +65,18 @@ def test_the_first_error_is_raised_in_place_of_its_groups_and_keeps_its_cause():
     assert caught.value is error and error.__cause__ is cause
     with pytest.raises(ValueError, match="alone"), raise_first():
         raise ValueError("alone")
+
+
+def test_a_bug_is_described_with_the_end_of_its_traceback():
+    def recurse() -> None:
+        recurse()
+
+    for work, name in ((recurse, "RecursionError"), (lambda: int("x" * 9_000), "ValueError")):
+        try:
+            work()
+        except Exception as error:
+            failure = describe_bug(error)
+            assert failure.boundary == BUG and not failure.retryable
+            first, mark, rest = failure.message.partition(TRACEBACK)
+            assert first.startswith(name) and mark and "line" in rest
+            assert len(failure.message) < 3 * LONGEST + 200

@@ -3,6 +3,7 @@ import math
 import os
 import posixpath
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from tests.build import make_turn
 
 from ludus.agent import Limits, Policy
 from ludus.env import Env
-from ludus.errors import BudgetExhausted, ModelError
+from ludus.errors import BudgetExhausted, ConfigError, ModelError, ModelUnusable, StoreError
 from ludus.harness import AgentResult
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import RESULTS, Job, RunOptions, RunSettings, derive_seed, run, run_group, run_many, run_retrying
@@ -21,7 +22,20 @@ from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.profiles import open_pool
 from ludus.skill import Skill
 from ludus.tools import Tool, tool
-from ludus.types import Message, Rollout, Sampling, Score, StopReason, Task, ToolSpec, to_json
+from ludus.types import (
+    Call,
+    Completion,
+    Finish,
+    Message,
+    Rollout,
+    Sampling,
+    Score,
+    StopReason,
+    Task,
+    ToolSpec,
+    Usage,
+    to_json,
+)
 
 TASK = Task(id="a/b", prompt="Say yes.", answer="yes")
 
@@ -572,3 +586,114 @@ def test_a_slot_that_dies_under_the_agent_is_a_sandbox_failure():
     assert rollout.score is None
     assert rollout.failure is not None
     assert rollout.failure.boundary == "sandbox"
+
+
+class Unexpected(Exception):
+    pass
+
+
+def test_an_unexpected_exception_is_that_rollouts_failure_with_its_traceback():
+    script, calls = flaky(9, Unexpected("x" * 50_000))
+    rollout = retrying(script, 2)
+    assert len(calls) == 1, "a bug is not tried again"
+    assert rollout.stop is StopReason.FAILED and rollout.failure is not None
+    assert (rollout.failure.boundary, rollout.failure.retryable) == ("bug", False)
+    assert rollout.failure.message.startswith("Unexpected: xxx") and "in script" in rollout.failure.message
+    assert len(rollout.failure.message) < 10_000
+
+
+@pytest.mark.parametrize("error", [BudgetExhausted("spent"), StoreError("disk full"), ConfigError("wrong")])
+def test_errors_of_the_user_are_not_failures_also_in_groups(error: Exception):
+    for raised in (error, ExceptionGroup("several", [ExceptionGroup("inner", [error]), Unexpected()])):
+        with pytest.raises(type(error), match=str(error)):
+            retrying(flaky(9, raised)[0], 2)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), SystemExit(3)])
+def test_interrupts_are_not_failures(error: BaseException):
+    def script(*_: object) -> Message:
+        raise error
+
+    with pytest.raises(type(error)):
+        asyncio.run(run(Job(TASK, policy(script)), Yes(), None))
+
+
+def test_an_error_of_the_world_in_a_group_keeps_its_boundary():
+    failure = retrying(flaky(9, ExceptionGroup("several", [ModelError("gone", retryable=False)]))[0], 0).failure
+    assert failure is not None and (failure.boundary, failure.message) == ("model", "gone")
+
+
+def test_arguments_nested_too_deeply_are_the_models_mistake():
+    class Shell(Yes, frozen=True):
+        def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
+            @tool
+            async def look(at: str = "", more: list[int] | None = None) -> str:
+                return at
+
+            return [look]
+
+    for levels in (50, 500, 900, 990, 1_000, 100_000):
+        arguments = '{"more":' + "[" * levels + "]" * levels + "}"
+        message = Message("assistant", calls=(Call("", "look", arguments),))
+        rollout = asyncio.run(run(Job(TASK, policy([message, say("yes")])), Shell(), None))
+        assert rollout.score is not None and rollout.score.passed, rollout.failure
+        assert len(rollout.tool_errors) == 1
+        assert to_json(rollout)
+
+
+# ---- replies that are no answers, and models that cannot be used --------------------------------------------------
+
+
+def test_a_filtered_reply_is_no_score_and_is_not_asked_for_again():
+    asked: list[object] = []
+
+    def script(messages: Sequence[Message], tools: object, sampling: object) -> Completion:
+        asked.append(messages)
+        return Completion(Message("assistant", ""), Finish.FILTER, Usage(7, 0))
+
+    rollout = asyncio.run(run_retrying(Job(TASK, policy(script)), Yes(), None))
+    assert (rollout.score, rollout.stop, len(asked)) == (None, StopReason.FAILED, 1)
+    assert rollout.failure is not None
+    assert (rollout.failure.boundary, rollout.failure.retryable) == ("model", False)
+    assert rollout.turns[-1].stop is StopReason.FILTERED
+    assert rollout.usage.tokens == 7
+
+
+@pytest.mark.parametrize(("finish", "stop"), [(Finish.STOP, StopReason.EMPTY), (Finish.LENGTH, StopReason.LENGTH)])
+def test_an_empty_reply_is_scored_and_says_why_it_was_empty(finish: Finish, stop: StopReason):
+    rollout = asyncio.run(run(Job(TASK, policy([Completion(Message("assistant", ""), finish)])), Yes(), None))
+    assert (rollout.score, rollout.stop, rollout.failure) == (Score.of(0.0, "compared"), stop, None)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_model_that_cannot_be_used_drains_the_run_and_is_raised_at_the_end(grouped: bool):
+    asked: list[str] = []
+
+    def script(messages: Sequence[Message], tools: object, sampling: object) -> Message:
+        asked.append("")
+        if len(asked) > 5:
+            error = ModelUnusable("status 401")
+            raise ExceptionGroup("several", [error]) if grouped else error
+        return say("yes")
+
+    ended: list[Rollout] = []
+    jobs = [Job(TASK, policy(script), replicate) for replicate in range(100)]
+    with pytest.raises(ModelUnusable, match="status 401"):
+        asyncio.run(run_many(jobs, Yes(), None, RunOptions(2), record=lambda _, rollout: ended.append(rollout)))
+    assert [rollout.score for rollout in ended] == [Score.of(1.0, "compared")] * 5
+    assert len(asked) <= 7, "one for each rollout under way"
+
+
+def test_the_time_of_a_rollout_does_not_count_its_wait_for_a_slot():
+    async def go() -> tuple[Rollout, float]:
+        async with open_pool("local", settings=PoolSettings(max_slots=1)) as pool:
+            async with pool.lease(SandboxSpec()):
+                waiting = asyncio.ensure_future(run(Job(TASK, policy("yes")), Boxed(), pool))
+                began = time.monotonic()
+                await asyncio.sleep(1)
+                waited = time.monotonic() - began
+            return await waiting, waited
+
+    rollout, waited = asyncio.run(go())
+    assert rollout.score == Score.of(1.0, "compared")
+    assert rollout.seconds < waited

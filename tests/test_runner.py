@@ -1,6 +1,7 @@
 """The stored runner: what the store has is not run again, and every outcome is stored before it is reported."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.build import make_rollout, make_task
 
 from ludus.agent import Policy
@@ -18,7 +21,7 @@ from ludus.models.scripted import ScriptedModel, say
 from ludus.rollout import Job, RunOptions
 from ludus.runner import address_jobs, compute_outcome_key, find_missing, run_stored
 from ludus.store import MemoryStore, RunDir, Store
-from ludus.types import Message, Rollout, Score, Task
+from ludus.types import Completion, Message, Reasoning, Rollout, Score, Task
 
 
 class Echo(Env, frozen=True):
@@ -220,3 +223,47 @@ def test_a_key_does_not_change_with_the_order_of_a_mapping():
 def test_what_cannot_be_addressed_is_a_config_error():
     with pytest.raises(ConfigError, match=r"toy, task 't'.*plain JSON"):
         key(env=Toy(object()))
+
+
+@pytest.mark.parametrize("read_back", [True, False])
+def test_an_outcome_that_cannot_be_stored_is_a_failure_and_the_others_are_stored(tmp_path: Path, read_back: bool):
+    """What an agent of the user's own returns, or a server's own structures, may be nested deeper than JSON can be."""
+
+    def answer(messages: Sequence[Message], tools: object, sampling: object) -> Message:
+        raw: Any = 1
+        for _ in range(100_000 if messages[-1].content == "say 1" else 3):
+            raw = [raw]
+        return Message("assistant", messages[-1].content, reasoning=Reasoning("so", "reasoning_details", raw))
+
+    policy = Policy(ScriptedModel(answer))
+    jobs = address_jobs((Job(make_task(f"t{n}", f"say {n}"), policy) for n in range(3)), Echo())
+    with RunDir.open(tmp_path, {}) as run:
+        got = run_jobs(jobs, run, RunOptions(concurrency=1), read_back=read_back)
+        assert got == ["say 0", "say 1", "say 2"]
+        assert list(run.read_scores().values()).count(None) == 1
+        (failure,) = run.read_failures()
+        assert failure.boundary == "bug" and failure.message.startswith("RecursionError")
+
+
+@given(levels=st.integers(930, 1_000))
+@settings(max_examples=20)
+def test_what_was_stored_can_be_read_however_deep_the_stack_is(tmp_path_factory: pytest.TempPathFactory, levels: int):
+    raw: Any = 1
+    for _ in range(levels):
+        raw = [raw]
+    rollout = make_rollout(1.0, Completion(Message("assistant", "", reasoning=Reasoning("", "reasoning_details", raw))))
+
+    def read_deep(frames: int) -> Rollout | None:
+        return read_deep(frames - 1) if frames else run.get("key")
+
+    with RunDir.open(tmp_path_factory.mktemp("run"), {}) as run, contextlib.suppress(RecursionError):
+        run.put("key", rollout)
+        assert read_deep(100) is not None
+
+
+def test_a_task_that_is_nested_too_deeply_is_the_users_error():
+    answer: Any = 1
+    for _ in range(100_000):
+        answer = [answer]
+    with pytest.raises(ConfigError, match="plain JSON"):
+        compute_outcome_key(Job(make_task(answer=answer), Policy(ScriptedModel(["x"]))), Echo())

@@ -350,3 +350,9 @@ def test_an_edit_of_one_place_changes_that_place_only(text: str, target: str):
     if report.applied:
         assert text.count(target) >= 1
         assert len(skill.text) == len(text) - len(target)
+
+
+@pytest.mark.parametrize("front", ["a: " + "[" * 9_000, 'name: a\ndescription: "\\ud800"'])
+def test_front_matter_that_cannot_be_read_or_written_is_an_error_of_the_settings(front: str):
+    with pytest.raises(ConfigError, match="front matter"):
+        _ = Skill(f"---\n{front}\n---\nbody\n").front

@@ -1,5 +1,6 @@
 """The claims of ludus.store, each tried: nothing committed is lost, one writer, no other settings, no unsafe paths."""
 
+import contextlib
 import json
 import os
 import re
@@ -19,12 +20,13 @@ from hypothesis import strategies as st
 from tests.build import make_rollout, make_task, make_turn
 
 from ludus.errors import StoreError
-from ludus.store import CONFIG, LOCK, STORE, MemoryStore, RunDir, make_safe_name
+from ludus.store import CONFIG, LOCK, STORE, MemoryStore, RunDir, decode_record, make_safe_name
 from ludus.types import (
     Call,
     Failure,
     Message,
     Rollout,
+    Task,
     ToolResult,
     to_json,
 )
@@ -100,7 +102,7 @@ def test_text_that_is_not_unicode_does_not_lose_a_rollout(tmp_path: Path):
         run.put("k", rollout(text="half a pair: \ud800."))
         found = run.get("k")
         assert found is not None
-        assert found.answer == "half a pair: ?."
+        assert found.answer == "half a pair: \N{REPLACEMENT CHARACTER}."
 
 
 def test_a_kill_right_after_put_loses_nothing(tmp_path: Path):
@@ -508,3 +510,84 @@ def test_a_scored_outcome_stays_and_a_failed_one_is_replaced(store: MemoryStore 
     store.put("l", rollout(1.0))
     assert store.read_scores() == {"k": 0.5, "l": 1.0}
     assert store.get("m") is None
+
+
+# ---- damage -------------------------------------------------------------------------------------------------------
+
+
+def read_everything(path: Path) -> None:
+    with RunDir.read(path) as run:
+        scores = run.read_scores()
+        for key in scores:
+            run.get(key)
+        list(run.read_outcomes())
+        list(run.read_failures())
+        for _, body in run.read_records("kind"):
+            decode_record(msgspec.json.Decoder(Task), body)
+
+
+def write_everything(path: Path) -> None:
+    with RunDir.open(path, {}, resume=True) as run:
+        for number in range(20):
+            run.keep(f"k{number}", rollout(text=f"again {number}"))
+            run.put_record(f"r{number}", "kind", b"{}")
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_flipped_bytes_are_a_message_or_go_unnoticed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject):
+    path = tmp_path_factory.mktemp("run")
+    with RunDir.open(path, {}) as run:
+        for number in range(20):
+            run.put(f"k{number}", rollout(None if number % 5 == 0 else 1.0, text=f"word {number} " * 40))
+            run.put_record(f"r{number}", "kind", to_json(Task(id=f"{number}", prompt="x" * 300)))
+    image = bytearray((path / STORE).read_bytes())
+    for place in data.draw(st.lists(st.integers(0, len(image) - 1), min_size=1, max_size=60)):
+        image[place] = data.draw(st.integers(0, 255))
+    (path / STORE).write_bytes(image)
+    for work in (read_everything, write_everything, read_everything):
+        with contextlib.suppress(StoreError):
+            work(path)
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("UPDATE outcomes SET score = x'00ff'", "a score is not a number"),
+        ("UPDATE rollouts SET body = x'22ff22'", "cannot be read"),
+        ("UPDATE rollouts SET body = 7", "cannot be read"),
+        ("UPDATE rollouts SET body = CAST(x'ff' AS TEXT)", "damaged"),
+        ("UPDATE rollouts SET body = CAST(replace(hex(zeroblob(5000)), '0', '[') AS BLOB)", "cannot be read"),
+        ("UPDATE records SET body = x'ff'", "cannot be read"),
+        ("DROP TABLE records", "damaged"),
+    ],
+)
+def test_each_kind_of_damage_is_a_message(tmp_path: Path, sql: str, message: str):
+    with RunDir.open(tmp_path, {}) as run:
+        run.put("k", rollout())
+        run.put_record("r", "kind", to_json(Task(id="1", prompt="")))
+    with contextlib.closing(sqlite3.connect(tmp_path / STORE)) as db:
+        db.execute(sql)
+        db.commit()
+    with pytest.raises(StoreError, match=message):
+        read_everything(tmp_path)
+
+
+def test_an_outcome_whose_rollout_is_gone_is_a_message(tmp_path: Path):
+    with RunDir.open(tmp_path, {}) as run:
+        run.put("k", rollout())
+    with contextlib.closing(sqlite3.connect(tmp_path / STORE)) as db:
+        db.execute("DELETE FROM rollouts")
+        db.commit()
+    with RunDir.open(tmp_path, {}, resume=True) as run, pytest.raises(StoreError, match="a row is missing"):
+        run.keep("k", rollout())
+
+
+@pytest.mark.parametrize("old, new", [(b"CREATE TABLE records", b"CRE\xb1TE TABLE records"), (b"SQLite", b"SQLxte")])
+def test_a_damaged_schema_is_a_message(tmp_path: Path, old: bytes, new: bytes):
+    with RunDir.open(tmp_path, {}) as run:
+        run.put("k", rollout())
+    (tmp_path / STORE).write_bytes((tmp_path / STORE).read_bytes().replace(old, new))
+    for work in (read_everything, write_everything):
+        with pytest.raises(StoreError, match="damaged"):
+            work(tmp_path)

@@ -2,6 +2,7 @@ import json
 import math
 from decimal import Decimal
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -145,3 +146,23 @@ def test_a_group_says_that_it_is_partial():
     assert not Group(task=TASK, rollouts=(good, good), size=2).partial
     assert Group(task=TASK, rollouts=(good, broken), size=2).partial
     assert Group(task=TASK, rollouts=(good, broken), size=2).scored == (good,)
+
+
+ANY_TEXT = st.text(st.characters(categories=None) | st.sampled_from("\ud800\udbff\udc00\udfff"))
+
+
+@given(st.recursive(ANY_TEXT | st.integers(-9, 9), lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner)))
+def test_any_text_becomes_json(value: object):
+    data = to_json(value)
+    assert to_json(msgspec.json.decode(data)) == data
+    data.decode()
+
+
+def test_half_a_surrogate_pair_becomes_one_mark_and_a_whole_one_its_character():
+    message = Message("tool", "a \ud800 \ud83d\ude00 \udfff")
+    raw = {"raw": msgspec.Raw(b'{"b":1}'), "message": message, "map": MappingProxyType({"\ud800": (1,)})}
+    assert msgspec.json.decode(to_json(raw)) == {
+        "raw": {"b": 1},
+        "message": {"role": "tool", "content": "a \ufffd \U0001f600 \ufffd"},
+        "map": {"\ufffd": [1]},
+    }

@@ -215,6 +215,10 @@ async def take_turns(
     It has none if the next prompt did not fit the context. If the opening itself does not fit `limits`, there is no
     turn; if the server refuses a later prompt, the loop ends after the turn before it. The time limit of the whole
     rollout is the caller's: cancel the generator's task.
+
+    Raises:
+        ModelError: the model failed, or its server's content filter removed a whole reply, after the turn with it. Not
+            the policy but the server decided that, so it is no zero.
     """
     by_name = {tool.name: tool for tool in tools}
     specs = tuple(tool.spec for tool in tools)
@@ -241,6 +245,8 @@ async def take_turns(
         if stop is None and not _fits_context(limits, messages, specs, turn):
             stop = StopReason.CONTEXT
         yield turn if stop is None else msgspec.structs.replace(turn, stop=stop)
+        if stop is StopReason.FILTERED and not completion.message.content.strip():
+            raise ModelError("the server's content filter removed the whole reply", retryable=False)
         if stop is not None:
             return
 
@@ -260,7 +266,9 @@ def _decide_stop(turn: Turn, number: int, most: int, tools: Mapping[str, Tool]) 
     if not completion.message.calls:
         if completion.finish is Finish.LENGTH:
             return StopReason.LENGTH
-        return StopReason.FILTERED if completion.finish is Finish.FILTER else StopReason.FINISHED
+        if completion.finish is Finish.FILTER:
+            return StopReason.FILTERED
+        return StopReason.FINISHED if completion.message.content.strip() else StopReason.EMPTY
     if any(r.call.name in tools and tools[r.call.name].ends_episode and not r.error for r in turn.results):
         return StopReason.SUBMITTED
     return StopReason.MAX_TURNS if number >= most else None
@@ -350,6 +358,10 @@ def _decode(text: str) -> JsonObject | str:
         value = msgspec.json.decode(text or "{}")
     except msgspec.DecodeError as error:
         return f"The arguments are not valid JSON ({error}). Send one JSON object."
+    except UnicodeError:
+        return "The arguments contain half of a surrogate pair, which is not valid text. Send one JSON object."
+    except RecursionError:
+        return "The arguments are nested too deeply. Send one JSON object with fewer levels."
     if not isinstance(value, dict):
         kind = "null" if value is None else type(value).__name__
         return f"The arguments must be a JSON object, not {kind}."

@@ -13,6 +13,7 @@ which they complete; `index` is the position of the task in the batch. No row co
 must not know.
 """
 
+import contextlib
 import dataclasses
 import itertools
 from collections import Counter
@@ -233,6 +234,28 @@ def group_outcomes(run: RunDir, size: int = 1) -> list[Group]:
     for _, rollout in run.read_outcomes():
         members.setdefault((rollout.task.id, rollout.provenance.policy), []).append(rollout)
     return [make_group(rollouts[0].task, rollouts, max(size, len(rollouts))) for rollouts in members.values()]
+
+
+class _TaskId(Struct):
+    id: str
+
+
+class _Place(Struct):
+    index: int
+    task: _TaskId
+
+
+_PLACE = msgspec.json.Decoder(_Place)
+
+
+def read_places(run: RunDir) -> dict[str, int]:
+    """The position of each task in the batch, by id, as the rows of the run have it. Damaged rows are left out."""
+    places: dict[str, int] = {}
+    for line in itertools.chain(run.read_lines(GROUPS), run.read_lines(SAMPLES)):
+        with contextlib.suppress(ValueError, RecursionError):  # msgspec's errors are ValueErrors
+            row = _PLACE.decode(line)
+            places[row.task.id] = row.index
+    return places
 
 
 # ---- what comes out -----------------------------------------------------------------------------------------------

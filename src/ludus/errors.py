@@ -6,6 +6,7 @@
     ├── StoreError         the user: the run directory cannot be written, is locked or is damaged
     └── RolloutError       nobody: something outside the agent broke; the rollout is retried, then recorded as failed
         ├── ModelError     the model server
+        │   └── ModelUnusable  the user: wrong key, unknown model, no server; the run stops and can be resumed
         ├── SandboxError   the slot or its backend
         ├── SetupError     the environment's `setup`
         ├── ToolBroken     a tool itself (not wrong arguments: the model sees those mistakes)
@@ -13,7 +14,8 @@
         └── HarnessError   a command-line agent that ended before it sent a request to the model
 
 A `boundary(...)` turns foreign exceptions into one of these. `rollout.run` is the only place that turns a
-`RolloutError` into a recorded `Failure`. Any other exception is a bug in Ludus and stops the run.
+`RolloutError` into a recorded `Failure`. Any other exception in a rollout is a bug in Ludus: `describe_bug` makes the
+`Failure` of it, the run goes on, and the command ends with a non-zero exit code. The other `LudusError`s stop the run.
 """
 
 import sysconfig
@@ -28,6 +30,10 @@ from typing import ClassVar, Literal
 from ludus.types import Failure
 
 Boundary = Literal["model", "sandbox", "setup", "tool", "verifier", "agent"]
+BUG = "bug"
+"""The boundary of a `Failure` that is an unexpected exception."""
+TRACEBACK = "\nTraceback"
+"""Where the traceback begins in the message of such a failure."""
 
 
 class LudusError(Exception):
@@ -63,6 +69,14 @@ class ModelError(RolloutError):
     boundary = "model"
     too_long = False
     """The server refused the conversation because it does not fit the model's context."""
+
+
+class ModelUnusable(ModelError):
+    """No request to the model can succeed until the user acts: the key, the model's name or the address is wrong, or
+    the account has no credit. The run stops at once and can be resumed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=False)
 
 
 class SandboxError(RolloutError):
@@ -131,6 +145,26 @@ def describe_error(error: Exception) -> str:
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     words = str(error)
     return f"{type(error).__name__}: {words if len(words) <= LONGEST else f'{words[:LONGEST]}…'}{where}"
+
+
+def describe_bug(error: Exception) -> Failure:
+    """The failure of a rollout that met an unexpected exception: what it was, and the end of its traceback."""
+    lines = traceback.format_exception(error, limit=-_FRAMES)
+    text = "".join(lines).strip()
+    text = text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]}\n…\n{text[-LONGEST:]}"
+    text = text if text.startswith("Traceback") else f"Traceback:\n{text}"
+    return Failure(BUG, f"{describe_error(error)}\n{text}", retryable=False)
+
+
+_FRAMES = 10
+"""The number of innermost frames in the traceback of a bug."""
+
+
+def find_first(error: Exception) -> Exception:
+    """The first error of an exception group; any other error itself."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return error  # pyright: ignore[reportUnknownVariableType]
 
 
 def _is_user_code(file: str) -> bool:

@@ -1,9 +1,10 @@
 """Run one rollout, or many at once.
 
 `run` shows the steps of a rollout in order: lease a slot, set it up, take turns, settle, copy the agent's files into a
-fresh slot, verify there, record. It never raises a `RolloutError`: it is the only place where such an error becomes a
-recorded `Failure`. `run_many` is the only place that runs rollouts side by side. The pool limits slots, the model
-client limits requests, and the ledger limits money.
+fresh slot, verify there, record. It raises no `RolloutError` but `ModelUnusable`, which stops the run: it is the only
+place where such an error becomes a recorded `Failure`. An unexpected exception becomes one too, with its traceback.
+`run_many` is the only place that runs rollouts side by side. The pool limits slots, the model client limits requests,
+and the ledger limits money.
 """
 
 import asyncio
@@ -22,7 +23,18 @@ import msgspec
 from ludus import __version__
 from ludus.agent import Actor, Limits, Policy, Spill, ToolHandler, seed_sampling, take_turns
 from ludus.env import Env
-from ludus.errors import BudgetExhausted, RolloutError, SandboxError, SetupError, VerifierError, boundary
+from ludus.errors import (
+    BudgetExhausted,
+    LudusError,
+    ModelUnusable,
+    RolloutError,
+    SandboxError,
+    SetupError,
+    VerifierError,
+    boundary,
+    describe_bug,
+    find_first,
+)
 from ludus.harness import AgentResult, Harness, resolve_path, run_harness
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.agent_files import collect_files, copy_files
@@ -75,7 +87,10 @@ class _Trace:
 async def run(
     job: Job, env: Env, pool: Pool | None, *, attempt: int = 1, handler: ToolHandler | None = None
 ) -> Rollout:
-    """Run one rollout once. The result has a score, or a failure that names the boundary that failed."""
+    """Run one rollout once. The result has a score, or a failure that names the boundary that failed.
+
+    Its time begins when it has its slot: how long it waited for one says nothing about it.
+    """
     limits = job.policy.limits
     trace = _Trace()
     started = time.monotonic()
@@ -95,6 +110,7 @@ async def run(
 
     try:
         async with _lease_slot(job, env, pool) as box:
+            started = time.monotonic()
             if box is not None and env.sandbox is not None:
                 await _set_up(env, job.task, box, limits)
             await _place_skill(job.policy, box)
@@ -116,8 +132,23 @@ async def run(
                     return await _judge(env, acted, place, limits)
             except ArchiveTooLarge as error:  # the agent made these files, so this is a score and not a failure
                 return msgspec.structs.replace(acted, score=Score.of(0.0, f"The files left behind: {error.strerror}"))
+    except ModelUnusable:
+        raise
     except RolloutError as error:
         return record(StopReason.FAILED, error.as_failure())
+    except Exception as error:  # a bug must not stop the other rollouts
+        return record(StopReason.FAILED, _make_failure(error))
+
+
+def _make_failure(error: Exception) -> Failure:
+    """The failure that an exception is. Raises the errors that stop the run: budget, store, settings, an unusable
+    model."""
+    first = find_first(error)
+    if isinstance(first, RolloutError) and not isinstance(first, ModelUnusable):
+        return first.as_failure()
+    if isinstance(first, LudusError):
+        raise first
+    return describe_bug(first)
 
 
 @asynccontextmanager
@@ -395,26 +426,27 @@ async def run_many(
     """Run jobs, at most `options.concurrency` at a time, started in their order. `record` is called with each job and
     its rollout when the rollout ends.
 
-    Setting `options.stop` drains: nothing new starts, what runs is finished and recorded. A spent budget drains in the
-    same way and is raised at the end. Any other exception is a bug and cancels everything.
+    Setting `options.stop` drains: nothing new starts, what runs is finished and recorded. A spent budget and an
+    unusable model drain in the same way; the error is raised at the end. Other errors of the user (settings, store)
+    cancel everything. A bug in a rollout is that rollout's failure; a bug in `record` cancels everything.
     """
     queue = iter(jobs)
-    spent: list[BudgetExhausted] = []
+    stopped: list[LudusError] = []
 
     async def work() -> None:
         for job in queue:
             try:
                 record(job, await run_retrying(job, env, pool, retries=options.retries))
-            except BudgetExhausted as error:
-                spent.append(error)
-            if spent or options.is_stopping:
+            except (BudgetExhausted, ModelUnusable) as error:
+                stopped.append(error)
+            if stopped or options.is_stopping:
                 return
 
     async with asyncio.TaskGroup() as group:
         for _ in range(options.concurrency):
             group.create_task(work())
-    if spent:
-        raise spent[0]
+    if stopped:
+        raise stopped[0]
 
 
 async def run_group(

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ludus.env import Env
-from ludus.errors import ConfigError, raise_first
+from ludus.errors import ConfigError, LudusError, describe_bug, raise_first
 from ludus.rollout import Job, RunOptions, run_many
 from ludus.sandbox.pool import Pool
 from ludus.store import Store
-from ludus.types import Rollout, canonical
+from ludus.types import Rollout, StopReason, canonical
 
 OnOutcome = Callable[[str, Rollout], None]
 """Called with the content address of an outcome and the rollout."""
@@ -28,7 +28,7 @@ def compute_outcome_key(job: Job, env: Env) -> str:
     parts = (env.name, env.version, env, job.task, job.replicate, job.seed, job.policy.fingerprint)
     try:
         data = canonical(parts)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"env {env.name}, task '{job.task.id}': options and tasks must be plain JSON values so that outcomes "
             f"can be found again ({error})"
@@ -68,18 +68,28 @@ async def run_stored(
 
     Raises:
         BudgetExhausted: a budget is spent. What was under way is finished and stored.
-        Exception: a bug or an unusable store, as itself and not in a group. What was under way is cancelled.
+        ModelUnusable: no request to the model can succeed. What was under way is finished as far as it can be.
+        Exception: an unusable store, wrong settings or a bug in `on_outcome`, as itself and not in a group. What was
+            under way is cancelled.
     """
     missing = _read_found(jobs, store, on_outcome) if read_back else find_missing(jobs, store)
     keys = {id(job): key for key, job in missing.items()}
 
     def record(job: Job, rollout: Rollout) -> None:
         key = keys[id(job)]
+        try:
+            stored = store_outcome(key, rollout)
+        except LudusError:
+            raise
+        except Exception as error:  # it cannot be written as JSON: its conversation is dropped, the run goes on
+            stored = store_outcome(key, _drop_content(rollout, error))
+        on_outcome(key, stored)
+
+    def store_outcome(key: str, rollout: Rollout) -> Rollout:
         if read_back:
-            rollout = store.keep(key, rollout)
-        else:
-            store.put(key, rollout)
-        on_outcome(key, rollout)
+            return store.keep(key, rollout)
+        store.put(key, rollout)
+        return rollout
 
     def draw_jobs() -> Iterator[Job]:
         for job in missing.values():
@@ -90,6 +100,17 @@ async def run_stored(
     workers = min(options.concurrency, len(missing))
     with raise_first():
         await run_many(draw_jobs(), env, pool, replace(options, concurrency=workers), record=record)
+
+
+def _drop_content(rollout: Rollout, error: Exception) -> Rollout:
+    """A failed rollout without what the agent and the verifier wrote."""
+    return Rollout(
+        task=rollout.task,
+        provenance=rollout.provenance,
+        stop=StopReason.FAILED,
+        failure=describe_bug(error),
+        seconds=rollout.seconds,
+    )
 
 
 def _read_found(jobs: Mapping[str, Job], store: Store, on_outcome: OnOutcome) -> dict[str, Job]:

@@ -158,9 +158,11 @@ def _read_front(text: str) -> FrontMatter:
     import yaml  # imported here because most runs have no front matter to read
 
     try:
-        return _check_front(msgspec.convert(yaml.safe_load(text), FrontMatter))
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        front = msgspec.convert(yaml.safe_load(text), FrontMatter)
+        msgspec.json.encode(front)  # an escape can stand for half of a surrogate pair, which no file can hold
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise ConfigError(f"skill: the front matter is not in the Agent Skills form: {error}") from None
+    return _check_front(front)
 
 
 def _check_front(front: FrontMatter) -> FrontMatter:

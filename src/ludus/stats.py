@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
+from ludus.errors import TRACEBACK
 from ludus.types import Group, Usage
 
 
@@ -184,7 +185,7 @@ def _tally_group(group: Group) -> _Tally:
         values=tuple(score.value for score in scores),
         passed=sum(score.passed for score in scores),
         failures=Counter(r.failure.boundary if r.failure else "unscored" for r in group.rollouts if r.score is None),
-        reasons=Counter(r.failure.message for r in group.rollouts if r.failure),
+        reasons=Counter(r.failure.message.partition(TRACEBACK)[0] for r in group.rollouts if r.failure),
         stops=Counter(r.stop.value for r in group.rollouts),
         calls=Counter(r.call.name for r in results),
         errors=Counter(r.call.name for r in results if r.error),

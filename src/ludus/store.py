@@ -25,14 +25,15 @@ import re
 import socket
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from types import TracebackType
-from typing import Any, Protocol, Self
+from types import NoneType, TracebackType
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
 from ludus.errors import StoreError
-from ludus.types import Rollout, to_json
+from ludus.types import Failure, Rollout, to_json
 
 CONFIG = "config.json"
 STORE = "store.sqlite"
@@ -56,12 +57,6 @@ COMMIT;
 # Two tables: bodies are appended in order whatever their keys are, and finding what is done reads no body.
 
 _ROLLOUT = msgspec.json.Decoder(Rollout)
-
-
-def _convert_mapping(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 class Store(Protocol):
@@ -217,7 +212,7 @@ class RunDir:
 
     def _put(self, key: str, rollout: Rollout) -> bytes:
         self._check_writable()
-        body = self._mask(_encode(rollout))
+        body = self._mask(to_json(rollout))
         score = rollout.score.value if rollout.score else None
         with _explain_errors(self.path):
             with self._db as db:
@@ -231,17 +226,35 @@ class RunDir:
     def _put_again(self, key: str, body: bytes, score: float | None) -> bytes:
         """Put an outcome under a key that has one already. Returns what is stored under it afterwards."""
         with self._db as db:
-            before, row = db.execute("SELECT score, rollout FROM outcomes WHERE key = ?", (key,)).fetchone()
+            before, row = self._fetch("SELECT score, rollout FROM outcomes WHERE key = ?", key)
             if before is not None:
-                return db.execute("SELECT body FROM rollouts WHERE id = ?", (row,)).fetchone()[0]
+                return self._fetch("SELECT body FROM rollouts WHERE id = ?", row)[0]
             db.execute("UPDATE rollouts SET body = ? WHERE id = ?", (body, row))
             db.execute("UPDATE outcomes SET score = ? WHERE key = ?", (score, key))
         return body
 
+    def _fetch(self, query: str, value: object) -> tuple[Any, ...]:
+        """The one row of a query that must have one."""
+        row = self._db.execute(query, (value,)).fetchone()
+        if row is None:
+            raise StoreError(_describe_damage(self.path, "a row is missing"))
+        return row
+
     def read_scores(self) -> dict[str, float | None]:
         """The score of every outcome by key, None where it failed. Reads no rollout."""
         with _explain_errors(self.path):
-            return dict(self._db.execute("SELECT key, score FROM outcomes"))
+            scores: dict[str, Any] = dict(self._db.execute("SELECT key, score FROM outcomes"))
+        if not {type(score) for score in scores.values()} <= {float, NoneType}:
+            raise StoreError(_describe_damage(self.path, "a score is not a number"))
+        return scores
+
+    def read_failures(self) -> Iterator[Failure]:
+        """The failures of the outcomes that have no score."""
+        with _explain_errors(self.path):
+            rows = self._db.execute("SELECT key, body FROM outcomes JOIN rollouts ON id = rollout WHERE score IS NULL")
+            for key, body in rows:
+                if failure := self._decode(key, body).failure:
+                    yield failure
 
     def read_outcomes(self) -> Iterator[tuple[str, Rollout]]:
         """Every outcome, in the order in which the jobs first ended."""
@@ -252,12 +265,12 @@ class RunDir:
 
     def _decode(self, key: str, body: bytes) -> Rollout:
         try:
-            return _ROLLOUT.decode(body)
-        except msgspec.MsgspecError as error:
-            raise StoreError(
-                f"{self.path / STORE}: outcome {key} cannot be read ({error}). It was written by another version of "
-                "Ludus or is damaged: start again with another --out"
-            ) from error
+            try:
+                return _ROLLOUT.decode(body)
+            except RecursionError:  # it was written with fewer frames on the stack: a new thread has none
+                return _decode_in_thread(body)
+        except (ValueError, TypeError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            raise StoreError(f"{self.path / STORE}: outcome {key} cannot be read ({error}). {_ADVICE}") from error
 
     # ---- records --------------------------------------------------------------------------------------------------
 
@@ -273,7 +286,7 @@ class RunDir:
         with _explain_errors(self.path), self._db as db:
             row = (key, kind, self._mask(body))
             db.execute("INSERT INTO records (key, kind, body) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", row)
-            return db.execute("SELECT body FROM records WHERE key = ?", (key,)).fetchone()[0]
+            return self._fetch("SELECT body FROM records WHERE key = ?", key)[0]
 
     def read_records(self, kind: str) -> Iterator[tuple[str, bytes]]:
         """Every record of a kind with its key, in the order in which they were stored."""
@@ -338,12 +351,23 @@ class RunDir:
             raise StoreError(f"{self.path} is open for reading only")
 
 
-def _encode(rollout: Rollout) -> bytes:
+T = TypeVar("T")
+
+
+def decode_record(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
+    """The value of a record of a store. Raises `StoreError` if the record is damaged."""
     try:
-        return to_json(rollout)
-    except UnicodeEncodeError:  # a tool returned half a surrogate pair: this must not lose the rollout
-        plain = msgspec.to_builtins(rollout, enc_hook=_convert_mapping)
-        return json.dumps(plain, ensure_ascii=False).encode(errors="replace")
+        return decoder.decode(body)
+    except (ValueError, TypeError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise StoreError(f"a record of the run cannot be read ({error}). {_ADVICE}") from error
+
+
+_ADVICE = "It was written by another version of Ludus or is damaged: put back a copy, or start again with another --out"
+
+
+def _decode_in_thread(body: bytes) -> Rollout:
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_ROLLOUT.decode, body).result()
 
 
 # ---- opening ------------------------------------------------------------------------------------------------------
@@ -415,7 +439,7 @@ def _is_below(key: str, prefixes: frozenset[str]) -> bool:
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         return msgspec.json.decode((path / CONFIG).read_bytes(), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise StoreError(f"{path / CONFIG} is damaged ({error}): restore it, or name another --out") from error
 
 
@@ -439,7 +463,7 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
     try:
         return _open_reader(path, "ro")
     except sqlite3.OperationalError as error:
-        if not error.sqlite_errorname.startswith("SQLITE_READONLY"):
+        if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_READONLY"):
             raise
     return _open_reader(path, "rw")  # a writer was killed during a change, and undoing the change writes to the file
 
@@ -582,6 +606,8 @@ class _explain_errors:  # a class and not a generator, because it is entered for
     ) -> None:
         if isinstance(error, sqlite3.Error):
             raise StoreError(_explain_sqlite(self._path, error)) from error
+        if isinstance(error, UnicodeDecodeError):  # SQLite's message quotes damaged bytes
+            raise StoreError(_describe_damage(self._path, error.object.decode(errors="replace"))) from error
         if isinstance(error, OSError):
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StoreError(_describe_full_disk(self._path)) from error
@@ -592,13 +618,23 @@ def _explain_sqlite(path: Path, error: sqlite3.Error) -> str:
     store, code = path / STORE, getattr(error, "sqlite_errorname", "")
     if code == "SQLITE_FULL":
         return _describe_full_disk(path)
-    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error):
-        return f"{store} is damaged or not a Ludus store ({error}): put back a copy, or start again with another --out"
+    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or str(error).startswith(_DAMAGE):
+        return _describe_damage(path, str(error))
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return f"{store} is in use by another process ({error}): close the program that has it open, then --resume"
     if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
         return f"{store} cannot be opened ({error}): check the permissions of the folder"
     return f"{store} cannot be used ({error}): check the disk and its quota, then --resume"
+
+
+_DAMAGE = ("no such table", "no such column", "Could not decode to UTF-8")
+"""How SQLite's messages begin when the file has other contents than Ludus wrote."""
+
+
+def _describe_damage(path: Path, what: str) -> str:
+    return (
+        f"{path / STORE} is damaged or not a Ludus store ({what}): put back a copy, or start again with another --out"
+    )
 
 
 def _describe_full_disk(path: Path) -> str:

@@ -190,7 +190,9 @@ class StopReason(StrEnum):
     LENGTH = "length"
     """The reply was cut at `max_tokens` before it was complete."""
     FILTERED = "filtered"
-    """The server's content filter removed the reply."""
+    """The server's content filter cut the reply. If it left no text, the rollout has failed and has no score."""
+    EMPTY = "empty"
+    """The model ended its reply without any text and without a call. This is scored."""
     MAX_TURNS = "max_turns"
     """The turn limit was reached while the model was still calling tools."""
     CONTEXT = "context"
@@ -278,7 +280,8 @@ class Score(Struct, frozen=True, omit_defaults=True):
 class Failure(Struct, frozen=True, omit_defaults=True):
     """Something outside the agent broke, so there is no score. `boundary` says where. A failure is not a zero."""
 
-    boundary: Literal["model", "sandbox", "setup", "tool", "verifier", "agent"]
+    boundary: Literal["model", "sandbox", "setup", "tool", "verifier", "agent", "bug"]
+    """`bug`: an exception that Ludus did not expect. `message` ends with its traceback."""
     message: str
     retryable: bool = True
 
@@ -380,8 +383,27 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 def to_json(value: object) -> bytes:
-    """A noun as one line of JSON."""
-    return msgspec.json.encode(value, enc_hook=_encode_other)
+    """A noun as one line of JSON. Half a surrogate pair, which models and programs write, becomes U+FFFD.
+
+    Raises:
+        RecursionError: the value is nested too deeply.
+    """
+    try:
+        return msgspec.json.encode(value, enc_hook=_encode_other)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(value, enc_hook=_convert_other, str_keys=True)
+        return msgspec.json.encode(replace_surrogates(plain))
+
+
+def replace_surrogates(value: Any) -> Any:
+    """A copy of a plain value with U+FFFD for every unpaired surrogate in its texts."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {replace_surrogates(k): replace_surrogates(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list | tuple):
+        return [replace_surrogates(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
+    return value
 
 
 def canonical(value: object) -> bytes:
@@ -425,3 +447,7 @@ def _encode_other(value: Any) -> object:
     if isinstance(value, Sequence):
         return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _convert_other(value: Any) -> object:
+    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else _encode_other(value)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.cli_kit import (
@@ -84,3 +85,53 @@ def test_a_closed_pipe_is_no_error():
     done = subprocess.run([*LUDUS, "config"], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluate", "gsm8k", "--agent.system", "caf\udce9"],
+        ["evaluate", "gsm8k", "--agent.syst\udce9m", "x"],
+        ["show", "r\udcff"],
+        ["\udcff"],
+    ],
+)
+def test_words_that_are_not_utf8_are_a_message(ludus: Ludus, words: list[str]):
+    done = ludus(*words)
+    assert (done.code, done.out) == (2, "")
+    assert "is not valid UTF-8 text" in done.err
+
+
+@pytest.mark.parametrize("value", ["[" * 5_000, "{a: " * 5_000, "- " * 5_000, "[" * 300 + "]" * 300])
+def test_a_flag_that_is_nested_too_deeply_is_a_message(ludus: Ludus, value: str):
+    for flag in ("--sampling.extra", "--tools.mcp", "--env.limit", "--sampling"):
+        done = ludus("evaluate", "gsm8k", "--print-config", flag, value) if "." in flag else None
+        assert done is None or (done.code == 2 and done.err.startswith("ludus: "))
+    assert ludus("evaluate", "gsm8k", "--" + "a." * 5_000 + "a", "1").code == 2
+
+
+def test_half_a_surrogate_pair_in_a_flag_or_a_file_is_a_message(ludus: Ludus, tmp_path: Path):
+    done = ludus("evaluate", "gsm8k", "--sampling.extra", '{"a": "\\ud800"}')
+    assert done.code == 2 and "half of a surrogate pair" in done.err
+    (tmp_path / "config.yaml").write_text('agent:\n  system: "x \\ud800"\n')
+    done = ludus("evaluate", "gsm8k", "--config", str(tmp_path / "config.yaml"))
+    assert done.code == 2 and "config.yaml" in done.err and "half of a surrogate pair" in done.err
+
+
+NO_TEXT = {
+    "latin": b"caf\xe9",
+    "half a pair": b"\xed\xa0\x80",
+    "half a pair as an escape": b'---\nname: a\ndescription: "\\ud800"\n---\nx\n',
+    "nested": b"---\na: " + b"[" * 9_000 + b"\n---\nx\n",
+}
+
+
+@pytest.mark.parametrize("skill", NO_TEXT.values(), ids=NO_TEXT.keys())
+def test_a_skill_that_is_no_text_is_a_message(ludus: Ludus, tmp_path: Path, skill: bytes):
+    (tmp_path / "SKILL.md").write_bytes(skill)
+    (tmp_path / "models.py").write_text("def reply(messages, tools, sampling):\n    return '4'\n")
+    script = str(tmp_path / "models.py") + ":reply"
+    model = ["--model.type", "scripted", "--model.script", script, "--train.proposer", "exemplars"]
+    done = ludus("train", "gsm8k", *model, "--agent.skill", str(tmp_path / "SKILL.md"), "--out", str(tmp_path / "r"))
+    assert (done.code, done.out) == (2, ""), done.err
+    assert "skill: " in done.err.splitlines()[-1] or "skill: " in done.err

@@ -77,3 +77,46 @@ def test_a_key_is_in_no_file_and_no_output(
         assert any(b"[redacted]" in path.read_bytes() for path in files)
         assert SECRET not in out + err
     assert SECRET not in ludus("process", "sums.py", "--print-config", *server).out
+
+
+BUGGY = """
+from pathlib import Path
+from ludus.models.scripted import say
+from ludus.types import Call, Message
+
+def buggy(messages, tools, sampling):
+    if messages[-1].content == "1+1" and not Path("fixed").exists():
+        raise LookupError("nobody expected this")
+    return str(sum(map(int, messages[-1].content.split("+"))))
+
+def nested(messages, tools, sampling):
+    if messages[-1].role == "tool":
+        return say("done \\ud800")
+    return Message("assistant", calls=(Call("", "todo", '{"todos":' + "[" * 5000 + "]" * 5000 + "}"),))
+"""
+
+
+@pytest.mark.parametrize("command", ["evaluate", "process"])
+def test_a_bug_in_one_rollout_ends_with_1_and_a_message_and_not_the_others(ludus: Ludus, folder: Path, command: str):
+    (folder / "buggy.py").write_text(BUGGY)
+    model = ["--model.type", "scripted", "--model.script", "buggy.py:buggy"]
+    done = ludus(command, "sums.py", "--out", "r", "--json", *model)
+    assert done.code == 1
+    summary = json.loads(done.out)["summary"]
+    assert (summary["overall"]["scored"], summary["overall"]["rollouts"]) == (3, 4)
+    assert "Traceback" not in json.dumps(summary) and '{"bug": 1}' in json.dumps(summary)
+    assert "1 rollout met a bug and has no score" in done.err and "report" in done.err
+    shown = ludus("show", "r", "sum-1")
+    assert "LookupError: nobody expected this" in shown.out and "in buggy" in shown.out
+    (folder / "fixed").touch()
+    assert ludus(command, "--resume", "--out", "r").code == 0
+
+
+def test_arguments_of_a_thousand_levels_are_stored_and_shown(ludus: Ludus, folder: Path):
+    (folder / "buggy.py").write_text(BUGGY)
+    model = ["--model.type", "scripted", "--model.script", "buggy.py:nested", "--tools.enabled", "todo"]
+    done = ludus("evaluate", "sums.py", "--out", "r", "--json", *model)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["summary"]["overall"]["scored"] == 4
+    assert ludus("evaluate", "--resume", "--out", "r", "--quiet").code == 0
+    assert "nested too deeply" in ludus("show", "r", "sum-1").out

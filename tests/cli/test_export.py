@@ -1,5 +1,6 @@
 """`ludus export`."""
 
+import contextlib
 import json
 import sqlite3
 from contextlib import closing
@@ -155,3 +156,19 @@ def _decode(folder: Path, ids: list[int]) -> str:
     from ludus.tokens.tokenizer import load_tokenizer
 
     return load_tokenizer(folder).tokenizer.decode(ids)
+
+
+def test_a_run_is_printed_in_the_order_of_its_tasks_whatever_ended_first(typed, folder: Path, shipped: Path):
+    with serve_engine(shipped) as url:
+        model = ["--model.base_url", f"{url}/v1", "--model.name", "toy", "--model.mode", "token"]
+        model += ["--model.tokenizer", str(shipped), "--model.parser", "hermes", "--sampling.max_tokens", "200"]
+        code, _, err = typed("process", "doubles.py", "--out", "run", "--quiet", "--env.group_size", "2", *model)
+        assert code == 0, err
+    code, whole, err = typed("export", "run")
+    assert (code, whole.count("\n")) == (0, 2), err
+    with contextlib.closing(sqlite3.connect("run/store.sqlite")) as db:
+        db.execute("UPDATE rollouts SET id = -id")
+        db.execute("UPDATE outcomes SET rollout = -rollout")
+        db.commit()
+    assert typed("export", "run")[1] == whole
+    assert [json.loads(line)["task"] for line in whole.splitlines()] == ["task-0", "task-1"]

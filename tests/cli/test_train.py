@@ -320,3 +320,55 @@ def test_terminal_test_with_the_skill_as_a_file_and_as_text(ludus: Ludus):
         baseline = next(record for record in read_records(run) if isinstance(record, Baseline))
     assert all("Your skill is in /tmp/skills/files/SKILL.md." in text and "Obey." in text for text in systems)
     assert baseline.measure.hard == 1.0
+
+
+# ---- foreign text -------------------------------------------------------------------------------------------------
+
+
+def test_half_a_surrogate_pair_in_the_optimizers_replies_does_not_stop_the_run(ludus: Ludus, folder: Path):
+    """Once as it is in the text, once as an escape inside the JSON of the reply."""
+    odd = """
+numbers = iter(range(10_000))
+plain = optimizer
+
+def optimizer(messages, tools, sampling):
+    reply = plain(messages, tools, sampling)
+    return (reply, reply + chr(0xD800), reply.replace("Obey", "Obey " + chr(92) + "ud83d"))[next(numbers) % 3]
+"""
+    with (folder / "models.py").open("a") as file:
+        file.write(odd)
+    done = ludus(*train_words("--out", "run", "--quiet"))
+    assert done.code == 0, done.err
+    with RunDir.read(Path("run")) as run:
+        calls = [body.decode() for _, body in run.read_records("call")]
+    assert any("half of a surrogate pair" in call for call in calls), "it was sent back"
+    assert any("\ufffd" in call for call in calls)
+    assert ludus("show", "run").code == 0
+
+
+def test_a_bug_in_a_rollout_ends_training_with_1(ludus: Ludus, folder: Path):
+    buggy = """
+good = agent
+
+def agent(messages, tools, sampling):
+    if messages[-1].content.split()[-1] == "1":
+        raise LookupError("nobody expected this")
+    return good(messages, tools, sampling)
+"""
+    with (folder / "models.py").open("a") as file:
+        file.write(buggy)
+    done = ludus(*train_words("--out", "run", "--quiet", "--train.max_failed", "1"))
+    assert (done.code, Path("run/summary.json").exists()) == (1, True), done.err
+    assert "met a bug and ha" in done.err
+
+
+@pytest.mark.parametrize("place", [0, 2, 6])
+def test_a_garbage_line_in_the_steps_is_repaired_on_resume(ludus: Ludus, place: int):
+    assert ludus(*train_words("--out", "run", "--quiet")).code == 0
+    path = Path("run/steps.jsonl")
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for damaged in ([*lines[:place], b"\xff\x00 garbage\n", *lines[place + 1 :]], [*lines, b"{}\n", b"more garbage\n"]):
+        path.write_bytes(b"".join(damaged))
+        assert ludus("train", "--resume", "--out", "run", "--quiet").code == 0
+        assert path.read_bytes() == whole

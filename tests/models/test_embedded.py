@@ -275,6 +275,9 @@ def test_tools_calls_and_results_become_text():
 def test_calls_that_are_no_json_and_text_beside_calls_stay_as_they_are():
     (message,) = flatten_messages([Message("assistant", "Let me see.", (Call("1", "look", "{bad"),))], [])
     assert message.content == 'Let me see.\n{"name": "look", "arguments": "{bad"}'
+    for levels in (500, 990, 5_000):
+        (message,) = flatten_messages([Message("assistant", "", (Call("1", "look", "[" * levels + "]" * levels),))], [])
+        assert "[" * levels in message.content
 
 
 def test_a_reply_in_json_is_a_call_with_its_arguments_as_written():

@@ -111,6 +111,9 @@ def test_a_conversation():
         ("null", '{"invalid_json":"null"}'),
         ("[1]", '{"invalid_json":"[1]"}'),
         ('{"a": 1} trailing', '{"invalid_json":"{\\"a\\": 1} trailing"}'),
+        ("[" * 5_000, '{"invalid_json":"' + "[" * 5_000 + '"}'),
+        ('{"a":' * 5_000, '{"invalid_json":"' + '{\\"a\\":' * 5_000 + '"}'),
+        ('{"a": "\ud800"}', '{"invalid_json":"{\\"a\\": \\"\ufffd\\"}"}'),
     ],
 )
 def test_arguments_in_the_history_are_always_a_json_object(arguments, expected):

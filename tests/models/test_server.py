@@ -247,3 +247,44 @@ def test_settings_and_endpoints_never_show_the_key(value):
         assert "token=abc" not in text
         assert "pass" not in text
         assert "h/v1" in text
+
+
+@pytest.mark.parametrize(
+    ("written", "content"),
+    [
+        (r"a \ud800 b", "a \ufffd b"),
+        (r"\uDFFF", "\ufffd"),
+        (r"\ud83d\ude00 \ud83d", "\U0001f600 \ufffd"),
+        (r"\ud83d\ud83d\ude00", "\ufffd\U0001f600"),
+        (r"\\ud800 \ud800", "\\ud800 \ufffd"),
+        (r"\\\ud800", "\\\ufffd"),
+    ],
+)
+def test_half_a_surrogate_pair_does_not_make_a_reply_unreadable(kit, written, content):
+    async def main():
+        body = b'{"choices": [{"message": {"role": "assistant", "content": "%b"}}]}' % written.encode()
+        async with kit.Loopback(kit.sequence(kit.response(body))) as loopback:
+            server = make_chat_server(OpenAISettings(name="m"), Endpoint(loopback.url + "/v1"))
+            try:
+                return await server.attempt(USER, [], Sampling())
+            finally:
+                await server.close()
+
+    assert asyncio.run(main()).message.content == content
+
+
+def test_a_request_that_cannot_be_written_is_not_sent_again(kit):
+    extra = {"a": 1}
+    for _ in range(5_000):
+        extra = {"a": extra}
+
+    async def main():
+        server = make_chat_server(OpenAISettings(name="m"), Endpoint("http://127.0.0.1:9/v1"))
+        try:
+            await server.attempt(USER, [], Sampling(extra=extra))
+        finally:
+            await server.close()
+
+    with pytest.raises(ServerFault, match="cannot be written as JSON") as caught:
+        asyncio.run(main())
+    assert not caught.value.retryable

@@ -1,5 +1,6 @@
 """One JSON value, from replies of every form."""
 
+import contextlib
 import json
 
 import pytest
@@ -84,3 +85,17 @@ def test_whatever_comes_in_either_a_value_or_a_reason_comes_out(text: str):
 def test_every_object_is_found_in_prose_and_in_a_fence(value: dict[str, object]):
     for frame in ("{}", "So: {} that is it", FENCED):
         assert extract_json(frame.replace("{}", json.dumps(value), 1)) == value
+
+
+@pytest.mark.parametrize("text", ['{"a": "\\ud800"}', '{"a": ["\\udfff x"]}', '{"a\\ud800": 1}', '{"a": "\ud800"}'])
+def test_half_a_surrogate_pair_is_a_problem_of_the_reply(text: str):
+    with pytest.raises(ValueError, match="half of a surrogate pair"):
+        extract_json(text)
+    assert extract_json('{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+
+
+@pytest.mark.parametrize("levels", [300, 900, 990, 1_000, 50_000])
+def test_any_depth_is_a_value_or_a_problem_of_the_reply(levels: int):
+    for opened, closed in (("[", "]"), ('{"b":', "}")):
+        with contextlib.suppress(ValueError):
+            extract_json('{"a": ' + opened * levels + "1" + closed * levels + "}")

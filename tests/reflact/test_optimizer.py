@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import Meta, Struct
 
-from ludus.errors import ModelError
+from ludus.errors import ModelError, ModelUnusable
 from ludus.models import Model, anthropic, openai
 from ludus.models.ledger import Ledger, MeteredModel
 from ludus.models.scripted import ScriptedModel, say
@@ -154,6 +154,13 @@ def test_a_server_that_is_down_stops_the_run():
         scripted.ask("2")
 
 
+def test_a_model_that_cannot_be_used_any_more_stops_the_run():
+    scripted = ScriptedOptimizer({"number": 1}, ModelUnusable("status 401"))
+    scripted.ask()
+    with pytest.raises(ModelUnusable, match="status 401"):
+        scripted.ask("2")
+
+
 def test_a_server_that_refuses_one_conversation_makes_that_reply_unusable():
     scripted = ScriptedOptimizer({"number": 1}, ModelError("content filter", retryable=False))
     scripted.ask()
@@ -204,3 +211,26 @@ def test_requests_are_limited():
 
     asyncio.run(ask_many())
     assert most == 2
+
+
+@pytest.mark.parametrize("levels", [400, 900, 980, 990, 995, 1_000, 50_000])
+def test_a_reply_that_is_nested_too_deeply_is_unusable(levels: int):
+    scripted = ScriptedOptimizer('{"number": ' + "[" * levels + "]" * levels + "}", {"number": 1})
+    assert scripted.ask() == Answer(1)
+    assert len(scripted.requests) == 2
+
+
+def test_half_a_surrogate_pair_is_sent_back_or_replaced(tmp_path: Path):
+    scripted = ScriptedOptimizer("\ud800 no JSON", '{"number": 1, "words": ["\\ud800"]}', {"number": 2})
+    assert scripted.ask() == Answer(2)
+    assert "half of a surrogate pair" in scripted.requests[-1][-1].content
+    assert scripted.requests[1][-2].content == "\ufffd no JSON"
+
+
+def test_values_that_are_not_valid_text_are_asked_about_all_the_same():
+    scripted = ScriptedOptimizer({"number": 1})
+    ask = scripted.optimizer.ask(
+        "consolidate", {**VALUES, "notes": "\udfff"}, Answer, stage="s", place="1", otherwise=""
+    )
+    assert asyncio.run(ask) == Answer(1)
+    assert "\ufffd" in "".join(message.content for message in scripted.requests[0])

@@ -93,3 +93,10 @@ def test_a_stand_in_has_marks_and_no_word_of_the_reply():
     assert first["function"] == {"name": "look", "arguments": {"mark": "0"}}
     assert last["function"] == {"name": "look", "arguments": {"mark": marks.arguments}}
     assert TemplateMarks.for_depth(8).content != marks.content
+
+
+def test_arguments_of_any_depth_are_an_object_or_their_text():
+    for levels in (10, 5_000):
+        text = '{"a":' + "[" * levels + "]" * levels + "}"
+        found = decode_arguments(Call("1", "look", text))
+        assert (found == text) is (levels == 5_000)

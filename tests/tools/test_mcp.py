@@ -220,3 +220,43 @@ def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch):
 
     with pytest.raises(ConfigError, match=r"pip install 'ludus-train\[mcp\]'"):
         with_tools(McpSettings(command=("x",)), body)
+
+
+ANSWERS = """
+import json, sys
+first = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
+for line in sys.stdin:
+    request = json.loads(line)
+    answer = {"result": first} if request["method"] == "initialize" else LATER
+    print(json.dumps({"jsonrpc": "2.0", "id": request.get("id"), **answer}), flush=True)
+"""
+GARBAGE = {
+    "prints garbage": "print('hello'); print('[[[[ \\u0000'); import time; time.sleep(9)",
+    "prints bytes": "import os, time; os.write(1, bytes([255, 254, 10]) * 9); time.sleep(9)",
+    "ends at once": "raise SystemExit('no licence')",
+    "answers with something else": ANSWERS.replace("first}", "{'tools': 7}}"),
+    "lists no tools but an error": ANSWERS.replace("LATER", "{'error': {'code': -1, 'message': 'no list'}}"),
+    "lists tools of another form": ANSWERS.replace("LATER", "{'result': {'tools': [{'name': 1}]}}"),
+}
+
+
+@pytest.mark.parametrize("program", GARBAGE.values(), ids=GARBAGE.keys())
+def test_a_server_that_speaks_garbage_is_an_error_of_the_settings(program: str, capfd: pytest.CaptureFixture[str]):
+    async def connect() -> None:
+        settings = McpSettings(command=(sys.executable, "-c", program), start_seconds=2)
+        async with open_mcp_toolset("odd", settings):
+            raise AssertionError("it was taken for a server")
+
+    with pytest.raises(ConfigError, match=r"tools\.mcp\.odd: MCP server 'odd'"):
+        asyncio.run(connect())
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["/no/such/program", "no-such-program", "/", "/dev/null"])
+def test_a_command_that_cannot_be_started_is_an_error_of_the_settings(command: str):
+    async def connect() -> None:
+        async with open_mcp_toolset("odd", McpSettings(command=(command, "x"), start_seconds=5)):
+            raise AssertionError("it was taken for a server")
+
+    with pytest.raises(ConfigError, match=r"tools\.mcp\.odd"):
+        asyncio.run(connect())

@@ -6,7 +6,8 @@ Dotted flags are settings (`ludus.config`); argparse reads everything else. Impo
 import nothing heavy: the module of a command is imported when the command is used. With `--json`, stdout has only JSON;
 messages, progress and errors go to stderr.
 
-Exit codes: 0 done · 1 nothing could be scored, or a check failed · 2 the settings or the run directory are wrong · 3 a
+Exit codes: 0 done · 1 nothing could be scored or learned, the model cannot be used (its server refuses the key or the
+model's name, or is not there), a check failed, or a rollout met a bug · 2 settings or run directory are wrong · 3 a
 budget is spent · 130 interrupted. A traceback is a bug in Ludus or in foreign code.
 """
 
@@ -35,8 +36,9 @@ start here:
   ludus --version
 
 exit codes:
-  0 done   1 nothing could be scored, or a check failed   2 wrong settings or run directory
-  3 a budget is spent   130 interrupted (Ctrl-C once: finish the running rollouts; twice: stop at once)
+  0 done   1 nothing could be scored or learned, the model's server refuses, a check failed, or a rollout met a bug
+  2 wrong settings or run directory   3 a budget is spent
+  130 interrupted (Ctrl-C once: finish the running rollouts; twice: stop at once)
 """
 
 
@@ -45,7 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without some characters must not be an error
             stream.reconfigure(errors="replace")
-    words, flags, incomplete = split_flags(list(sys.argv[1:] if argv is None else argv))
+    typed = list(sys.argv[1:] if argv is None else argv)
+    if wrong := _find_bad_text(typed):
+        print(f"ludus: {wrong!r} is not valid UTF-8 text: type it in UTF-8, or rename the file", file=sys.stderr)
+        return 2
+    words, flags, incomplete = split_flags(typed)
     listing = _find_command(words)
     from ludus.errors import LudusError
 
@@ -68,6 +74,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _find_bad_text(words: Sequence[str]) -> str:
+    """The first word that is not valid text; empty if all are. Python reads bytes that are not UTF-8 as surrogates."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            return word
+    return ""
 
 
 def _find_command(words: Sequence[str]) -> Listing:

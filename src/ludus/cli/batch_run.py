@@ -12,6 +12,8 @@ from ludus.batch import GROUPS, PAGE, SAMPLES, SUMMARY, Batch, BatchProgress, On
 from ludus.cli.command import RunArguments
 from ludus.cli.common import (
     RunReport,
+    choose_exit_code,
+    count_bugs,
     make_resume_command,
     open_agent,
     open_ledger,
@@ -79,13 +81,13 @@ async def _run(config: Config, arguments: RunArguments, run_batch: RunBatch) -> 
                 return not stop.is_set() or _is_complete(batch, directory)
 
             outcome = await run_to_end(work)
-            summary = summarize(read_groups(batch, directory))
+            summary, bugs = summarize(read_groups(batch, directory)), count_bugs(directory)
     facts = {"summary": json.loads(to_json(summary))}
-    report = RunReport(outcome, Path(config.run.out), ledger, facts, FILES)
+    report = RunReport(outcome, Path(config.run.out), ledger, facts, FILES, bugs)
     print_report(report, arguments, lambda: _print_result(summary, report.out, arguments.command))
     if outcome.status == "completed" and summary.overall.scored == 0:
         return 1
-    return outcome.exit_code
+    return choose_exit_code(report)
 
 
 @asynccontextmanager

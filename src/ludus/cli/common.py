@@ -33,7 +33,7 @@ from ludus.config.secrets import list_secrets
 from ludus.config.token_mode import prepare_model
 from ludus.config.tree import CONTENT
 from ludus.env import Env
-from ludus.errors import BudgetExhausted, ConfigError, StoreError
+from ludus.errors import BUG, BudgetExhausted, ConfigError, ModelUnusable, StoreError
 from ludus.models import Model
 from ludus.models.embedded import EmbeddedSettings
 from ludus.models.ledger import Ledger, Totals
@@ -181,7 +181,7 @@ def read_spent(out: Path) -> dict[str, Totals]:
         return {}
     try:
         return msgspec.json.decode(lines[-1], type=dict[str, Totals]) if lines else {}
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise StoreError(
             f"{out / LEDGER} is damaged ({error}): cut off its last line, or raise the budget and remove it"
         ) from None
@@ -205,7 +205,7 @@ class RunOutcome:
 async def run_to_end(
     work: Callable[[asyncio.Event], Awaitable[bool]], failures: tuple[type[Exception], ...] = ()
 ) -> RunOutcome:
-    """Run `work` until it is complete, interrupted, out of budget or broken by one of `failures`.
+    """Run `work` until it is complete, interrupted, out of budget or broken by an unusable model or one of `failures`.
 
     `work` is called with the event that asks it to stop early; it returns whether it is complete.
     """
@@ -214,7 +214,7 @@ async def run_to_end(
             complete = await work(stop)
         except BudgetExhausted as error:
             return RunOutcome("budget", str(error))
-        except failures as error:
+        except (ModelUnusable, *failures) as error:
             return RunOutcome("broken", str(error))
         except asyncio.CancelledError:
             if not stop.is_set():
@@ -254,6 +254,16 @@ def drain_on_interrupt() -> Generator[asyncio.Event]:
 # ---- the report at the end ----------------------------------------------------------------------------------------
 
 
+def count_bugs(directory: RunDir) -> int:
+    """The number of rollouts in a run that met a bug and have no score."""
+    return sum(failure.boundary == BUG for failure in directory.read_failures())
+
+
+def choose_exit_code(report: "RunReport") -> int:
+    """The exit code of a run: that of its outcome, or 1 if it is complete but a rollout met a bug."""
+    return report.outcome.exit_code or (1 if report.bugs else 0)
+
+
 def make_resume_command(command: str, out: Path) -> str:
     return shlex.join(["ludus", command, "--resume", "--out", str(out)])
 
@@ -269,6 +279,8 @@ class RunReport:
     """What the JSON has beside the facts of every run."""
     files: Mapping[str, str]
     """The names of the run's files, by their keys in the JSON. Those that do not exist are left out."""
+    bugs: int = 0
+    """The number of rollouts that met a bug."""
 
 
 def print_report(report: RunReport, arguments: RunArguments, print_result: Callable[[], None]) -> None:
@@ -278,6 +290,11 @@ def print_report(report: RunReport, arguments: RunArguments, print_result: Calla
     if outcome.message:
         more = " (with a larger budget: --budget.…)" if outcome.status == "budget" else ""
         print_notice(f"{outcome.message}\nresume with: {resume}{more}")
+    if report.bugs:
+        which = "1 rollout met a bug and has" if report.bugs == 1 else f"{report.bugs} rollouts met a bug and have"
+        print_notice(
+            f"{which} no score. Please report the bug with its traceback: ludus show {shlex.quote(str(out))} TASK"
+        )
     if arguments.json:
         print(json.dumps(_to_json(report, arguments.command, resume), ensure_ascii=False))
     elif arguments.quiet:

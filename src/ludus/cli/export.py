@@ -10,11 +10,11 @@ what they measure if they were trained on. So they are printed only if `--splits
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ludus.batch import group_outcomes
+from ludus.batch import group_outcomes, read_places
 from ludus.cli.command import PARSER, RUN, Arguments, Command, make_argument
 from ludus.cli.common import NO_SLOT, print_notice
 from ludus.cli.run_kind import find_kind
@@ -66,7 +66,7 @@ def run(arguments: ExportArguments) -> int:
     splits = _read_splits(arguments.splits)
     with RunDir.read(Path(arguments.run)) as directory:
         encoder = _make_encoder(arguments, directory.config) if arguments.retokenize else None
-        for group, split, stage in _read_groups(directory, splits):
+        for group, split, stage in _sort_groups(directory, _read_groups(directory, splits)):
             made, report = build_retokenized_columns(group, *encoder) if encoder else build_columns(group, Vocabulary())
             total.groups += 1
             total.merge(report)
@@ -99,6 +99,19 @@ def _read_groups(directory: RunDir, splits: Collection[SplitName]) -> Iterator[_
         raise ConfigError(f"--splits is for training runs; {directory.path} is not one: leave it out")
     for group in group_outcomes(directory, directory.config.get("env", {}).get("group_size", 1)):
         yield _SourcedGroup(group, group.task.split)
+
+
+def _sort_groups(directory: RunDir, groups: Iterable[_SourcedGroup]) -> list[_SourcedGroup]:
+    """The groups by split, stage, place of the task in the batch, and policy. So a run that was interrupted and resumed
+    is printed like one that was not."""
+    places = read_places(directory)
+
+    def rank(sourced: _SourcedGroup) -> tuple[str, str, int, str, str]:
+        group = sourced.group
+        place = places.get(group.task.id, len(places))
+        return sourced.split, sourced.stage, place, group.task.id, group.rollouts[0].provenance.policy
+
+    return sorted(groups, key=rank)
 
 
 def _read_training_groups(directory: RunDir, splits: Collection[SplitName]) -> Iterator[_SourcedGroup]:

@@ -114,7 +114,12 @@ class SessionWriter:
 
     def __call__(self, record: SessionRecord) -> None:
         if record.requests:
-            self._directory.append(SESSIONS, to_json(record))
+            try:
+                line = to_json(record)
+            except (TypeError, ValueError, RecursionError) as error:  # one agent's session must not end the others
+                print_notice(f"a session cannot be written as JSON and is left out: {error}")
+                return
+            self._directory.append(SESSIONS, line)
             self.count += 1
 
 

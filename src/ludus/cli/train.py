@@ -22,6 +22,8 @@ from ludus.cli.command import RUN_TAKES, Command, RunArguments, make_argument
 from ludus.cli.common import (
     RunOutcome,
     RunReport,
+    choose_exit_code,
+    count_bugs,
     open_agent,
     open_ledger,
     open_run,
@@ -147,9 +149,10 @@ async def _run(config: Config, plan: Plan, arguments: TrainArguments) -> int:
         record = {**to_record(config), CONTENT: hash_content(plan, parts.policy)}
         with open_run(config, record) as directory, redirect_prints(config.env.name):
             outcome, records = await _train(parts, directory, arguments)
-    report = RunReport(outcome, Path(config.run.out), ledger, _describe_records(records), FILES)
+            bugs = count_bugs(directory)
+    report = RunReport(outcome, Path(config.run.out), ledger, _describe_records(records), FILES, bugs)
     print_report(report, arguments, lambda: _print_result(records, plan.settings.gate, report.out))
-    return _report_useless_replies(records) or outcome.exit_code
+    return _report_useless_replies(records) or choose_exit_code(report)
 
 
 @asynccontextmanager

@@ -61,6 +61,13 @@ def load(files: Sequence[Path] = (), flags: Sequence[tuple[str, str]] = ()) -> C
 
 def assemble(layers: Sequence[Layer]) -> Config:
     """Merge layers, check the result and convert it to a `Config`."""
+    try:
+        return _assemble(layers)
+    except RecursionError:
+        raise ConfigError("the settings are nested too deeply: no setting has that many levels") from None
+
+
+def _assemble(layers: Sequence[Layer]) -> Config:
     tree: Tree = {}
     problems = Problems(list_homes())
     for layer in layers:

@@ -82,10 +82,34 @@ def _construct_mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[
 _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 
 
+class UnusableText(ConfigError):
+    """A YAML text whose value cannot be stored. It is not taken as plain text, either."""
+
+
+def _check_text(value: Any) -> None:
+    """Raise `UnicodeEncodeError` if a text in the value is not valid Unicode."""
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, dict):
+        for pair in value.items():  # pyright: ignore[reportUnknownVariableType]
+            _check_text(pair)
+    elif isinstance(value, list | tuple):
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            _check_text(item)
+
+
 def _parse_yaml(text: str, source: str) -> Any:
     """The value of a YAML text. Raises a `ConfigError` that names the file and the line."""
     try:
-        return yaml.load(text, _Loader)
+        value = yaml.load(text, _Loader)
+        if "\\" in text:  # only an escape can stand for half of a surrogate pair
+            _check_text(value)
+        return value
+    except RecursionError:
+        raise UnusableText(f"{source or format_value(str(text))}: nested too deeply") from None
+    except UnicodeEncodeError:
+        problem = "it contains half of a surrogate pair: write the character itself"
+        raise UnusableText(f"{source or format_value(str(text))}: {problem}") from None
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{source}{line}: not valid YAML: {error.problem or error.context}") from None
@@ -280,6 +304,8 @@ def _read_flag(words: Flag, accepted: Sequence[kinds.Type]) -> Any:
 def _parse_yaml_or_text(words: Flag) -> Any:
     try:
         return _parse_yaml(words, "")
+    except UnusableText:
+        raise
     except ConfigError:
         return str(words)
 

@@ -393,7 +393,7 @@ def _write_call(call: Call, kind: str, name: str) -> JsonObject:
 def _read_fields(call: Call) -> JsonObject:
     try:
         value = msgspec.json.decode(call.arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return cast(JsonObject, value) if isinstance(value, dict) else {}
 

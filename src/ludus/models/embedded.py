@@ -293,10 +293,13 @@ def _flatten_message(message: Message) -> Message:
 def _write_call(call: Call) -> str:
     """A call in the form of the grammar."""
     try:
-        arguments = json.loads(call.arguments or "{}")
-    except ValueError:
-        arguments = call.arguments
-    return json.dumps({"name": call.name, "arguments": arguments}, ensure_ascii=False)
+        return _dump_call(call.name, json.loads(call.arguments or "{}"))
+    except (ValueError, RecursionError):
+        return _dump_call(call.name, call.arguments)
+
+
+def _dump_call(name: str, arguments: object) -> str:
+    return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
 
 
 class _WrittenCall(Struct):

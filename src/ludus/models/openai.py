@@ -143,21 +143,7 @@ def encode_body(body: JsonObject, sampling: Sampling, omit: Sequence[str]) -> by
         body.update(sampling.extra)
     for name in omit:
         body.pop(name, None)
-    try:
-        return to_json(body)
-    except UnicodeEncodeError:  # half of a surrogate pair, which some programs print, is not valid text
-        return to_json(_replace_surrogates(body))
-
-
-def _replace_surrogates(value: Any) -> Any:
-    """Replace every unpaired surrogate in the strings of a value."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, dict):
-        return {_replace_surrogates(k): _replace_surrogates(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, list | tuple):
-        return [_replace_surrogates(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
-    return value
+    return to_json(body)
 
 
 def _write_message(message: Message, offered: Collection[str]) -> JsonObject:
@@ -210,8 +196,8 @@ def sanitize_arguments(arguments: str) -> str:
     """The arguments if they are a JSON object; otherwise an object that contains them as text."""
     try:
         _ARGUMENTS.decode(arguments)
-    except ValueError:
-        return to_json({"invalid_json": _replace_surrogates(arguments)}).decode() if arguments else "{}"
+    except (ValueError, RecursionError):
+        return to_json({"invalid_json": arguments}).decode() if arguments else "{}"
     return arguments
 
 

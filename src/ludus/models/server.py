@@ -202,7 +202,11 @@ class ModelServer:
         Raises:
             ServerFault: there was no completion.
         """
-        return await self.exchange(self._encode(messages, tools, sampling), self._parse)
+        try:
+            body = self._encode(messages, tools, sampling)
+        except (ValueError, TypeError, RecursionError) as error:  # messages contain foreign values
+            raise ServerFault(f"the request cannot be written as JSON: {error}", retryable=False) from error
+        return await self.exchange(body, self._parse)
 
     async def exchange(self, body: bytes, parse: Callable[[bytes], T]) -> T:
         """Send a body once and parse the response.
@@ -222,7 +226,7 @@ class ModelServer:
         if not 200 <= response.status < 300:
             raise self._make_status_fault(response.status, response)
         try:
-            return parse(response.body)
+            return _parse_body(parse, response.body)
         except (ValueError, RecursionError) as error:  # msgspec's errors and bad UTF-8 are ValueErrors too
             raise self._make_reply_fault(error, response) from None
 
@@ -295,6 +299,26 @@ def _parse_number(text: str) -> float | None:
     except ValueError:
         return None
     return value if 0 <= value < float("inf") else None
+
+
+def _parse_body(parse: Callable[[bytes], T], body: bytes) -> T:
+    """Parse a body. Half a surrogate pair, which a model can write and servers escape, is read as U+FFFD."""
+    try:
+        return parse(body)
+    except ValueError:
+        repaired = _ESCAPE.sub(_replace_half, body)
+        if repaired == body:
+            raise
+        return parse(repaired)
+
+
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|(u[dD][89a-fA-F][\da-fA-F]{2})|.)", re.S
+)
+
+
+def _replace_half(escape: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if escape[1] else escape[0]
 
 
 def find_message(body: bytes) -> str:

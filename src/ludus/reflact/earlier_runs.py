@@ -61,7 +61,7 @@ def find_earlier_run(folder: Path, config: ConfigRecord) -> EarlierRun:
     for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)[:_MAX_RUNS]:
         try:
             found = _read_run(path.parent, config)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
             continue
         if found.spent:
             return found

@@ -12,6 +12,8 @@ import json
 import re
 from typing import Any
 
+import msgspec
+
 _FENCE = re.compile(r"```(?:json|JSON)\s*")
 _DECODER = json.JSONDecoder(strict=False)
 _ATTEMPTS = 50
@@ -22,12 +24,16 @@ def extract_json(text: str) -> Any:
     """The one object, or fenced list, in the text.
 
     Raises:
-        ValueError: there is none, there are several, or it is invalid.
+        ValueError: there is none, there are several, it is invalid, or it contains text that cannot be stored.
     """
     try:
-        return _extract_one(text)
+        value = _extract_one(text)
+        msgspec.json.encode(value)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("its JSON contains half of a surrogate pair; write each character as it is") from None
+    return value
 
 
 def _extract_one(text: str) -> Any:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ludus.agent import Policy
 from ludus.env import Env
-from ludus.errors import LudusError
+from ludus.errors import TRACEBACK, LudusError
 from ludus.reflact.gate import Mark, Measure, mean
 from ludus.reflact.journal import Journal
 from ludus.reflact.rollout_origins import record_stage
@@ -24,7 +24,7 @@ from ludus.runner import compute_outcome_key, run_stored
 from ludus.sandbox.pool import Pool
 from ludus.skill import Skill
 from ludus.store import Store
-from ludus.types import Rollout, Task
+from ludus.types import Failure, Rollout, Task
 
 OnRollout = Callable[[int, Rollout], None]
 """Called with the index of a trial and its rollout."""
@@ -130,11 +130,16 @@ def _make_job(trial: Trial, policy: Policy) -> Job:
     return Job(trial.task, policy, trial.replicate, derive_seed(trial.seed, trial.task.id, trial.replicate))
 
 
+def _describe_failure(failure: Failure) -> str:
+    """A failure in one line: without the traceback of a bug."""
+    return f"{failure.boundary}: {failure.message.partition(TRACEBACK)[0]}"
+
+
 def _check_outage(rollouts: Sequence[Rollout], stage: str, max_failed: float) -> None:
     failures = [rollout.failure for rollout in rollouts if rollout.failure is not None]
     if len(failures) < MIN_FAILURES or len(failures) <= max_failed * len(rollouts):
         return
-    (why, times), *_ = Counter(f"{failure.boundary}: {failure.message}" for failure in failures).most_common(1)
+    (why, times), *_ = Counter(map(_describe_failure, failures)).most_common(1)
     often = f"Most often ({times} times)" if times > 1 else "For example"
     raise Outage(
         f"{stage}: {len(failures)} of {len(rollouts)} rollouts failed, so they say nothing about the skill. "

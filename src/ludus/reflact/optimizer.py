@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from ludus.errors import ModelError
+from ludus.errors import ModelError, ModelUnusable
 from ludus.models import Model
 from ludus.reflact.journal import Journal
 from ludus.reflact.json_extract import extract_json
@@ -30,8 +30,8 @@ from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.records import REFUSED, UnusableReply
 from ludus.reflact.transcript import shorten
 from ludus.rollout import derive_seed
-from ludus.store import Store
-from ludus.types import Completion, Finish, Message, Sampling, canonical, to_json
+from ludus.store import Store, decode_record
+from ludus.types import Completion, Finish, Message, Sampling, canonical, replace_surrogates, to_json
 
 T = TypeVar("T", bound=Struct)
 
@@ -57,6 +57,7 @@ class CallRecord(Struct, frozen=True, kw_only=True):
 
 
 _RECORD = msgspec.json.Decoder(CallRecord)
+_ANY = msgspec.json.Decoder()
 
 
 class _StageSampling(Sampling, frozen=True, kw_only=True):
@@ -109,14 +110,14 @@ class Optimizer:
         `place` names the place in the run and must be unique within its stage. `otherwise` says what is done without a
         reply. `check` gets a reply of the right type and returns what is wrong with it, or an empty text.
         """
-        first = self.prompts.render_messages(prompt, values)
+        first = tuple(map(_clean_message, self.prompts.render_messages(prompt, values)))
         messages: tuple[Message, ...] = first
         problem = ""
         for attempt in range(1, self._tries + 1):
             try:
                 completion = await self._complete(prompt, messages, stage, place, attempt, tokens)
             except ModelError as error:
-                if error.retryable or not self._answered:
+                if error.retryable or isinstance(error, ModelUnusable) or not self._answered:
                     raise
                 return self._give_up(stage, place, f"{REFUSED}: {error}", attempt, otherwise)
             reply = _parse_reply(completion, kind)
@@ -133,7 +134,7 @@ class Optimizer:
         kept = self._store.get_record(key)
         if kept is None:
             kept = self._store.put_record(key, kind, to_json(await make()))
-        return msgspec.json.decode(kept)
+        return decode_record(_ANY, kept)
 
     def _give_up(self, stage: str, place: str, problem: str, tries: int, consequence: str) -> UnusableReply:
         event = UnusableReply(stage, place, problem, tries, consequence)
@@ -170,9 +171,15 @@ class Optimizer:
             )
             kept = self._store.put_record(key, CALLS, to_json(record))
         self._answered = True
-        completion = _RECORD.decode(kept).completion
+        completion = decode_record(_RECORD, kept).completion
         self._journal.book("optimizer", stage, completion.usage)
         return completion
+
+
+def _clean_message(message: Message) -> Message:
+    """The message with valid text: values come from rollouts, whose tools may print half of a surrogate pair."""
+    content = replace_surrogates(message.content)
+    return message if content == message.content else msgspec.structs.replace(message, content=content)
 
 
 def _parse_reply(completion: Completion, kind: type[T]) -> T | str:
@@ -187,6 +194,8 @@ def _parse_reply(completion: Completion, kind: type[T]) -> T | str:
         return f"its JSON does not have the form that was asked for: {error}"
     except ValueError as error:
         return str(error)
+    except RecursionError:
+        return "its JSON is nested too deeply"
 
 
 _CREDIT_FIELDS = frozenset({"form", "support", "source", "level", "evidence"})

@@ -206,7 +206,7 @@ def _read_split(folder: Path, *names: str) -> Tasks:
             tasks = msgspec.json.decode(data, type=tuple[Task, ...])
         else:
             tasks = tuple(msgspec.json.Decoder(Task).decode_lines(data))
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise ConfigError(f"data.folder: cannot read tasks from {files[0]}: {error}") from None
     return tuple(_set_split(names[0], task) for task in tasks)
 

@@ -31,7 +31,7 @@ from ludus.reflact.train_settings import TrainSettings, check_settings
 from ludus.rollout import RunOptions
 from ludus.sandbox.pool import Pool
 from ludus.skill import Skill
-from ludus.store import MemoryStore, Store
+from ludus.store import MemoryStore, Store, decode_record
 from ludus.types import Task, canonical, to_json
 
 RECORDS = "record"
@@ -118,7 +118,7 @@ class Run:
             self.runner.check_stop()
             record = await work(self, state, *args, **kwargs)
             body = self.store.put_record(key, RECORDS, to_json(_StoredPart(record, self.journal.close())))
-        stored = _STORED_PART.decode(body)
+        stored = decode_record(_STORED_PART, body)
         self.journal.mark_counted(stored.counted)
         if not isinstance(stored.record, kind):
             raise TypeError(f"the store has a {type(stored.record).__name__} where a {kind.__name__} was expected")
@@ -191,7 +191,7 @@ def get_initial_skill(policy: Policy) -> Skill:
 def _hash_identity(parts: object, env: Env) -> str:
     try:
         return hashlib.sha256(canonical(parts)).hexdigest()[:32]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"env {env.name}: its options must be plain JSON values to be recorded ({error})") from error
 
 
@@ -230,5 +230,5 @@ def read_records(store: _RecordReader) -> Iterator[Record]:
 
 def read_parts(store: _RecordReader) -> Iterator[tuple[Record, tuple[str, ...]]]:
     """Read the finished parts of a run in order, each with the content addresses of the outcomes that it counts."""
-    parts = (_STORED_PART.decode(body) for _, body in store.read_records(RECORDS))
+    parts = (decode_record(_STORED_PART, body) for _, body in store.read_records(RECORDS))
     return ((part.record, part.counted) for part in parts)

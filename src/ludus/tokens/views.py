@@ -107,7 +107,7 @@ def decode_arguments(call: Call) -> JsonObject | str:
     """The arguments as an object; as the original text, if they are not one."""
     try:
         value = msgspec.json.decode(call.arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return call.arguments
     return value if isinstance(value, dict) else call.arguments  # pyright: ignore[reportUnknownVariableType]
 

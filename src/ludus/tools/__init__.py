@@ -136,8 +136,10 @@ def _check_arguments(raw: JsonObject, signature: _Signature) -> JsonObject:
     except msgspec.ValidationError as error:
         try:
             value = msgspec.convert(_repair_arguments(raw, signature.properties), signature.struct, strict=False)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, RecursionError):
             raise BadArguments(_explain_error(str(error), list(signature.properties))) from None
+    except RecursionError:
+        raise BadArguments("The arguments are nested too deeply") from None
     return {name: getattr(value, name) for name in signature.properties}
 
 
@@ -160,7 +162,7 @@ def _repair_arguments(raw: JsonObject, properties: Mapping[str, JsonObject]) -> 
 def _parse_text(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return text
 
 

@@ -14,6 +14,7 @@ that holds it. So each connection is held by a task of its own, and a broken ser
 """
 
 import asyncio
+import logging
 import os
 import re
 import tempfile
@@ -120,6 +121,9 @@ def _check_settings(name: str, settings: McpSettings) -> None:
 def _require_sdk(name: str) -> None:
     try:
         import mcp  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+        # Else Python prints the tracebacks that the SDK logs for each line that is not a message of the protocol.
+        logging.getLogger("mcp").addHandler(logging.NullHandler())
     except ImportError:
         raise ConfigError(f"tools.mcp.{name}: MCP servers need an extra; pip install 'ludus-train[mcp]'") from None
 
@@ -164,7 +168,10 @@ class _Server:
         found: list[Offer] = []
         cursor: str | None = None
         while True:
-            page = await client.list_tools(cursor=cursor)
+            try:
+                page = await client.list_tools(cursor=cursor)
+            except Exception as error:  # the SDK raises its own errors and those of its validation library
+                raise self._make_broken(_find_reason(error)) from error
             found += page.tools
             cursor = page.next_cursor
             if not cursor:

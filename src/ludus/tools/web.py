@@ -295,7 +295,7 @@ async def _send_request(
 def _decode_reply(response: Response, kind: type[Reply], provider: str) -> Reply:
     try:
         return msgspec.json.decode(response.body, type=kind)
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise ToolBroken(f"web: {provider} sent something that is not its documented answer ({error})") from None
 
 

@@ -50,7 +50,8 @@ def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest
         console.print(make_text(f"left out for verify (out of /workspace, or no plain file):\n{names}", "magenta"))
     if rollout.failure is not None:
         failure = rollout.failure
-        console.print(make_text(f"the {failure.boundary} failed: {_shorten(failure.message, longest)}", "magenta"))
+        what = "a bug" if failure.boundary == "bug" else f"the {failure.boundary} failed"
+        console.print(make_text(f"{what}: {_shorten(failure.message, longest)}", "magenta"))
     if rollout.exit is not None and rollout.exit.code != 0:
         console.print(make_text(f"the agent's program ended with exit code {rollout.exit.code}", "magenta"))
         console.print(make_text(_shorten(rollout.exit.output, longest), "dim"))
@@ -84,7 +85,7 @@ def _format_arguments(call: Call, longest: int) -> str:
     raw = call.arguments
     try:
         value = msgspec.json.decode(raw, type=dict[str, Any])
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return _shorten(raw, longest)
     if not any(isinstance(v, str) and "\n" in v for v in value.values()):
         return _shorten(raw, longest)

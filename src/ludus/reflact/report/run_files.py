@@ -94,6 +94,8 @@ class RunRecorder:
             self._run.write(SUMMARY, encode_summary(record, self.records))
         else:
             self._write_line(encode_line(record, self._settings.gate))
+        if len(self.records) >= self.known:
+            self._drop_lines_after()
         if isinstance(record, Summary) or len(self.records) >= self.known:  # else the files are newer than this record
             self._write_skill(BEST, record.state.best)
             self._write_skill(FINAL, record.state.current)
@@ -115,6 +117,13 @@ class RunRecorder:
             self._run.write(STEPS, (line + b"\n" for line in self._lines))
         self._lines.append(new)
         self._run.append(STEPS, new)
+
+    def _drop_lines_after(self) -> None:
+        """Remove what follows the last record's line. All lines of the store's records are written by now."""
+        count = sum(not isinstance(record, Summary) for record in self.records)
+        if count < len(self._lines):
+            self._lines = self._lines[:count]
+            self._run.write(STEPS, (line + b"\n" for line in self._lines))
 
     def _write_skill(self, name: str, measured: MeasuredSkill) -> None:
         if self._skills.get(name) != measured.skill.text:

@@ -160,7 +160,7 @@ class EngineClient:
             raise ModelError(f"{mask_url(url)}: status {response.status}: the key is not accepted", retryable=False)
         try:
             return msgspec.json.decode(response.body) if response.status == 200 else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 

@@ -219,7 +219,7 @@ def write(messages, tools, sampling):
 
 
 def sums(messages, tools, sampling):
-    """Ends as an example shows it, or not at all as asked."""
+    """Answers in the right form only if it is shown an example."""
     return "#### 7" if any(m.role == "assistant" for m in messages) else "seven"
 '''.replace("\\\\", "\\")
 

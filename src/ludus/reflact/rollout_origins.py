@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ludus.reflact.records import Baseline, EpochEnd, Record, Step, Summary
 from ludus.reflact.splits import Splits, hash_tasks
-from ludus.store import Store
+from ludus.store import Store, decode_record
 from ludus.types import Task, canonical, to_json
 
 SplitName = Literal["train", "selection", "test"]
@@ -71,7 +71,7 @@ def read_origins(store: _RecordReader) -> dict[str, Origin]:
     """The origins that a run has stored, by content address."""
     origins: dict[str, Origin] = {}
     for _, body in store.read_records(STAGE_RECORDS):
-        record = _STAGE_RECORD.decode(body)
+        record = decode_record(_STAGE_RECORD, body)
         if record.stage in _STAGES:
             for key in record.outcomes:
                 origins.setdefault(key, Origin(_STAGES[record.stage], record.stage))

@@ -5,6 +5,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import tracemalloc
 import zlib
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,7 +13,9 @@ from contextlib import contextmanager
 import pytest
 
 from ludus import http_client as http
+from ludus.errors import ModelUnusable
 from ludus.http_client import (
+    ByteBudget,
     Client,
     ClientClosed,
     ConnectFailed,
@@ -26,7 +29,6 @@ from ludus.http_client import (
     split_url,
 )
 from ludus.models.openai import ChatModel, OpenAISettings
-from ludus.models.server import ServerFault
 from ludus.types import Message, Sampling
 
 # ---- urls and heads -----------------------------------------------------------------------------------------------
@@ -572,7 +574,7 @@ def test_a_server_without_tls_is_not_retried():
         async with await loop.create_server(Plain, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             model = ChatModel(OpenAISettings(base_url=f"https://127.0.0.1:{port}", name="m"))
-            with pytest.raises(ServerFault, match=r"it does not speak TLS: .* start with http://\?$") as caught:
+            with pytest.raises(ModelUnusable, match=r"it does not speak TLS: .* start with http://\?$") as caught:
                 await model.complete([Message("user", "hi")], [], Sampling())
             await model.close()
             await asyncio.wait_for(gone.wait(), 60)
@@ -671,3 +673,116 @@ def test_plain_http_through_a_proxy(kit):
             assert request.headers["proxy-authorization"] == "Basic bWU6cHc="
 
     asyncio.run(main())
+
+
+# ---- many large responses -----------------------------------------------------------------------------------------
+
+
+def fetch_large(kit, count: int, size: int, limit: int, *, handler=None, tls=None, trust=None, **options):
+    """Fetch so many bodies of that size at once, under a budget; returns bodies or errors, and the budget."""
+    budget = ByteBudget(limit)
+
+    async def main():
+        answer = handler or kit.sequence(kit.response(b"x" * size))
+        async with (
+            kit.Loopback(answer, tls=tls) as server,
+            Client(budget=lambda: budget, tls=trust, **options) as client,
+        ):
+            asking = [client.request("GET", f"{server.url}/{n}") for n in range(count)]
+            async with asyncio.timeout(60):
+                return await asyncio.gather(*asking, return_exceptions=True)
+
+    got = asyncio.run(main())
+    assert budget.used == 0, "what was counted is given back"
+    return [each.body if isinstance(each, http.Response) else each for each in got], budget
+
+
+def test_the_bytes_of_all_responses_together_are_bounded(kit):
+    bodies, budget = fetch_large(kit, 12, 3 << 20, limit=4 << 20)
+    assert [len(body) for body in bodies] == [3 << 20] * 12
+    assert budget.peak <= (4 << 20) + (3 << 20) + 12 * (256 << 10), "of 36 MiB"
+
+
+def test_responses_that_are_each_larger_than_the_budget_pass_one_by_one(kit):
+    bodies, budget = fetch_large(kit, 4, 3 << 20, limit=1 << 20)
+    assert [len(body) for body in bodies] == [3 << 20] * 4
+    assert budget.peak <= (1 << 20) + (3 << 20) + 4 * (256 << 10)
+
+
+def test_large_responses_are_bounded_over_tls_too(kit, certificate):
+    serving, trust = certificate
+    bodies, budget = fetch_large(kit, 6, 2 << 20, limit=1 << 20, tls=serving, trust=trust)
+    assert [len(body) for body in bodies] == [2 << 20] * 6
+    assert budget.peak <= (1 << 20) + (2 << 20) + 6 * (512 << 10)
+
+
+def test_a_large_response_that_hangs_does_not_hold_the_others_for_ever(kit):
+    """The first response fills the budget and stops. Small ones pass at once, large ones when it has failed."""
+
+    async def handler(request, writer):
+        if request.path != "/0":
+            return kit.response(b"x" * (1000 if request.path == "/1" else 2 << 20))
+        writer.write(kit.response(b"x" * (4 << 20))[: 2 << 20])
+        return await asyncio.sleep(60)
+
+    limits = Timeouts(silence=0.3)
+    (hung, *rest), _ = fetch_large(kit, 5, 0, limit=1 << 20, handler=handler, timeouts=limits)
+    assert isinstance(hung, TimedOut)
+    assert [len(body) for body in rest] == [1000, 2 << 20, 2 << 20, 2 << 20]
+
+
+def test_a_response_over_its_own_limit_is_refused_under_a_budget_too(kit):
+    got, _ = fetch_large(kit, 6, 4 << 20, limit=1 << 20, response_bytes=2 << 20)
+    assert all(isinstance(each, ResponseTooLarge) for each in got)
+
+
+def test_cancelled_requests_give_back_their_bytes(kit):
+    budget = ByteBudget(1 << 20)
+
+    async def main():
+        started = asyncio.Event()
+
+        async def handler(request, writer):
+            if request.path == "/whole":
+                return kit.response(b"x" * (2 << 20))
+            writer.write(kit.response(b"x" * (4 << 20))[: 2 << 20])
+            await writer.drain()
+            started.set()
+            return await asyncio.sleep(60)
+
+        async with kit.Loopback(handler) as server, Client(budget=lambda: budget) as client:
+            half = [asyncio.ensure_future(client.request("GET", server.url + "/half")) for _ in range(2)]
+            await started.wait()
+            whole = asyncio.ensure_future(client.request("GET", server.url + "/whole"))
+            await asyncio.sleep(0.01)
+            for each in half:
+                each.cancel()
+            async with asyncio.timeout(60):
+                return len((await whole).body)
+
+    assert asyncio.run(main()) == 2 << 20
+    assert budget.used == 0
+
+
+def test_an_idle_connection_does_not_keep_the_last_body(kit):
+    async def main():
+        answer = kit.response(b"x" * (8 << 20))
+        async with kit.Loopback(kit.sequence(answer)) as server, Client() as client:
+            tracemalloc.start()
+            try:
+                assert len((await client.request("GET", server.url)).body) == 8 << 20
+                await asyncio.sleep(0.01)
+                return tracemalloc.get_traced_memory()[0]
+            finally:
+                tracemalloc.stop()
+
+    assert asyncio.run(main()) < 4 << 20
+
+
+def test_model_servers_share_one_budget_per_event_loop(kit):
+    async def main():
+        return http.get_shared_budget(), http.get_shared_budget()
+
+    first, second = asyncio.run(main())
+    assert first is second
+    assert asyncio.run(main())[0] is not first

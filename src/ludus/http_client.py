@@ -10,8 +10,9 @@ limit). It reads no environment variables.
 Guarantees. A request ends with a `Response` of any status, or with an `HttpError`. A request that is cancelled, times
 out or fails closes its connection. At most `connections` are open per origin; further requests wait in order. An idle
 connection that the server has closed is replaced once, and only if no byte of a response was received; nothing else is
-sent twice. Error texts name the URL without its query, and never a header. A client belongs to one event loop. After
-`close` no socket is open.
+sent twice. Clients with a common `ByteBudget` together hold a bounded number of bytes of unfinished responses: a large
+response waits while others are read. Error texts name the URL without its query, and never a header. A client belongs
+to one event loop. After `close` no socket is open.
 """
 
 import asyncio
@@ -19,10 +20,11 @@ import base64
 import socket
 import ssl
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple, Self, cast
 from urllib.parse import quote, unquote, urlsplit
+from weakref import WeakKeyDictionary
 
 import httptools
 from msgspec import Struct
@@ -33,6 +35,12 @@ Headers = Iterable[tuple[str, str]]
 
 IDLE_SECONDS = 45.0
 """A connection that was idle longer is not used again: routers drop such connections without a message."""
+
+FREE_BYTES = 256 * 1024
+"""The first bytes of a response, which no budget counts: an ordinary reply never waits for large ones."""
+
+SHARED_BYTES = 128 * 1024 * 1024
+"""The size of the budget that all clients of models and tools share."""
 
 
 class HttpError(Exception):
@@ -156,6 +164,60 @@ def build_head(method: str, target: Target, headers: Headers, size: int, *, abso
     return (text + "\r\n\r\n").encode("latin-1")
 
 
+class ByteBudget:
+    """Bounds the bytes of all responses that are being read.
+
+    A connection whose bytes do not fit stops reading until others have ended. One connection at a time, the first that
+    did not fit, goes on, so there is always progress, and a response larger than the budget is read alone. The most
+    that is held is `limit`, one response of the largest size, and per connection `FREE_BYTES` and one piece.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.peak = 0
+        self._favoured: _Connection | None = None
+        """The connection that may exceed the limit."""
+        self._paused: dict[_Connection, None] = {}
+
+    def add(self, connection: "_Connection", size: int) -> bool:
+        """Count bytes that were received. Returns whether the connection may read more; else it is resumed later."""
+        self.used += size
+        self.peak = max(self.peak, self.used)
+        if self.used <= self.limit or self._favoured is connection:
+            return True
+        if self._favoured is None:
+            self._favoured = connection
+            return True
+        self._paused[connection] = None
+        return False
+
+    def release(self, connection: "_Connection", size: int) -> None:
+        """The bytes of a connection are no longer held. Others go on reading."""
+        self.used -= size
+        self._paused.pop(connection, None)
+        if self._favoured is connection:
+            self._favoured = None
+        while self._paused and (self.used < self.limit or self._favoured is None):
+            first = next(iter(self._paused))
+            del self._paused[first]
+            if self.used >= self.limit:
+                self._favoured = first
+            first.resume()
+
+
+_shared: "WeakKeyDictionary[asyncio.AbstractEventLoop, ByteBudget]" = WeakKeyDictionary()
+
+
+def get_shared_budget() -> ByteBudget:
+    """The budget of the running event loop."""
+    loop = asyncio.get_running_loop()
+    budget = _shared.get(loop)
+    if budget is None:
+        budget = _shared[loop] = ByteBudget(SHARED_BYTES)
+    return budget
+
+
 class Client:
     """Connections to any number of origins. They stay open between requests."""
 
@@ -167,7 +229,11 @@ class Client:
         response_bytes: int = 64 * 1024 * 1024,
         proxy: str = "",
         tls: ssl.SSLContext | None = None,
+        budget: Callable[[], ByteBudget] | None = None,
     ) -> None:
+        """`budget` is called for each new connection, in the event loop. Without it, only single responses are
+        limited."""
+        self._budget = budget
         self._timeouts = timeouts
         self._connections = connections
         self._response_bytes = response_bytes
@@ -248,6 +314,7 @@ class Client:
         except BaseException:
             connection.abort()
             raise
+        connection.release_bytes()
         if connection.reusable:
             pool.put(connection)
         else:
@@ -284,7 +351,7 @@ class Client:
     async def _dial(self, target: Target) -> "_Connection":
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: _Connection(loop, self._open, self._response_bytes),
+            lambda: _Connection(loop, self._open, self._response_bytes, self._budget and self._budget()),
             target.host,
             target.port,
             ssl=self._get_tls() if target.secure else None,
@@ -308,6 +375,7 @@ class Client:
         auth = "".join(f"{name}: {value}\r\n" for name, value in _make_proxy_auth(self._proxy))
         head = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{auth}\r\n"
         response = await connection.send(head.encode("latin-1"), target, limits, headers_only=True)
+        connection.release_bytes()
         if response.status != 200:
             raise ConnectFailed(f"{self._describe_route(target)}: it refused the tunnel with status {response.status}")
         await connection.start_tls(self._get_tls(), target.host)
@@ -390,6 +458,8 @@ class _Connection(asyncio.Protocol):
 
     __slots__ = (
         "_body",
+        "_budget",
+        "_counted",
         "_deadline",
         "_framed",
         "_headers",
@@ -400,6 +470,7 @@ class _Connection(asyncio.Protocol):
         "_loop",
         "_open",
         "_parser",
+        "_paused",
         "_received",
         "_silence",
         "_status",
@@ -411,8 +482,14 @@ class _Connection(asyncio.Protocol):
         "idle_since",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, opened: "set[_Connection]", limit: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, opened: "set[_Connection]", limit: int, budget: ByteBudget | None
+    ) -> None:
         self._loop = loop
+        self._budget = budget
+        self._counted = 0
+        """Bytes that the budget counts."""
+        self._paused = False
         self._open = opened
         self._limit = limit
         self._parser = httptools.HttpResponseParser(self)
@@ -458,8 +535,24 @@ class _Connection(asyncio.Protocol):
         """Whether the connection can be used again: the exchange has ended and both sides keep it open."""
         return self._keep and self._transport is not None and not self._transport.get_write_buffer_size() and self.alive
 
+    def release_bytes(self) -> None:
+        """The response is complete or given up, and its bytes no longer count. Safe to call twice."""
+        if self._counted and self._budget is not None:
+            counted, self._counted = self._counted, 0
+            self._budget.release(self, counted)
+            self.resume()
+
+    def resume(self) -> None:
+        """Go on reading, if reading was paused."""
+        if self._paused:
+            self._paused = False
+            self._last = self._loop.time()
+            if self.alive:
+                cast(asyncio.Transport, self._transport).resume_reading()
+
     def abort(self) -> None:
         """Close at once. A running exchange fails."""
+        self.release_bytes()
         if self._transport is not None:
             self._transport.abort()
 
@@ -488,11 +581,22 @@ class _Connection(asyncio.Protocol):
         if self._received > self._limit:
             self._fail(ResponseTooLarge(f"{self._target.display_url}: the response is larger than {self._limit} bytes"))
             return
+        if self._budget is not None and self._received > FREE_BYTES:
+            self._count(self._received - FREE_BYTES - self._counted)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             start = data[:80].decode("latin-1")
             self._fail(NotHttp(f"{self._target.display_url}: not an HTTP response ({error}): {start!r}"))
+
+    def _count(self, size: int) -> None:
+        """Count bytes against the budget. Stop reading if they do not fit."""
+        if self._budget is None:
+            return
+        self._counted += size
+        if not self._budget.add(self, size) and not self._paused and self.alive:
+            self._paused = True
+            cast(asyncio.Transport, self._transport).pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
@@ -511,6 +615,8 @@ class _Connection(asyncio.Protocol):
         self._fail(ConnectionLost(f"{self._target.display_url}: the connection was {what} {how}", self._received))
 
     def _check_time(self) -> None:
+        if self._paused:  # this side is silent, not the server
+            self._last = self._loop.time()
         due = min(self._deadline, self._last + self._silence)
         if self._loop.time() < due:
             self._timer = self._loop.call_at(due, self._check_time)
@@ -558,6 +664,7 @@ class _Connection(asyncio.Protocol):
                 except ValueError as error:
                     self._fail(NotHttp(f"{self._target.display_url}: {error}"))
                     return
+                self._count(len(body))
         self.idle_since = self._last
         waiter = self._end_exchange()
         if waiter is not None:
@@ -571,8 +678,9 @@ class _Connection(asyncio.Protocol):
         self.abort()
 
     def _end_exchange(self) -> asyncio.Future[Response] | None:
-        """Stop the timer. Returns the waiter, or None if nobody waits any more."""
+        """Stop the timer and drop the pieces of the body. Returns the waiter, or None if nobody waits any more."""
         waiter, self._waiter = self._waiter, None
+        self._body = []  # an idle connection must not keep it
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

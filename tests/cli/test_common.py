@@ -20,7 +20,7 @@ from tests.cli_kit import (
 
 from ludus.cli.common import RunOutcome, choose_out, read_spent, run_to_end
 from ludus.config import load
-from ludus.errors import BudgetExhausted, ModelError, StoreError
+from ludus.errors import BudgetExhausted, ModelError, ModelUnusable, StoreError
 from ludus.store import RunDir
 
 
@@ -182,6 +182,7 @@ def test_what_was_spent_is_in_the_last_whole_line_of_the_ledger(folder: Path):
         (None, "completed", 0),
         (BudgetExhausted("the budget is spent"), "budget", 3),
         (ModelError("the server is gone"), "broken", 1),
+        (ModelUnusable("status 401"), "broken", 1),
     ],
 )
 def test_how_work_ends(error: Exception | None, status: str, code: int):

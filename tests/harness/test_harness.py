@@ -17,7 +17,7 @@ from ludus.cli import main
 from ludus.config.secrets import find_agents_folder
 from ludus.env import Env
 from ludus.envs.terminal_test import TerminalTest
-from ludus.errors import BudgetExhausted, ModelError
+from ludus.errors import BudgetExhausted, ModelError, ModelUnusable
 from ludus.harness import Harness, fill_fields, render_prompt
 from ludus.harness.known import KNOWN, MINI_SWE_AGENT, find_installation
 from ludus.models import Model
@@ -422,6 +422,14 @@ def test_a_model_that_breaks_is_the_models_failure():
     assert (rollout.failure.boundary, rollout.failure.message) == ("model", "the server is down")
     assert len(rollout.turns) == 1  # what happened before is kept
     assert rollout.turns[0].results == ()
+
+
+def test_a_model_that_cannot_be_used_stops_the_run():
+    def script(*_: object) -> Message:
+        raise ModelUnusable("status 401: bad key")
+
+    with pytest.raises(ModelUnusable, match="status 401: bad key"):
+        once(TINY, ScriptedModel(script))
 
 
 def test_a_spent_budget_stops_the_run_and_scores_nothing():

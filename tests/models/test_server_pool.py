@@ -1,12 +1,14 @@
 import asyncio
+import contextlib
 import socket
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.errors import ModelError
+from ludus.errors import ModelError, ModelUnusable
 from ludus.http_client import Timeouts
+from ludus.models import server_pool
 from ludus.models.openai import ChatModel, OpenAISettings, make_chat_server
 from ludus.models.server import Endpoint, Price, Retry, ServerFault
 from ludus.models.server_pool import Lane, RateBucket, ServerPool, Timing, choose_lane, compute_backoff
@@ -247,6 +249,7 @@ def test_servers_that_never_answered_fail_all_requests_soon(kit):
             with pytest.raises(ModelError, match="no server has answered for") as late:
                 await model.complete(USER, [], PLAIN)
             assert len(server.requests) == before, "nobody knocks again"
+            assert isinstance(late.value, ModelUnusable), "the run stops"
             assert not late.value.retryable
             await model.close()
         return results, before
@@ -509,3 +512,118 @@ def test_names_and_prices_of_several_servers():
     model = ServerPool([make_chat_server(each, Endpoint("http://h")) for each in settings])
     assert model.name == "m|org/m"
     assert model.price == Price(completion=3)
+
+
+# ---- what cannot get better ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (401, {"error": "bad key"}),
+        (402, {"error": "no credit"}),
+        (403, {"error": "not for you"}),
+        (404, {"error": "no such model"}),
+        (429, {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}),
+    ],
+)
+def test_a_refusal_that_would_meet_every_request_makes_the_model_unusable(kit, status, body):
+    (error,), (server,), _ = ask(kit, kit.sequence(kit.response(body, status)))
+    assert isinstance(error, ModelUnusable)
+    assert f"status {status}" in str(error)
+    assert (len(server.requests), error.retryable) == (1, False)
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_refusal_of_one_request_says_nothing_about_the_others(kit, status):
+    (error, reply), _, _ = ask(kit, kit.sequence(kit.response({"error": "x"}, status), kit.chat_reply("ok")), times=2)
+    assert isinstance(error, ModelError) and not isinstance(error, ModelUnusable)
+    assert reply == "ok"
+
+
+@pytest.mark.parametrize(("status", "stops"), [(401, True), (403, False), (404, False)])
+def test_after_a_reply_only_a_lost_key_stops_the_run(kit, status, stops):
+    """Providers answer 403 to a single request that they find offensive."""
+    answers = kit.sequence(kit.chat_reply("ok"), kit.response({"error": "flagged"}, status), kit.chat_reply("ok"))
+    (_, error, last), _, _ = ask(kit, answers, times=3)
+    assert isinstance(error, ModelUnusable) == stops
+    assert last == "ok", "a later request is sent: the key may be valid again"
+
+
+def test_requests_that_wait_for_their_turn_are_not_sent_after_a_wrong_key(kit):
+    async def main():
+        async with kit.Loopback(kit.sequence(kit.response({"error": "bad key"}, 401))) as server:
+            model = ChatModel(OpenAISettings(base_url=server.url, name="m", concurrency=1))
+            many = (model.complete(USER, [], PLAIN) for _ in range(192))
+            results = await asyncio.gather(*many, return_exceptions=True)
+            await model.close()
+            return results, len(server.requests)
+
+    results, requests = asyncio.run(main())
+    assert all(isinstance(result, ModelUnusable) for result in results)
+    assert requests == 1
+
+
+# ---- reports of a wait --------------------------------------------------------------------------------------------
+
+
+def tell_of(kit, *answers, retry=Retry()):
+    """What the user is told while one request is answered so."""
+    told: list[str] = []
+
+    async def main():
+        time = kit.FakeTime()
+        async with kit.Loopback(kit.sequence(*answers)) as server:
+            settings = OpenAISettings(base_url=server.url, name="m", retry=retry)
+            model = ChatModel(settings, timing=time.timing, tell=told.append)
+            with contextlib.suppress(ModelError):
+                await model.complete(USER, [], PLAIN)
+            await model.close()
+            return server.url
+
+    url = asyncio.run(main())
+    return [text.replace(url, "URL") for text in told]
+
+
+def test_a_wait_of_some_seconds_is_reported(kit):
+    busy = kit.response(b"", 429, Retry_After="20")
+    assert tell_of(kit, busy, busy, busy, kit.chat_reply("ok")) == [
+        "waiting for URL/chat/completions (status 429), 0 s; next attempt in 20 s",
+        "waiting for URL/chat/completions (status 429), 40 s; next attempt in 20 s",
+    ]
+
+
+def test_a_server_that_goes_away_is_reported_from_the_time_of_the_first_failure(kit):
+    first, *_ = tell_of(kit, None)
+    assert first.startswith("waiting for URL/chat/completions (the connection was closed before any response), ")
+
+
+def test_a_short_wait_is_not_reported(kit):
+    assert tell_of(kit, kit.response(b"", 500), kit.response(b"", 500), kit.chat_reply("ok")) == []
+
+
+def test_a_server_that_never_says_a_word_is_reported(kit, monkeypatch):
+    monkeypatch.setattr(server_pool, "FIRST_NOTICE_AFTER", 0.01)
+    told: list[str] = []
+
+    async def main():
+        heard = asyncio.Event()
+
+        async def handler(request, writer):
+            await heard.wait()
+            return kit.response(kit.chat_reply("ok"))
+
+        def tell(text):
+            told.append(text)
+            heard.set()
+
+        async with kit.Loopback(handler) as server:
+            model = ChatModel(OpenAISettings(base_url=server.url, name="m"), tell=tell)
+            async with asyncio.timeout(60):
+                await model.complete(USER, [], PLAIN)
+                await model.complete(USER, [], PLAIN)
+            await model.close()
+
+    asyncio.run(main())
+    assert len(told) == 1
+    assert told[0].startswith("waiting for the first reply of http://127.0.0.1:")

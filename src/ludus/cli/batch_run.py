@@ -1,6 +1,7 @@
 """What `ludus process` and `ludus evaluate` share: run a batch into a run directory and report it."""
 
 import asyncio
+import dataclasses
 import json
 import shlex
 from collections.abc import AsyncGenerator, Awaitable, Generator
@@ -71,7 +72,7 @@ async def _run(config: Config, arguments: RunArguments, run_batch: RunBatch) -> 
 
             def on_rollout(rollout: Rollout, progress: BatchProgress) -> None:
                 write_spent(directory, ledger)
-                show(rollout, progress)
+                show(rollout, dataclasses.replace(progress, usage=ledger.total.usage))
 
             async def work(stop: asyncio.Event) -> bool:
                 try:
@@ -84,7 +85,7 @@ async def _run(config: Config, arguments: RunArguments, run_batch: RunBatch) -> 
             summary, bugs = summarize(read_groups(batch, directory)), count_bugs(directory)
     facts = {"summary": json.loads(to_json(summary))}
     report = RunReport(outcome, Path(config.run.out), ledger, facts, FILES, bugs)
-    print_report(report, arguments, lambda: _print_result(summary, report.out, arguments.command))
+    print_report(report, arguments, lambda: _print_result(summary, report, arguments.command))
     if outcome.status == "completed" and summary.overall.scored == 0:
         return 1
     return choose_exit_code(report)
@@ -121,8 +122,9 @@ def _show_progress(arguments: RunArguments, title: str) -> Generator[OnRollout]:
         yield bar
 
 
-def _print_result(summary: RunSummary, out: Path, command: str) -> None:
-    print_summary(summary)
+def _print_result(summary: RunSummary, report: RunReport, command: str) -> None:
+    out = report.out
+    print_summary(summary, spent=report.ledger.total.usage)
     print(f"\n{out}")
     failed = summary.overall.rollouts - summary.overall.scored
     if failed:

@@ -171,7 +171,7 @@ def connect_model(setup: Setup) -> Model:
         msgspec.structs.replace(endpoint, api_key=server.api_key)
         for endpoint, server in zip(build_endpoints(model), setup.servers, strict=True)
     ]
-    return build_server_model(model, endpoints, "setup")
+    return build_server_model(model, endpoints, print_notice, "setup")
 
 
 async def _serve_until_stopped(gateway: Gateway, sessions: NamedSessions) -> None:

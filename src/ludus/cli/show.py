@@ -12,7 +12,7 @@ from ludus.config.tree import CONTENT
 from ludus.errors import ConfigError, StoreError, suggest
 from ludus.stats import summarize
 from ludus.store import RunDir
-from ludus.types import Group, Rollout, to_json
+from ludus.types import Group, Rollout, Usage, to_json
 
 
 class ShowArguments(Arguments):
@@ -47,10 +47,21 @@ def _show_batch(path: Path, groups: Sequence[Group], *, as_json: bool) -> None:
     if not groups:
         print(f"{path}: no rollout has ended yet")
         return
-    print_summary(summary)
+    print_summary(summary, spent=_read_usage(path))
     print()
     print_groups(groups)
     print(f"\none transcript: ludus show {shlex.quote(str(path))} TASK (or TASK#2 for its second rollout)")
+
+
+def _read_usage(path: Path) -> Usage | None:
+    """What the run has spent, attempts that were repeated included; None if its ledger cannot be read."""
+    from ludus.cli.common import read_spent
+    from ludus.models.ledger import Totals
+
+    try:
+        return sum(read_spent(path).values(), Totals()).usage
+    except StoreError:
+        return None
 
 
 def _show_rollout(rollout: Rollout, *, as_json: bool) -> None:

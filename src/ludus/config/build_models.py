@@ -29,7 +29,7 @@ def build_model(
     model: ModelSettings, ledger: Ledger, role: str = "agent", tell: Callable[[str], None] = lambda _: None
 ) -> Model:
     """The model, with its calls booked under `role`. No request is sent to its server yet, but token mode fetches the
-    tokenizer. `tell` is called with a message before a slow step."""
+    tokenizer. `tell` is called with a message before a slow step, and while no server answers."""
     return MeteredModel(_build_bare_model(model, tell), ledger, role)
 
 
@@ -54,13 +54,13 @@ def _build_bare_model(model: ModelSettings, tell: Callable[[str], None], section
         case EmbeddedSettings(mode="token"):
             return tokens.build_embedded_model(model, tell, section)
         case OpenAISettings(mode="token"):
-            return tokens.build_server_model(model, build_endpoints(model, section), section)
+            return tokens.build_server_model(model, build_endpoints(model, section), tell, section)
         case EmbeddedSettings():
             return EmbeddedModel(model, EmbeddedRuntime(cache=find_weights_folder()), tell)
         case AnthropicSettings():
-            return AnthropicModel(model, *build_endpoints(model, section))
+            return AnthropicModel(model, *build_endpoints(model, section), tell=tell)
         case OpenAISettings() | AzureSettings():
-            return ChatModel(model, *build_endpoints(model, section))
+            return ChatModel(model, *build_endpoints(model, section), tell=tell)
 
 
 def build_endpoints(model: ServerSettings, section: str = "model") -> list[Endpoint]:

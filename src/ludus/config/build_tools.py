@@ -78,9 +78,11 @@ def _load_toolset(name: str) -> "Toolset":
 
 
 async def _open_web_toolsets(web: "WebSettings", stack: AsyncExitStack) -> "Sequence[Toolset]":
-    from ludus.http_client import Client
+    from ludus.http_client import Client, get_shared_budget
     from ludus.tools.web import TIMEOUTS, make_provider, make_web_toolsets
 
     key = read_secret(web.api_key_var, "tools.web.api_key_var")
-    http = await stack.enter_async_context(Client(timeouts=TIMEOUTS, proxy=find_proxy(web.base_url or "https://x", "")))
+    proxy = find_proxy(web.base_url or "https://x", "")
+    client = Client(timeouts=TIMEOUTS, proxy=proxy, budget=get_shared_budget)
+    http = await stack.enter_async_context(client)
     return make_web_toolsets(make_provider(web, http, key=key))

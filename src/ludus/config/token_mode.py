@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 Tell = Callable[[str], None]
 
 
-def build_server_model(model: OpenAISettings, endpoints: Sequence[Endpoint], section: str) -> Model:
+def build_server_model(model: OpenAISettings, endpoints: Sequence[Endpoint], tell: Tell, section: str) -> Model:
     """A model in token mode on an inference server."""
     if model.engine == "vllm_chat":
         from ludus.tokens.capture import CapturedChatModel
 
-        return CapturedChatModel(model, *endpoints)
+        return CapturedChatModel(model, *endpoints, tell=tell)
     codec = _build_codec(model, model.tokenizer or model.name, section)
     from ludus.tokens.token_model import TokenModel
 
-    engine = _find_engine(model.engine)(model, *endpoints)
+    engine = _find_engine(model.engine)(model, *endpoints, tell=tell)
     return TokenModel(engine, codec, name=model.name, price=model.price)
 
 

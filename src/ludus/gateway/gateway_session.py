@@ -31,7 +31,7 @@ from ludus.types import (
 if TYPE_CHECKING:
     from ludus.gateway.model_calls import ModelCaller
 
-Stop = Literal["", "budget", "context"]
+Stop = Literal["", "budget", "context", "unusable"]
 
 
 class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -64,7 +64,8 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exchanges: tuple[Exchange, ...] = ()
     """In the order of the replies."""
     stop: Stop = ""
-    """The limit that the agent reached: the session's budget, or the model's context. It may have continued."""
+    """The limit that the agent reached: the session's budget, or the model's context. It may have continued. Or
+    `unusable`: no request to the model can succeed, as `failure` says."""
     failure: Failure | None = None
     """The last failure on the side of Ludus or the model. Such a rollout is not used as training data."""
     failed: int = 0
@@ -241,6 +242,10 @@ class GatewaySession:
     def note_failure(self, failure: Failure) -> None:
         self._failed += 1
         self._failure = failure
+
+    def mark_unusable(self) -> None:
+        """Note that no further request to the model can succeed."""
+        self._stop = "unusable"
 
     @property
     def replies(self) -> int:

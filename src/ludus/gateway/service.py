@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import msgspec
 
-from ludus.errors import BudgetExhausted, ConfigError, LudusError, ModelError
+from ludus.errors import BudgetExhausted, ConfigError, LudusError, ModelError, ModelUnusable
 from ludus.gateway import chat_api as chat
 from ludus.gateway import completions_api as completions
 from ludus.gateway import messages_api as messages
@@ -433,6 +433,8 @@ def _note_error(session: GatewaySession, reply: ErrorReply, error: LudusError | 
         case "model":
             retryable = error.retryable if isinstance(error, ModelError) else True
             session.note_failure(Failure("model", reply.message, retryable))
+            if isinstance(error, ModelUnusable):
+                session.mark_unusable()
         case _ if isinstance(error, ConfigError):
             session.note_failure(Failure("model", reply.message, retryable=False))
         case _:

@@ -24,7 +24,16 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct, field
 
-from ludus.errors import BudgetExhausted, HarnessError, LudusError, ModelError, SandboxError, SetupError, boundary
+from ludus.errors import (
+    BudgetExhausted,
+    HarnessError,
+    LudusError,
+    ModelError,
+    ModelUnusable,
+    SandboxError,
+    SetupError,
+    boundary,
+)
 from ludus.models import Model
 from ludus.models.ledger import Budget
 from ludus.sandbox import WORKSPACE, ExecResult, Sandbox, SandboxSpec
@@ -254,6 +263,8 @@ def find_stop(record: "SessionRecord", result: ExecResult) -> StopReason:
 
 def find_error(name: str, record: "SessionRecord", result: ExecResult, *, used_up: bool) -> LudusError | None:
     """Why a rollout does not count, if it does not. `used_up`: the agent has used all its turns."""
+    if record.failure is not None and record.stop == "unusable":
+        return ModelUnusable(record.failure.message)
     if record.failure is not None:
         return ModelError(record.failure.message, retryable=record.failure.retryable)
     if record.stop == "budget" and not used_up:

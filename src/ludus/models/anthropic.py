@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ludus.models.openai import encode_body, sanitize_arguments, sanitize_name
 from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, make_endpoints, make_usage
-from ludus.models.server_pool import ServerPool, Timing
+from ludus.models.server_pool import ServerPool, Tell, Timing
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage
 
 DEFAULT_MAX_TOKENS = 8192
@@ -40,9 +40,15 @@ class AnthropicModel(ServerPool):
     """A model behind the Messages API, at one or several servers. Without endpoints, the servers of the settings are
     reached without a key."""
 
-    def __init__(self, settings: AnthropicSettings, *endpoints: Endpoint, timing: Timing = Timing()) -> None:
+    def __init__(
+        self,
+        settings: AnthropicSettings,
+        *endpoints: Endpoint,
+        timing: Timing = Timing(),
+        tell: Tell | None = None,
+    ) -> None:
         servers = [make_anthropic_server(settings, endpoint) for endpoint in endpoints or make_endpoints(settings)]
-        super().__init__(servers, settings.retry, timing)
+        super().__init__(servers, settings.retry, timing, tell)
 
 
 def make_anthropic_server(settings: AnthropicSettings, endpoint: Endpoint) -> ModelServer:

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, make_endpoints, make_usage
-from ludus.models.server_pool import ServerPool, Timing
+from ludus.models.server_pool import ServerPool, Tell, Timing
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage, to_json
 
 
@@ -70,10 +70,14 @@ class ChatModel(ServerPool):
     """
 
     def __init__(
-        self, settings: OpenAISettings | AzureSettings, *endpoints: Endpoint, timing: Timing = Timing()
+        self,
+        settings: OpenAISettings | AzureSettings,
+        *endpoints: Endpoint,
+        timing: Timing = Timing(),
+        tell: Tell | None = None,
     ) -> None:
         servers = [make_chat_server(settings, endpoint) for endpoint in endpoints or make_endpoints(settings)]
-        super().__init__(servers, settings.retry, timing)
+        super().__init__(servers, settings.retry, timing, tell)
 
 
 def make_chat_server(settings: OpenAISettings | AzureSettings, endpoint: Endpoint) -> ModelServer:

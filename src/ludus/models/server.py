@@ -12,13 +12,23 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from time import time
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
 from ludus.errors import ModelError
-from ludus.http_client import Client, ClientClosed, ConnectFailed, HttpError, NotTrusted, Response, TimedOut, Timeouts
+from ludus.http_client import (
+    Client,
+    ClientClosed,
+    ConnectFailed,
+    HttpError,
+    NotTrusted,
+    Response,
+    TimedOut,
+    Timeouts,
+    get_shared_budget,
+)
 from ludus.settings import Settings
 from ludus.types import Completion, Count, Message, Positive, Sampling, ToolSpec, Usage, Whole
 
@@ -141,6 +151,11 @@ def make_endpoints(settings: ServerSettings) -> tuple[Endpoint, ...]:
     return tuple(Endpoint(address) for address in settings.addresses)
 
 
+Permanent = Literal["no", "unless_answered", "yes"]
+"""Whether all other requests would fail as this one did, until the user acts. `unless_answered`: only if the server has
+not yet given any reply, because the fault may also be of this request alone."""
+
+
 class ServerFault(ModelError):
     """One attempt failed."""
 
@@ -152,8 +167,13 @@ class ServerFault(ModelError):
         down: bool = False,
         retry_after: float | None = None,
         too_long: bool = False,
+        permanent: Permanent = "no",
+        brief: str = "",
     ) -> None:
         super().__init__(message, retryable=retryable)
+        self.permanent: Permanent = permanent
+        self.brief = brief or message
+        """The URL and the reason in a few words."""
         self.too_long = too_long
         self.down = down
         """Whether the server looks unhealthy: unreachable, broken, or sending nonsense."""
@@ -194,7 +214,13 @@ class ModelServer:
             connections=settings.concurrency,
             response_bytes=endpoint.response_bytes,
             proxy=endpoint.proxy,
+            budget=get_shared_budget,
         )
+
+    @property
+    def display_url(self) -> str:
+        """The URL for messages, without secrets."""
+        return self._shown
 
     async def attempt(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         """Send one request.
@@ -219,8 +245,15 @@ class ModelServer:
         except ClientClosed as error:
             raise ServerFault(f"{self._shown}: the model was closed", retryable=False) from error
         except HttpError as error:
-            text = self._redact(str(error)) + _suggest_check(error)
-            raise ServerFault(text, retryable=not isinstance(error, NotTrusted), down=True) from error
+            words = self._redact(str(error))
+            final = isinstance(error, NotTrusted)
+            raise ServerFault(
+                words + _suggest_check(error),
+                retryable=not final,
+                down=True,
+                permanent="yes" if final else "no",
+                brief=words,
+            ) from error
         except ValueError as error:
             raise ServerFault(f"{self._shown}: {error}", retryable=False) from None
         if not 200 <= response.status < 300:
@@ -247,6 +280,8 @@ class ModelServer:
             down=status >= 500 or status == 408,
             retry_after=read_retry_after(response, time()),
             too_long=is_too_long(status, message),
+            permanent=find_permanence(status, response.body),
+            brief=f"{self._shown}: status {status}",
         )
 
     def _make_reply_fault(self, error: Exception, response: Response) -> ServerFault:
@@ -258,7 +293,7 @@ class ModelServer:
         else:
             why = f"the body is not a completion ({error})"
         text = f"{self._shown}: status {response.status}, but {why}. It starts: {self._redact(start)!r}"
-        return ServerFault(text, retryable=True, down=True)
+        return ServerFault(text, retryable=True, down=True, brief=f"{self._shown}: it sends no completions")
 
     def _redact(self, text: str) -> str:
         secrets = (self.endpoint.api_key, *self.settings.headers.values(), *self.endpoint.headers.values())
@@ -275,6 +310,14 @@ def is_retryable(status: int, body: bytes) -> bool:
     if status == 429:
         return b"insufficient_quota" not in body
     return status >= 500 or status == 408
+
+
+def find_permanence(status: int, body: bytes) -> Permanent:
+    """Whether the user must act before any request can succeed. Providers also answer 403 to a single request that
+    they find offensive, and 404 to a single unknown field."""
+    if status in (401, 402) or (status == 429 and not is_retryable(status, body)):
+        return "yes"
+    return "unless_answered" if status in (403, 404) else "no"
 
 
 def read_retry_after(response: Response, now: float) -> float | None:

@@ -5,10 +5,12 @@
                      └──────────────── back off ─────────────────────────┘
 
 Statuses 408, 429 and 5xx, connection errors, time-outs and unreadable replies are retried, with exponential backoff,
-full jitter and the server's own `Retry-After`. All other errors are caused by the request and raised at once. A server
-that fails several times in a row is set aside for a growing time and then tried by a single request. When no server has
-answered for `patience` seconds, all waiting requests fail. Servers that have never answered get only `first_patience`:
-most likely an address is wrong, and only the user can fix that.
+full jitter and the server's own `Retry-After`. All other errors are raised at once. Some of them are caused by the
+request. Others, such as a wrong key or model name, would meet every request: they are raised as `ModelUnusable`, which
+stops the run. A server that fails several times in a row is set aside for a growing time and then tried by a single
+request. When no server has answered for `patience` seconds, all waiting requests fail. Servers that have never answered
+get only `first_patience`: most likely an address is wrong, and only the user can fix that (`ModelUnusable`). A wait of
+more than a few seconds is reported through `tell`.
 
 Nothing polls. A request waits for the turn of another request to end, or sleeps until a known time. Turns are given in
 order of arrival. Every wait can be cancelled and then returns what it held.
@@ -22,14 +24,22 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ludus.errors import ModelError
+from ludus.errors import ModelError, ModelUnusable
 from ludus.models.server import ModelServer, Price, Retry, ServerFault
 from ludus.models.token_estimate import estimate_prompt, estimate_reply
 from ludus.types import Completion, Message, Sampling, ToolSpec
 
 T = TypeVar("T")
+Tell = Callable[[str], None]
 OnRetry = Callable[[ServerFault], None]
 """Called with the fault of every attempt that is retried."""
+
+NOTICE_AFTER = 3.0
+"""A wait for servers that fail is reported when it takes this many seconds."""
+FIRST_NOTICE_AFTER = 15.0
+"""A wait for the very first reply is reported after this many seconds."""
+NOTICE_EVERY = 30.0
+"""Seconds between two such reports."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,8 @@ class Lane:
         self.trips = 0
         """How many times in a row it was set aside."""
         self.closed_until = 0.0
+        self.has_replied = False
+        """Whether it has ever given a reply that was not an error."""
         limits = server.settings
         self.requests = RateBucket(limits.requests_per_minute, now) if limits.requests_per_minute else None
         self.tokens = RateBucket(limits.tokens_per_minute, now) if limits.tokens_per_minute else None
@@ -151,7 +163,9 @@ class ServerPool:
         servers: Sequence[ModelServer],
         retry: Retry = Retry(),
         timing: Timing = Timing(),
+        tell: Tell | None = None,
     ) -> None:
+        """`tell` is called with a message to the user when no server answers for a while."""
         if not servers:
             raise ValueError("a model needs at least one server")
         self._retry = retry
@@ -166,6 +180,10 @@ class ServerPool:
         self._answered = False
         """Whether any server has ever answered, even with an error."""
         self._final_error: ModelError | None = None
+        self._tell = tell
+        self._failing_since: float | None = None
+        """When the first attempt began that failed after the last reply."""
+        self._next_notice = 0.0
         self._name = "|".join(dict.fromkeys(server.settings.name for server in servers))
 
     @property
@@ -206,20 +224,29 @@ class ServerPool:
             if self._final_error is not None:
                 raise self._final_error
             lane = await self._lease(avoid)
+            watch = None if self._tell is None or lane.has_replied else self._watch_first_reply(lane)
+            started = self._clock()
             try:
                 await self._pace(lane, expected_tokens)
                 result = await once(lane)
             except ServerFault as error:
                 fault = error
                 self._note_failure(lane, fault)
+                self._raise_if_permanent(lane, fault)
             else:
                 lane.note_answer()
+                lane.has_replied = True
+                self._failing_since = None
                 self._note_answer()
                 return result
             finally:
+                if watch is not None:
+                    watch.cancel()
                 self._release(lane)
             if not fault.retryable:
                 raise fault
+            if self._failing_since is None:
+                self._failing_since = started
             if attempt > self._retry.retries:
                 raise ModelError(f"no usable reply after {attempt} attempts; the last: {fault}") from fault
             if on_retry is not None:
@@ -260,7 +287,29 @@ class ServerPool:
         others = (other for other in self._lanes if other is not lane)
         if attempt < len(self._lanes) and any(other.has_room(now, self._retry) for other in others):
             return
-        await self._sleep(compute_backoff(attempt, fault.retry_after, self._retry, self._draw()))
+        wait = compute_backoff(attempt, fault.retry_after, self._retry, self._draw())
+        since = now if self._failing_since is None else self._failing_since
+        if now + wait - since >= NOTICE_AFTER:
+            where, _, why = fault.brief.partition(": ")
+            self._report_wait(f"waiting for {where} ({why}), {now - since:.0f} s; next attempt in {wait:.0f} s", now)
+        await self._sleep(wait)
+
+    # ---- reports --------------------------------------------------------------------------------------------------
+
+    def _report_wait(self, text: str, now: float) -> None:
+        if self._tell is not None and now >= self._next_notice:
+            self._next_notice = now + NOTICE_EVERY
+            self._tell(text)
+
+    def _watch_first_reply(self, lane: Lane) -> asyncio.TimerHandle:
+        """Report once if the server does not answer one of its first requests for a while."""
+
+        def report() -> None:
+            if not lane.has_replied:
+                text = f"waiting for the first reply of {lane.server.display_url}, {FIRST_NOTICE_AFTER:.0f} s"
+                self._report_wait(text, self._clock())
+
+        return asyncio.get_running_loop().call_later(FIRST_NOTICE_AFTER, report)
 
     # ---- turns ----------------------------------------------------------------------------------------------------
 
@@ -312,6 +361,13 @@ class ServerPool:
         if down > patience and all(lane.trips for lane in self._lanes):
             self._give_up(ModelError(f"no server has answered for {down:.0f} s; the last fault: {fault}"))
 
+    def _raise_if_permanent(self, lane: Lane, fault: ServerFault) -> None:
+        """Raise `ModelUnusable` if all requests would fail as this one did. Those that wait for a turn fail too."""
+        if fault.permanent == "yes" or (fault.permanent == "unless_answered" and not lane.has_replied):
+            error = ModelUnusable(str(fault))
+            self._fail_waiting(error)
+            raise error from fault
+
     def _note_answer(self) -> None:
         self._answered = True
         self._down_since = self._final_error = None
@@ -319,8 +375,10 @@ class ServerPool:
     def _give_up(self, error: ModelError) -> None:
         """Fail all waiting requests. If no server has ever answered, all later requests fail too."""
         if not self._answered:
-            error.retryable = False
-            self._final_error = error
+            error = self._final_error = ModelUnusable(str(error))
+        self._fail_waiting(error)
+
+    def _fail_waiting(self, error: ModelError) -> None:
         while self._queue:
             turn = self._queue.popleft().turn
             if not turn.done():

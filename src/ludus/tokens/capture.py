@@ -15,7 +15,7 @@ from msgspec import Struct
 from ludus.errors import ModelError
 from ludus.models.openai import OpenAISettings, build_request, make_chat_server, parse_reply
 from ludus.models.server import Endpoint, make_endpoints
-from ludus.models.server_pool import ServerPool, Timing
+from ludus.models.server_pool import ServerPool, Tell, Timing
 from ludus.tokens import Generation
 from ludus.tokens.engines import make_ids_error, make_logprobs_error, parse_logprobs
 from ludus.tokens.session_index import SessionIndex
@@ -57,10 +57,16 @@ class Capture(Tree):
 class CapturedChatModel:
     """A chat model whose server returns the ids. `TokenModel` is the better way."""
 
-    def __init__(self, settings: OpenAISettings, *endpoints: Endpoint, timing: Timing = Timing()) -> None:
+    def __init__(
+        self,
+        settings: OpenAISettings,
+        *endpoints: Endpoint,
+        timing: Timing = Timing(),
+        tell: Tell | None = None,
+    ) -> None:
         self._settings = settings
         servers = [make_chat_server(settings, endpoint) for endpoint in endpoints or make_endpoints(settings)]
-        self._servers = ServerPool(servers, settings.retry, timing)
+        self._servers = ServerPool(servers, settings.retry, timing, tell)
         self._captures = SessionIndex[Capture]()
 
     @property

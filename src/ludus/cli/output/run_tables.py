@@ -15,7 +15,7 @@ from ludus.cli.output.terminal import (
     make_text,
 )
 from ludus.stats import RunSummary, ScoreStats, Spread
-from ludus.types import Group, Rollout
+from ludus.types import Group, Rollout, Usage
 
 if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
     from rich.console import Console
@@ -54,15 +54,16 @@ def describe_progress(progress: "BatchProgress") -> str:
     return " · ".join(parts)
 
 
-def print_summary(summary: RunSummary, console: "Console | None" = None) -> None:
-    """Print the numbers of a run as a table."""
+def print_summary(summary: RunSummary, console: "Console | None" = None, *, spent: Usage | None = None) -> None:
+    """Print the numbers of a run as a table. `spent` is what the ledger has booked, which includes attempts that were
+    repeated; without it, the usage of the recorded attempts is shown."""
     from rich.table import Table
 
     console = console or make_console()
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
     table.add_column()
-    for name, value in _list_numbers(summary):
+    for name, value in _list_numbers(summary, spent if spent and spent.tokens else summary.usage):
         table.add_row(name, make_text(value))
     console.print(table)
     if summary.kinds:
@@ -75,9 +76,9 @@ def print_summary(summary: RunSummary, console: "Console | None" = None) -> None
         console.print(kinds)
 
 
-def _list_numbers(summary: RunSummary) -> list[tuple[str, str]]:
+def _list_numbers(summary: RunSummary, usage: Usage) -> list[tuple[str, str]]:
     """The rows of the table: name and value."""
-    overall, usage = summary.overall, summary.usage
+    overall = summary.overall
     failed = overall.rollouts - overall.scored
     boundaries = ", ".join(f"{where} {count}" for where, count in summary.failed.items())
     errors = ", ".join(f"{use.tool} {use.errors}" for use in summary.tools if use.errors)

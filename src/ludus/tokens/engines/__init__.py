@@ -28,7 +28,7 @@ from ludus.models.server import (
     mask_url,
     merge_headers,
 )
-from ludus.models.server_pool import ServerPool, Timing
+from ludus.models.server_pool import ServerPool, Tell, Timing
 from ludus.tokens import EngineFacts, Generation
 from ludus.types import Finish, JsonObject, Sampling, to_json
 
@@ -47,11 +47,17 @@ class HttpEngine(ABC):
     path: str
     """The path of the requests, after the root of the server."""
 
-    def __init__(self, settings: ServerSettings, *endpoints: Endpoint, timing: Timing = Timing()) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *endpoints: Endpoint,
+        timing: Timing = Timing(),
+        tell: Tell | None = None,
+    ) -> None:
         self._settings = settings
         self._endpoints = endpoints or make_endpoints(settings)
         self._servers = ServerPool(
-            [self._make_server(endpoint) for endpoint in self._endpoints], settings.retry, timing
+            [self._make_server(endpoint) for endpoint in self._endpoints], settings.retry, timing, tell
         )
         self._facts: EngineFacts | None = None
 

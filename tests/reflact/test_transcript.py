@@ -1,5 +1,6 @@
 """Transcripts: rollouts as text, within a budget."""
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.build import make_rollout, make_task, make_turn
@@ -21,6 +22,11 @@ def make_failure(answer: object = "42", feedback: str = "off by one", text: str 
         text,
         task=make_task("t1", "What is it?", kind="sums", answer=answer),
     )
+
+
+def test_a_transcript_names_files_that_were_left_out():
+    rollout = msgspec.structs.replace(make_failure(), left_out=("out.txt -> /tmp/expected",))
+    assert "(out of /workspace, or no plain file): out.txt -> /tmp/expected" in render_heading(rollout, reference=False)
 
 
 def test_a_transcript_tells_the_task_the_verdict_and_every_turn():

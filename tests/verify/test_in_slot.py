@@ -1,6 +1,7 @@
 """The runner inside the slot: its report is behind a secret, and shows what foreign code did."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -175,3 +176,17 @@ class Remainder:
 def test_honest_values_are_compared_as_they_are(value: Any):
     expected: Any = 3
     assert in_slot.check_pair(value, expected) is expected
+
+
+def test_a_line_without_end_is_tampering():
+    reader = in_slot.ReportReader()
+    inbox, outbox = os.pipe()
+    os.set_blocking(inbox, False)
+    is_open = True
+    for _ in range(2**20 // 2**15):
+        assert is_open
+        os.write(outbox, b"[" * 2**15)
+        is_open = reader.read_from(inbox)
+    os.close(inbox)
+    os.close(outbox)
+    assert (is_open, reader.tampering) == (False, "too long a report")

@@ -127,3 +127,9 @@ def test_programs(look):
 """
     score = run_hidden(bwrap, code)
     assert score.passed, score.feedback
+
+
+def test_hidden_tests_run_without_isolation_too():
+    code = "import solution\n\ndef test_one():\n    assert solution.x == 3\n"
+    assert run_hidden("local", code, "x = 3").passed
+    assert "assert 4 == 3" in run_hidden("local", code, "x = 4").feedback

@@ -28,6 +28,7 @@ from typing import Any, cast
 
 _NOTE_CHARS = 1500
 _REPORT_BYTES = 32 * 2**20
+_LINE_BYTES = 2**20
 _PHASES = ("setup", "call", "teardown")
 _RANK = {"passed": 0, "skipped": 1, "failed": 2}
 _TESTS_FAILED = 1
@@ -86,6 +87,8 @@ def _run_tests(order: Mapping[str, Any], reports: ReportReader, announce: Callab
                 is_announced = True
             if not is_open:
                 break
+        if reports.tampering:
+            child.kill()  # it may wait for a reader
         return child.wait()
 
 
@@ -103,7 +106,7 @@ class ReportReader:
 
     def read_from(self, inbox: int) -> bool:
         """Read all that has arrived. False when the pipe is closed or too much was written."""
-        while self._left > 0:
+        while self._left > 0 and len(self._rest) < _LINE_BYTES:
             try:
                 data = os.read(inbox, 65_536)
             except BlockingIOError:

@@ -73,7 +73,7 @@ async def run_tests(
     """
     expected = count_cases(tests)
     token, secret = secrets.token_hex(8), secrets.token_hex(16)
-    folder = f"/tmp/ludus-judge-{token}"
+    folder = box.resolve(f"/tmp/ludus-judge-{token}")
     has_pytest = (await box.exec(f"{python} -I -c 'import pytest'", timeout=60)).exit_code == 0
     await box.unpack(_pack_judge(tests, token, secret, packages=not has_pytest), folder)
     order = {
@@ -81,7 +81,7 @@ async def run_tests(
         "packages": "" if has_pytest else f"{folder}/packages",
         "tests": folder,
         "hidden": [f"{folder}/hidden/{name}" for name in tests if _is_test_file(PurePosixPath(name))],
-        "workspace": WORKSPACE,
+        "workspace": box.resolve(WORKSPACE),
     }
     command = f'env -i PATH="$PATH" HOME="$HOME" LANG=C.UTF-8 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {python} -I -B'
     done = await box.exec(

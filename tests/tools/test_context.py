@@ -119,3 +119,19 @@ def test_the_hooks():
             await handle(call, {"kind": "world"})
 
     in_slot(test)
+
+
+def test_a_command_leaves_no_state_in_the_shell_of_the_agent():
+    async def test(box: Sandbox, pool: Pool) -> None:
+        start = (await box.exec("pwd")).stdout
+        run = make_exec_tool(box)
+        done = await run("bash", {"command": "mkdir deep; cd deep; X=set; export Y=set; set -u\necho 'it''s' # there"})
+        assert (done.success, done.output) == (True, "its\n")
+        again = await run("bash", {"command": "pwd; echo ${X-unset} ${Y-unset}"})
+        assert again.output == start.decode() + "unset unset\n"
+        assert (await ToolContext(box).terminal("cd deep && pwd")).output == start.decode().strip() + "/deep\n"
+        assert (await box.exec("pwd; echo ${X-unset}")).stdout == start + b"unset\n"
+        await box.exec("cd deep")
+        assert (await run("bash", {"command": "pwd"})).output == start.decode(), "the agent does not move our calls"
+
+    in_slot(test)

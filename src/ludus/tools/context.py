@@ -4,10 +4,11 @@
     done = await context.terminal("pytest -q", timeout=60)
     if done.exit_code == 0: ...
 
-All calls act in the slot of one rollout, and none blocks the event loop. The errors of commands and file operations are
-in the result (`error`, `exit_code`). A broken slot raises `SandboxError`, so that a verifier fails and does not return
-0. `make_exec_tool` gives structured results, for set-up and verify; `make_tool_handler` gives the text that a model
-sees, for the loop.
+All calls act in the slot of one rollout, and none blocks the event loop. Every command has a shell of its own, which
+starts in the workspace: a `cd` or a variable lasts neither for the next call nor for the agent. The errors of commands
+and file operations are in the result (`error`, `exit_code`). A broken slot raises `SandboxError`, so that a verifier
+fails and does not return 0. `make_exec_tool` gives structured results, for set-up and verify; `make_tool_handler` gives
+the text that a model sees, for the loop.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.errors import LudusError, SandboxError
-from ludus.sandbox import Sandbox
+from ludus.sandbox import WORKSPACE, Sandbox
 from ludus.tools import BadArguments, Tool
 from ludus.tools.toolsets import make_tools
 from ludus.types import Call, JsonObject
@@ -56,7 +57,7 @@ class ToolCall:
 
 
 async def execute(call: ToolCall) -> ToolOutcome:
-    """Run a command (`bash`), `read_file` or `write_file` in a slot.
+    """Run a command (`bash`), `read_file` or `write_file` in a slot. The state of a command's shell does not last.
 
     Raises:
         SandboxError: the slot is gone.
@@ -83,7 +84,7 @@ async def _run_command(call: ToolCall) -> ToolOutcome:
     if not isinstance(command, str):
         raise ValueError(f"{call.tool} needs a 'command'")
     seconds = min(LONGEST_SECONDS, max(1.0, call.timeout or call.box.spec.command_seconds))
-    done = await call.box.exec(command, timeout=seconds, execution=call.execution)
+    done = await call.box.exec(command, timeout=seconds, cwd=WORKSPACE, execution=call.execution)
     error = f"not ended within {seconds:g} s" if done.timed_out else ""
     return ToolOutcome(
         success=done.exit_code == 0,

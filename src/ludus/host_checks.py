@@ -20,7 +20,7 @@ from msgspec import Struct
 from ludus import __version__
 from ludus.config import Config
 from ludus.config.build_models import build_endpoints
-from ludus.config.build_sandboxes import make_profiles
+from ludus.config.build_sandboxes import list_sections, make_profiles
 from ludus.config.secrets import find_weights_folder, read_secret
 from ludus.errors import ConfigError, suggest
 from ludus.http_client import Client, HttpError, Response, Timeouts
@@ -84,7 +84,7 @@ async def check_sandboxes(config: Config) -> list[HostFinding]:
         return [HostFinding("sandbox", "fail", str(error))]
     wanted = {format_title(name, profile) for name, profile in profiles.items()}
     found: list[HostFinding] = []
-    for each in await survey(profiles, read_secret):
+    for each in await survey(profiles, read_secret, list_sections(config.sandbox)):
         status = _STATUS[each.state] if each.backend in wanted or each.state != "broken" else "warn"
         found.append(HostFinding(f"sandbox {each.backend}", status, each.message, each.remedy))
         if each.backend in wanted:

@@ -90,6 +90,17 @@ def test_status_names_every_backend_and_who_has_what(alone, ludus):
     assert "memory: " in text
 
 
+def test_status_looks_at_the_socket_of_a_backend_that_is_not_chosen(alone, ludus, tmp_path):
+    socket = tmp_path / "d.sock"
+    code, out, _ = ludus("status", "--sandbox.docker.socket", str(socket))
+    assert code == 0
+    assert f"docker: there is no {socket}\n" in out
+    assert "--sandbox.backend docker --sandbox.docker.socket SOCKET --sandbox.docker.image IMAGE" in out
+    code, _, err = ludus("status", "--sandbox.docker.socket", str(socket), "--sandbox.backend", "docker")
+    assert code == 2
+    assert "sandbox.docker.image is not set: --sandbox.docker.image IMAGE" in err
+
+
 def test_only_what_dead_processes_left_is_removed(alone, ludus, tmp_path):
     living = HostDir()
     host, boot, _, _ = make_owner_mark().split("_")

@@ -8,7 +8,7 @@ import pytest
 from ludus.cli import main
 from ludus.config import load
 from ludus.config.build_agent import build_env
-from ludus.config.build_sandboxes import make_profiles, open_sandboxes, open_slots
+from ludus.config.build_sandboxes import list_sections, make_profiles, open_sandboxes, open_slots
 from ludus.errors import ConfigError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.backends import SandboxSettings
@@ -81,6 +81,12 @@ def test_a_backend_is_described_in_the_section_of_its_name(tmp_path):
     assert make_profiles(load([], [("sandbox.backend", "local")]).sandbox) == {"": LocalSettings()}
 
 
+def test_the_sections_of_backends_that_are_not_used_may_be_incomplete(tmp_path):
+    sandbox = read("sandbox: {docker: {socket: /d.sock}}", tmp_path)
+    assert make_profiles(sandbox) == {"": BwrapSettings()}
+    assert list_sections(sandbox) == {"docker": DockerSettings(socket="/d.sock")}
+
+
 def test_profiles_have_names(tmp_path):
     sandbox = read(
         "sandbox: {profile: far, profiles: {far: {backend: ssh, hosts: [a, b]}, near: {backend: local}}}", tmp_path
@@ -96,13 +102,14 @@ def test_profiles_have_names(tmp_path):
     ("text", "words"),
     [
         ("{backend: docker}", "sandbox.docker.image is not set"),
-        ("{backend: docker, docker: {slots: 2}}", "sandbox.docker.image: not set"),
+        ("{backend: docker, docker: {slots: 2}}", "sandbox.docker.image is not set: --sandbox.docker.image IMAGE"),
         ("{docker: {image: a, slot: 2}}", "sandbox.docker.slot: unknown setting; did you mean 'sandbox.docker.slots'"),
         ("{backend: dcoker}", "sandbox.backend: unknown sandbox backend 'dcoker'; did you mean 'docker'"),
         (
             "{profiles: {a: {backend: dcoker}}}",
             "sandbox.profiles.a.backend: 'dcoker' is not one; did you mean 'docker'",
         ),
+        ("{profiles: {a: {backend: docker}}}", "sandbox.profiles.a.image is not set"),
         ("{profiles: {a: {image: x}}}", "sandbox.profiles.a.backend: not set"),
         ("{nomad: {token_var: 'my secret!'}}", "sandbox.nomad.token_var: this is not the name"),
         ("{docker: {image: a, env: {API_KEY: b}}}", "API_KEY looks like a secret"),

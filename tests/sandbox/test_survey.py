@@ -25,6 +25,22 @@ def test_every_backend_is_found_once_and_profiles_come_first():
     assert (findings[0].state, findings[1].state) == ("works", "broken")
 
 
+def test_a_backend_that_cannot_be_looked_at_hides_no_other(monkeypatch):
+    async def fail() -> BackendFinding:
+        raise PermissionError("/proc")
+
+    monkeypatch.setattr("ludus.sandbox.remote.ssh.Ssh.look", fail)
+    findings = {each.backend: each for each in asyncio.run(survey({"": LocalSettings()}, refuse_secret))}
+    assert findings.keys() == BACKENDS.keys()
+    assert findings["ssh"].message.startswith("it cannot be looked at: PermissionError: /proc")
+
+
+def test_the_section_of_a_backend_that_is_not_used_says_where_to_look():
+    sections = {"docker": DockerSettings(socket="/no/such.sock")}
+    findings = asyncio.run(survey({"": LocalSettings()}, refuse_secret, sections))
+    assert {each.backend: each.message for each in findings}["docker"] == "there is no /no/such.sock"
+
+
 def test_a_title_names_the_profile_unless_it_is_the_default():
     assert format_title("", BwrapSettings()) == "bwrap"
     assert format_title("small", BwrapSettings()) == "bwrap, profile small"

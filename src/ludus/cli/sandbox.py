@@ -20,7 +20,7 @@ from typing import Any, Literal
 from ludus.cli.command import CONFIG, JSON, Arguments, Command, make_argument
 from ludus.cli.common import print_notice
 from ludus.config import Config, load
-from ludus.config.build_sandboxes import change_spec, make_profiles, open_slots
+from ludus.config.build_sandboxes import change_spec, list_sections, make_profiles, open_slots
 from ludus.config.secrets import read_secret
 from ludus.errors import ConfigError, LudusError, describe_error
 from ludus.sandbox import ExecResult, Sandbox, SandboxSpec
@@ -60,7 +60,7 @@ def run(arguments: SandboxArguments) -> int:
 
 
 async def _print_status(config: Config, *, as_json: bool) -> int:
-    findings = await survey(make_profiles(config.sandbox), read_secret)
+    findings = await survey(make_profiles(config.sandbox), read_secret, list_sections(config.sandbox))
     held, unseen = await _find_resources(config)
     if as_json:
         print(to_json({"backends": findings, "held": [_to_fields(each) for each in held], "unseen": unseen}).decode())

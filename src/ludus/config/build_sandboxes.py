@@ -11,8 +11,8 @@ from ludus.config.tree import Config
 from ludus.env import Env
 from ludus.errors import ConfigError, LudusError, SandboxError, describe_error
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.backend import Backend, RemoteSettings
-from ludus.sandbox.backends import BACKENDS, Profile, SandboxSettings, get_backend_class, read_secrets
+from ludus.sandbox.backend import Backend, BackendSettings, RemoteSettings
+from ludus.sandbox.backends import BACKENDS, Profile, SandboxSettings, check_needed, get_backend_class, read_secrets
 from ludus.sandbox.pool import Pool
 from ludus.sandbox.profiles import choose_builtin, open_pool, require_isolation
 
@@ -58,9 +58,19 @@ def make_profiles(sandbox: SandboxSettings) -> dict[str, Profile]:
         ConfigError: a setting of a backend is missing, or a backend isolates nothing although `require_sandbox` is set.
     """
     profiles: dict[str, Profile] = {"": _choose_backend(sandbox), **sandbox.profiles}
+    for name, profile in profiles.items():
+        if isinstance(profile, BackendSettings):
+            tag = get_backend_class(profile).name
+            check_needed(profile, f"sandbox.profiles.{name}" if name else f"sandbox.{tag}")
     if sandbox.require_sandbox:
         require_isolation(profiles)
     return profiles
+
+
+def list_sections(sandbox: SandboxSettings) -> dict[str, BackendSettings]:
+    """The settings of every built-in backend whose section is set, by backend."""
+    sections = {name: getattr(sandbox, name, None) for name in BACKENDS}
+    return {name: section for name, section in sections.items() if isinstance(section, BackendSettings)}
 
 
 def _choose_backend(sandbox: SandboxSettings) -> Profile:

@@ -50,6 +50,9 @@ empty value."""
 class BackendSettings(Settings, frozen=True, kw_only=True, tag_field="backend"):
     """Base class of a backend's settings. Fields that end in `_var` name environment variables that hold secrets."""
 
+    needed: ClassVar[tuple[str, ...]] = ()
+    """Settings that may be empty until the backend is used, so that it can be looked at without them."""
+
 
 class Mount(Settings, frozen=True, kw_only=True):
     """A folder of the host that slots may read, such as a cache of packages or repositories."""
@@ -126,6 +129,11 @@ class Backend(Generic[S]):
     async def look(cls) -> BackendFinding:
         """Whether the backend could be used here. Starts, fetches and pays for nothing."""
         return BackendFinding(cls.name, "ready", "nothing is known about it until it is used")
+
+    @classmethod
+    async def look_with(cls, settings: BackendSettings) -> BackendFinding:
+        """As `look`, with the settings of the backend's section, which may be incomplete."""
+        return await cls.look()
 
     async def list_resources(self) -> list[OwnedResource]:
         """What drivers have there, this one and others, if it would outlive them."""

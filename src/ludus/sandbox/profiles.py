@@ -25,7 +25,7 @@ import msgspec
 from ludus.errors import ConfigError, suggest
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.backend import Backend, BackendSettings, ReadSecret, SlotBackend, SlotSource
-from ludus.sandbox.backends import BACKENDS, Profile, is_isolated, make_backend, refuse_secret
+from ludus.sandbox.backends import BACKENDS, Profile, check_needed, is_isolated, make_backend, refuse_secret
 from ludus.sandbox.pool import Pool, PoolSettings, require_slot
 from ludus.sandbox.remote.fleet import RemoteBackend, open_fleet
 
@@ -84,6 +84,7 @@ def choose_builtin(name: str) -> BackendSettings:
         missing = next(f.name for f in msgspec.structs.fields(kind) if f.required)
         raise ConfigError(f"sandbox.{name}.{missing} is not set: --sandbox.{name}.{missing} …") from None
     assert isinstance(settings, BackendSettings)
+    check_needed(settings, f"sandbox.{name}")
     return settings
 
 

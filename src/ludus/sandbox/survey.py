@@ -6,22 +6,38 @@ only looked at: is its program installed, does its service reply? That installs,
 
 import asyncio
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
 from ludus.errors import LudusError, describe_error
-from ludus.sandbox.backend import BackendFinding, ReadSecret, SlotSource
+from ludus.sandbox.backend import Backend, BackendFinding, BackendSettings, ReadSecret, SlotSource
 from ludus.sandbox.backends import BACKENDS, Profile, get_backend_class
 from ludus.sandbox.profiles import open_slot_source
 
 _TRIAL_SECONDS = 120.0
+NO_SECTIONS: Mapping[str, BackendSettings] = MappingProxyType({})
 
 
-async def survey(profiles: Mapping[str, Profile], read_secret: ReadSecret) -> list[BackendFinding]:
-    """Try every profile and look at every other backend. The finding of a profile has its title as `backend`."""
+async def survey(
+    profiles: Mapping[str, Profile], read_secret: ReadSecret, sections: Mapping[str, BackendSettings] = NO_SECTIONS
+) -> list[BackendFinding]:
+    """Try every profile and look at every other backend. The finding of a profile has its title as `backend`.
+
+    `sections`: the settings of backends that no profile uses, by backend. They say where to look.
+    """
     tried = [await try_profile(format_title(name, profile), profile, read_secret) for name, profile in profiles.items()]
     used = {get_backend_class(profile).name for profile in profiles.values()}
-    return [*tried, *[await kind.look() for name, kind in BACKENDS.items() if name not in used]]
+    others = [kind for name, kind in BACKENDS.items() if name not in used]
+    return [*tried, *[await _look(kind, sections.get(kind.name)) for kind in others]]
+
+
+async def _look(kind: type[Backend[Any]], settings: BackendSettings | None) -> BackendFinding:
+    try:
+        return await (kind.look() if settings is None else kind.look_with(settings))
+    except Exception as error:  # an odd machine must not hide what is known about the other backends
+        return BackendFinding(kind.name, "broken", f"it cannot be looked at: {describe_error(error)}")
 
 
 def format_title(name: str, profile: Profile) -> str:

@@ -483,11 +483,13 @@ def test_looking_at_an_engine_says_whether_it_replies_and_which_limits_it_has(tm
     async def work() -> None:
         off = await Docker.look()
         assert (off.state, off.message) == ("off", f"there is no {path}")
-        assert "--sandbox.docker.socket" in off.remedy
+        needed = "--sandbox.backend docker --sandbox.docker.socket SOCKET --sandbox.docker.image IMAGE"
+        assert off.remedy.endswith(f"use another socket: {needed}")
         info = b'{"ServerVersion":"27.1","CgroupVersion":"2","MemoryLimit":true,"PidsLimit":false}'
         async with EngineStandin(path, make_response(200, info)):
             ready = await Docker.look()
         assert (ready.state, ready.message) == ("ready", "version 27.1 replies")
+        assert ready.remedy == "use it with --sandbox.backend docker --sandbox.docker.image IMAGE"
         assert {limit.limit: limit.strong for limit in ready.limits} == {
             "memory": True,
             "processes": False,
@@ -496,5 +498,20 @@ def test_looking_at_an_engine_says_whether_it_replies_and_which_limits_it_has(tm
         }
         async with EngineStandin(path, make_response(500, b"")):
             assert (await Docker.look()).state == "broken"
+
+    finish(work)
+
+
+def test_looking_at_the_socket_of_the_settings(tmp_path):
+    path = tmp_path / "other.sock"
+
+    async def work() -> None:
+        settings = DockerSettings(socket=str(path), image="python:3.12")
+        assert (await Docker.look_with(settings)).message == f"there is no {path}"
+        async with EngineStandin(path, make_response(200, b'{"ServerVersion":"27.1"}')):
+            ready = await Docker.look_with(settings)
+        assert (ready.state, ready.message) == ("ready", f"version 27.1 replies at {path}")
+        flags = f"--sandbox.backend docker --sandbox.docker.socket {path} --sandbox.docker.image python:3.12"
+        assert ready.remedy == f"use it with {flags}"
 
     finish(work)

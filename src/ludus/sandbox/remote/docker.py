@@ -25,7 +25,7 @@ from msgspec import Struct, field
 
 from ludus.errors import ConfigError, SandboxError
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.backend import BackendFinding, RemoteSettings
+from ludus.sandbox.backend import BackendFinding, BackendSettings, RemoteSettings
 from ludus.sandbox.limits import SHM_MB, LimitStatus
 from ludus.sandbox.owner import OwnedResource, make_owner_mark
 from ludus.sandbox.remote.bundle import build_receive_command
@@ -52,8 +52,10 @@ _LOOK_SECONDS = 5.0
 class DockerSettings(RemoteSettings, frozen=True, kw_only=True, tag="docker"):
     """Containers of a Docker engine."""
 
-    image: str
-    """The image; it needs bash and Python."""
+    needed: ClassVar[tuple[str, ...]] = ("image",)
+
+    image: str = ""
+    """The image; it needs bash and Python. Required to use the backend."""
     socket: str = "/var/run/docker.sock"
     """The engine's unix socket."""
     cpus: float = 0.0
@@ -98,16 +100,32 @@ class Docker(RemoteBackend[DockerSettings]):
 
     @classmethod
     async def look(cls) -> BackendFinding:
-        socket = str(next(f.default for f in msgspec.structs.fields(cls.Settings) if f.name == "socket"))
-        if not await asyncio.to_thread(Path(socket).exists):
-            remedy = f"{cls.start_hint}, or name its socket: --sandbox.{cls.name}.socket"
+        return await cls.look_with(cls._make_defaults())
+
+    @classmethod
+    async def look_with(cls, settings: BackendSettings) -> BackendFinding:
+        assert isinstance(settings, DockerSettings)
+        socket, default = settings.socket, cls._make_defaults().socket
+        flags = f"--sandbox.backend {cls.name}"
+        image = f"--sandbox.{cls.name}.image {settings.image or 'IMAGE'}"
+        if not await asyncio.to_thread(_has_file, socket):
+            remedy = f"{cls.start_hint}, or use another socket: {flags} --sandbox.{cls.name}.socket SOCKET {image}"
             return BackendFinding(cls.name, "off", f"there is no {socket}", remedy)
         try:
             info = await DockerApi(socket, seconds=_LOOK_SECONDS).get("/info", {}, DockerInfo)
         except DockerApiError as error:
             return BackendFinding(cls.name, "broken", str(error), "may this user use the socket?")
         limits = describe_engine_limits(info)
-        return BackendFinding(cls.name, "ready", f"version {info.server_version} replies", limits=limits)
+        place = "" if socket == default else f" at {socket}"
+        flags += "" if socket == default else f" --sandbox.{cls.name}.socket {socket}"
+        remedy = f"use it with {flags} {image}"
+        return BackendFinding(cls.name, "ready", f"version {info.server_version} replies{place}", remedy, limits)
+
+    @classmethod
+    def _make_defaults(cls) -> DockerSettings:
+        settings = cls.Settings()
+        assert isinstance(settings, DockerSettings)
+        return settings
 
     def get_kind(self, spec: SandboxSpec) -> Hashable:
         return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
@@ -229,6 +247,14 @@ class Podman(Docker):
     name = "podman"
     Settings = PodmanSettings
     start_hint = "podman system service --time=0 &"
+
+
+def _has_file(path: str) -> bool:
+    """Whether the path exists. A folder that this user may not search hides it: then it does not."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
 
 
 class _Container(Struct, rename="pascal"):

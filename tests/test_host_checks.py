@@ -190,3 +190,21 @@ def test_everything_at_once(tmp_path: Path):
     assert text == "ok    a: fine\nfail  b: broken\n      → mend it"
     assert not is_healthy([HostFinding("b", "fail", "broken")])
     assert is_healthy([HostFinding("b", "warn", "missing")])
+
+
+def test_a_check_that_raises_is_a_finding_and_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> Path:
+        raise PermissionError(13, "Permission denied", "/root/.cache")
+
+    async def fail(_: object) -> list[HostFinding]:
+        raise KeyError("getpwuid(): uid not found: 65534")
+
+    monkeypatch.setattr("ludus.host_checks.find_weights_folder", refuse)
+    monkeypatch.setattr("ludus.host_checks.check_sandboxes", fail)
+    found = {each.what: each for each in asyncio.run(check_host(load(), tmp_path / "missing"))}
+    assert found["python"].status == "ok"
+    assert (found["sandbox"].status, found["disk"].status) == ("fail", "warn")
+    assert "uid not found: 65534" in found["sandbox"].message
+    if "is not installed" not in found["embedded model"].message:
+        assert "may not look for its weights" in found["embedded model"].message
+        assert "XDG_CACHE_HOME" in found["embedded model"].remedy

@@ -10,7 +10,7 @@ import importlib.util
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +22,7 @@ from ludus.config import Config
 from ludus.config.build_models import build_endpoints
 from ludus.config.build_sandboxes import list_sections, make_profiles
 from ludus.config.secrets import find_weights_folder, read_secret
-from ludus.errors import ConfigError, suggest
+from ludus.errors import ConfigError, describe_error, suggest
 from ludus.http_client import Client, HttpError, Response, Timeouts
 from ludus.models.anthropic import AnthropicSettings
 from ludus.models.openai import AzureSettings
@@ -55,16 +55,31 @@ async def check_host(config: Config, folder: Path) -> list[HostFinding]:
     findings = [
         check_python(sys.version_info[:2]),
         HostFinding("ludus", "ok", __version__),
-        *await check_sandboxes(config),
-        *check_embedded(),
-        *check_extras(),
-        check_disk(shutil.disk_usage(folder).free),
+        *await _try_sandboxes(config),
+        *_try_check("embedded model", check_embedded),
+        *_try_check("extras", check_extras),
+        *_try_check("disk", lambda: [check_disk(shutil.disk_usage(folder).free)]),
     ]
     if isinstance(config.model, ServerSettings):
         for address in config.model.addresses or [""]:
             one = msgspec.structs.replace(config.model, base_url=address, servers=())
             findings.append(await check_server(one))
     return findings
+
+
+async def _try_sandboxes(config: Config) -> list[HostFinding]:
+    try:
+        return await check_sandboxes(config)
+    except Exception as error:  # as in `_try_check`; without sandboxes nothing runs
+        return [HostFinding("sandbox", "fail", f"it cannot be checked here: {describe_error(error)}")]
+
+
+def _try_check(what: str, check: Callable[[], Iterable[HostFinding]]) -> list[HostFinding]:
+    """The findings of a check. One that raises is a finding, too: odd machines are what the doctor is for."""
+    try:
+        return list(check())
+    except Exception as error:
+        return [HostFinding(what, "warn", f"it cannot be checked here: {describe_error(error)}")]
 
 
 def check_python(version: tuple[int, ...]) -> HostFinding:
@@ -105,8 +120,17 @@ def check_embedded() -> Iterator[HostFinding]:
     if not importlib.util.find_spec("xllamacpp"):
         yield HostFinding("embedded model", "warn", "its engine is not installed", "pip install 'ludus-train[local]'")
         return
-    kept = find_weights_folder() / SMOLLM2.file
-    state = "its weights are here" if kept.is_file() else "its weights are downloaded on first use (98 MB)"
+    try:
+        kept = find_weights_folder() / SMOLLM2.file
+        state = "its weights are here" if kept.is_file() else "its weights are downloaded on first use (98 MB)"
+    except RuntimeError:
+        message = "its engine is installed, but this user has no home folder for its weights"
+        yield HostFinding("embedded model", "warn", message, "set HOME or XDG_CACHE_HOME to a folder")
+        return
+    except OSError as error:
+        message = f"its engine is installed, but this user may not look for its weights: {error}"
+        yield HostFinding("embedded model", "warn", message, "set XDG_CACHE_HOME to a folder of this user")
+        return
     yield HostFinding("embedded model", "ok", f"its engine is installed, {state}")
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+import threading
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 
 from ludus.errors import SandboxError
 from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.port import local_port
 from ludus.sandbox.port.local_port import open_port
 from ludus.sandbox.profiles import open_pool
 
@@ -98,6 +100,42 @@ def test_a_closed_slot_has_no_port(bwrap):
                     pass
 
     asyncio.run(main())
+
+
+def test_a_socket_that_is_made_after_its_opening_was_cancelled_is_closed(bwrap, in_box, monkeypatch):
+    listen = local_port._listen_by_child
+    is_started, may_listen, has_listened = threading.Event(), threading.Event(), threading.Event()
+    made: list[socket.socket] = []
+
+    def listen_late(pid: int) -> socket.socket:
+        is_started.set()
+        assert may_listen.wait(60)
+        made.append(listen(pid))
+        has_listened.set()
+        return made[0]
+
+    async def test(box: Sandbox) -> None:
+        monkeypatch.setattr(local_port, "_listen_by_child", listen_late)
+        opening = asyncio.ensure_future(serve(box, b"never").__aenter__())
+        assert await asyncio.to_thread(is_started.wait, 60)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        may_listen.set()
+        assert await asyncio.to_thread(has_listened.wait, 60)
+
+    in_box(bwrap, test)  # the end of a loop waits for its threads
+    assert [each.fileno() for each in made] == [-1]
+
+
+def test_a_handoff_closes_what_nobody_takes():
+    handoff, late = local_port._SocketHandoff(), local_port._SocketHandoff()
+    first, second = socket.socketpair()
+    handoff.put(first)
+    handoff.abandon()
+    late.abandon()
+    late.put(second)
+    assert first.fileno() == second.fileno() == -1
 
 
 def test_cancelling_the_opening_leaves_nothing_open(bwrap, in_box):

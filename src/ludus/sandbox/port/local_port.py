@@ -16,6 +16,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -66,17 +67,40 @@ async def open_port(box: Sandbox, make_protocol: ProtocolFactory) -> AsyncGenera
 async def _listen_in_slot(box: Sandbox) -> socket.socket:
     """Make a socket that listens on a free port of the slot's own 127.0.0.1. The caller closes it."""
     pid = await _find_process(box)
-    work = asyncio.create_task(asyncio.to_thread(_listen_by_child, pid))
+    handoff = _SocketHandoff()
     try:
-        return await asyncio.shield(work)
+        await asyncio.to_thread(lambda: handoff.put(_listen_by_child(pid)))
+        return handoff.take()
     except asyncio.CancelledError:
-        work.add_done_callback(_close_unused)  # the thread ends on its own, within its time limit
+        handoff.abandon()  # the thread ends on its own, within its time limit
         raise
 
 
-def _close_unused(work: "asyncio.Task[socket.socket]") -> None:
-    if not work.cancelled() and work.exception() is None:
-        work.result().close()
+class _SocketHandoff:
+    """Passes a socket from a thread to its caller, and closes it if the caller is gone. The event loop may be gone too,
+    so that a callback in the loop would not be enough."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: socket.socket | None = None
+        self._is_abandoned = False
+
+    def put(self, made: socket.socket) -> None:
+        with self._lock:
+            if self._is_abandoned:
+                made.close()
+            else:
+                self._made = made
+
+    def take(self) -> socket.socket:
+        assert self._made is not None
+        return self._made
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._is_abandoned = True
+            if self._made is not None:
+                self._made.close()
 
 
 async def _find_process(box: Sandbox) -> int:

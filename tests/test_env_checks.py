@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal
 
 import pytest
+from msgspec.structs import replace
 
 from ludus.agent import Limits
 from ludus.env import Env
@@ -31,7 +33,7 @@ from ludus.env_checks import (
     judge_evidence,
     validate,
 )
-from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.profiles import open_pool
 from ludus.tools import Tool
@@ -65,6 +67,10 @@ def find_check(report: EnvReport, name: str) -> EnvCheck:
 
 def list_failing(report: EnvReport) -> list[str]:
     return [check.name for check in report.checks if check.verdict == "fail"]
+
+
+def list_skipped(report: EnvReport) -> list[str]:
+    return [check.name for check in report.checks if check.verdict == "skipped"]
 
 
 def test_a_sound_environment_has_no_problems():
@@ -301,9 +307,24 @@ def test_many_problems_are_cut_short_for_people():
     assert "9 of 9 tasks" in text and "… and 6 more" in text and "t8:" not in text
 
 
-def test_two_slots_that_differ_say_where():
-    evidence = Evidence(Task(id="t", prompt="x"), files=[SlotFiles("1", "a\nb"), SlotFiles("2", "a\nc")])
-    assert check_setup(evidence) == "two slots differ after setup: b"
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ("a\tf 644\nb\td 755", "a\tf 644", "b is there only after the first setup"),
+        ("a\tf 644", "a\tf 644\nb c\tf 644", "b c is there only after the second setup"),
+        ("a\tf 644\na\tcontent 1", "a\tf 644\na\tcontent 2", "a has other content"),
+        ("a\tf 644\na\tcontent 1", "a\tf 600\na\tcontent 1", "a has another type, mode or link target"),
+        (
+            "a\t1\nb\t1\nc\t1\nd\t1",
+            "",
+            ", ".join(f"{name} is there only after the first setup" for name in "abc") + ", and 1 more",
+        ),
+        ("a\tf 644", "a\tf 644", "in a long list of files"),
+    ],
+)
+def test_two_slots_that_differ_say_where(first: str, second: str, message: str):
+    evidence = Evidence(Task(id="t", prompt="x"), files=[SlotFiles("1", first), SlotFiles("2", second)])
+    assert check_setup(evidence) == f"two slots differ after setup: {message}"
 
 
 # ---- in slots -----------------------------------------------------------------------------------------------------
@@ -380,8 +401,49 @@ def test_a_sound_environment_in_real_slots():
 def test_setup_that_differs_and_leaks_is_found():
     report = check_in_slots(Dicing())
     assert list_failing(report) == [SETUP]
-    assert "dice" in find_check(report, SETUP).problems[0].message
+    message = "two slots differ after setup: /workspace/dice has other content"
+    assert find_check(report, SETUP).problems[0].message == message
     assert ".cache/key after setup" in find_check(report, LEAKS).problems[0].message
+
+
+class Cloning(Copying, frozen=True):
+    """Sets up by `git clone`, and runs Python code: both leave files with times in them."""
+
+    async def setup(self, task: Task, box: Sandbox) -> None:
+        await super().setup(task, box)
+        commit = "git -c user.name=a -c user.email=a@b.c commit -q -m one"
+        done = await box.exec(
+            f"set -e; (git init -q /tmp/o; cd /tmp/o; echo 'X = 1' >m.py; git add .; {commit}; git clone -q . ~/clone"
+            f" && git clone -q . {WORKSPACE}/clone; cd {WORKSPACE}/clone; sed -i s/^/$RANDOM$RANDOM/ .git/description;"
+            " touch -d @$RANDOM m.py; python3 -c 'import m')"
+        )
+        assert done.exit_code == 0, done.text
+
+
+def test_setup_by_git_clone_is_the_same_twice():
+    if not shutil.which("git"):
+        pytest.skip("there is no git")
+    report = check_in_slots(Cloning())
+    assert report.ok, format_report(report)
+
+
+class FailingAtTimes(Copying, frozen=True):
+    def tasks(self, split: str) -> Iterator[Task]:
+        for task in super().tasks(split):
+            yield task
+            yield replace(task, id="two")
+
+    async def setup(self, task: Task, box: Sandbox) -> None:
+        await super().setup(task, box)
+        if task.id == "two":
+            raise ConnectionError("the mirror is down")
+
+
+def test_checks_count_only_the_tasks_that_were_set_up():
+    report = check_in_slots(FailingAtTimes())
+    assert list_failing(report) == [SETUP]
+    assert [find_check(report, name).checked for name in (SETUP, TOOLS, GOLD, EMPTY)] == [2, 1, 1, 1]
+    assert find_check(report, GOLD).verdict == "ok"
 
 
 def test_gold_is_judged_where_a_run_would_judge_it():
@@ -391,11 +453,15 @@ def test_gold_is_judged_where_a_run_would_judge_it():
 
 def test_a_slot_without_a_spec_is_a_problem():
     report = check_in_slots(Slotless())
-    assert list_failing(report) == [SETUP, GOLD, EMPTY]
+    assert list_failing(report) == [SETUP]
+    assert list_skipped(report) == [TOOLS, GOLD, EMPTY, REPEATS, LEAKS]
     assert "setup raised KeyError: 'one'" in format_report(report)
 
 
 def test_setup_that_fails_is_a_problem_and_nothing_else_counts_as_proven():
     report = check_in_slots(Collapsing())
-    assert list_failing(report) == [SETUP, GOLD, EMPTY]
+    assert not report.ok
+    assert list_failing(report) == [SETUP]
+    assert list_skipped(report) == [TOOLS, GOLD, EMPTY, REPEATS, LEAKS]
+    assert {c.note for c in report.checks if c.verdict == "skipped"} == {"setup failed for every task"}
     assert "setup raised ConnectionError: the mirror is down" in format_report(report)

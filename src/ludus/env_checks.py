@@ -30,6 +30,7 @@ from ludus.sandbox.pool import Pool
 from ludus.types import Completion, Message, Provenance, Rollout, Score, StopReason, Task, Turn, canonical
 
 LONGEST_ID = 200
+SHOWN_CHANGES = 3
 LISTED = 200_000
 """How many characters of the list of a slot's files are kept, to show where two slots differ."""
 
@@ -70,7 +71,8 @@ class EnvReport(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class SlotFiles:
-    """The files of a slot: a digest of names, modes and contents, and the beginning of the list."""
+    """The files of a slot: a digest of names, modes and contents, and the beginning of the list. Times do not count,
+    nor what is in `.git` and `__pycache__` folders, whose files contain times. A line is a path, a tab and a fact."""
 
     digest: str
     listing: str
@@ -101,28 +103,36 @@ GOLD = "score of the gold solution (must be 1)"
 EMPTY = "score of doing nothing (must be 0)"
 REPEATS = "scores of two verify calls (must be equal)"
 LEAKS = "answers in the slot or prompt"
+NEED_SETUP = (TOOLS, GOLD, EMPTY, REPEATS, LEAKS)
+"""Checks of what happens after setup."""
 
 
 def judge_evidence(env: Env, split: str, evidence: Sequence[Evidence]) -> EnvReport:
     """Check the evidence of all tasks."""
     tasks = [each.task for each in evidence]
+    ready = [each for each in evidence if "setup" not in each.broken]
+    leaks = list(_check_each(evidence, check_leaks))
     compared = sum(max(len(each.gold), len(each.empty)) > 1 for each in evidence)
     checks = [
         _make_check(IDS, len(tasks), _check_ids(tasks)),
         _make_check(RECORD, len(tasks), _check_each(evidence, check_record)),
         _make_check(PROMPTS, len(tasks), _check_each(evidence, check_prompt)),
-        _make_check(TOOLS, len(tasks), _check_each(evidence, lambda each: each.broken.get("tools", ""))),
+        _make_check(TOOLS, len(ready), _check_each(evidence, lambda each: each.broken.get("tools", ""))),
         _make_check(SETUP, len(tasks), _check_each(evidence, check_setup)),
-        _make_check(GOLD, len(tasks), _check_each(evidence, check_gold)),
-        _make_check(EMPTY, len(tasks), _check_each(evidence, check_empty)),
+        _make_check(GOLD, len(ready), _check_each(evidence, check_gold)),
+        _make_check(EMPTY, len(ready), _check_each(evidence, check_empty)),
         _make_check(REPEATS, compared, _check_each(evidence, check_repeats)),
-        _make_check(LEAKS, len(tasks), _check_each(evidence, check_leaks), warning=True),
+        _make_check(LEAKS, len(tasks if env.sandbox is None else ready), leaks, warning=True),
     ]
     overrides: dict[str, EnvCheck] = {}
     if env.sandbox is None:
         overrides[SETUP] = EnvCheck(name=SETUP, verdict="skipped", checked=0, note="the environment has no sandbox")
     if not compared:
         overrides[REPEATS] = EnvCheck(name=REPEATS, verdict="skipped", checked=0, note="verify gave no scores")
+    if not ready:
+        skipped = [check.name for check in checks if check.name in NEED_SETUP and not check.problems]
+        note = "setup failed for every task"
+        overrides |= {name: EnvCheck(name=name, verdict="skipped", checked=0, note=note) for name in skipped}
     if not can_solve(env):
         note = (
             f"{type(env).__name__} has no solve(task, box): write one that returns a perfect answer; see ludus.env.Env"
@@ -189,9 +199,30 @@ def check_setup(evidence: Evidence) -> str:
         return evidence.broken["setup"]
     if len(evidence.files) < 2 or evidence.files[0].digest == evidence.files[1].digest:
         return ""
-    first, second = (files.listing.splitlines() for files in evidence.files[:2])
-    changed = sorted(set(first) ^ set(second))
-    return f"two slots differ after setup: {changed[0] if changed else 'in a long list of files'}"
+    changes = list(_compare_files(*(_read_listing(files.listing) for files in evidence.files[:2])))
+    more = f", and {len(changes) - SHOWN_CHANGES} more" if len(changes) > SHOWN_CHANGES else ""
+    shown = ", ".join(changes[:SHOWN_CHANGES]) or "in a long list of files"
+    return f"two slots differ after setup: {shown}{more}"
+
+
+def _read_listing(listing: str) -> dict[str, list[str]]:
+    """The facts about each path."""
+    lines = listing.split("\n")[: -1 if len(listing) >= LISTED else None]  # the last line of a long list is cut
+    facts: dict[str, list[str]] = {}
+    for line in lines:
+        path, tab, fact = line.partition("\t")
+        if tab:
+            facts.setdefault(path, []).append(fact)
+    return facts
+
+
+def _compare_files(first: dict[str, list[str]], second: dict[str, list[str]]) -> Iterator[str]:
+    for path in dict.fromkeys([*first, *second]):
+        if path not in first or path not in second:
+            yield f"{path} is there only after the {'first' if path in first else 'second'} setup"
+        elif changed := sorted(set(first[path]) ^ set(second[path])):
+            content = all(fact.startswith("content ") for fact in changed)
+            yield f"{path} has {'other content' if content else 'another type, mode or link target'}"
 
 
 def check_gold(evidence: Evidence) -> str:
@@ -199,7 +230,7 @@ def check_gold(evidence: Evidence) -> str:
         if step in evidence.broken:
             return evidence.broken[step]
     if not evidence.gold:
-        return "not tried, because setup failed"
+        return "" if "setup" in evidence.broken else "not tried"
     score = evidence.gold[0]
     return "" if score.passed and score.value == 1.0 else f"gold scored {_format_score(score)}"
 
@@ -208,7 +239,7 @@ def check_empty(evidence: Evidence) -> str:
     if "verify empty" in evidence.broken:
         return evidence.broken["verify empty"]
     if not evidence.empty:
-        return "not tried, because setup failed"
+        return "" if "setup" in evidence.broken else "not tried"
     score = evidence.empty[0]
     return "" if not score.passed and score.value == 0.0 else f"an empty answer scored {_format_score(score)}"
 
@@ -367,11 +398,14 @@ def make_rollout(task: Task, answer: str) -> Rollout:
     return Rollout(task=task, provenance=provenance, turns=(turn,), stop=StopReason.FINISHED)
 
 
-_LIST = f"""for folder in {WORKSPACE} "$HOME"; do
-  cd "$folder" || continue
-  find . -mindepth 1 -printf "%y %m %p %l\\n" | LC_ALL=C sort
-  find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum
-done"""
+_LIST = rf"""list() {{
+  cd "$1" || return
+  skip=(-name .git -o -name __pycache__)
+  find . -mindepth 1 "(" "${{skip[@]}}" ")" -prune -printf "$2/%P\t%y\n" -o -printf "$2/%P\t%y %m %l\n" | LC_ALL=C sort
+  find . -mindepth 1 "(" "${{skip[@]}}" ")" -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum |
+    sed -E "s|^.?([0-9a-f]{{64}})  \./(.*)|$2/\2\tcontent \1|"
+}}
+list {WORKSPACE} {WORKSPACE}; list "$HOME" "~" """
 
 
 async def list_files(box: Sandbox) -> SlotFiles:

@@ -26,8 +26,10 @@ from ludus.env_checks import (
     Evidence,
     SlotFiles,
     check_id,
+    check_leaks,
     check_repeats,
     check_setup,
+    find_common_answers,
     find_needle,
     format_report,
     judge_evidence,
@@ -289,8 +291,10 @@ def test_ids(id: object, message: str):
     ("answer", "text"),
     [
         ("42", ""),
-        ("Lima", "Lima"),
         ("no", ""),
+        ("False", ""),
+        ("1000000", ""),
+        ("Bogotá", "Bogotá"),
         ("a\n b\tcde", "a b cde"),
         ("12345678", "12345678"),
         (None, ""),
@@ -299,6 +303,50 @@ def test_ids(id: object, message: str):
 )
 def test_which_answers_are_worth_looking_for(answer: object, text: str):
     assert find_needle(answer) == text
+
+
+LABELS = "Is it positive or negative?"
+QUIZ = "Which one is a fish?\nA) swordfish\nB) marmalade"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "leaks", "leaked"),
+    [
+        ("What is 2 + 2? There are 4 choices.", "4", (), False),
+        ("Answer with yes or no.", "yes", (), False),
+        ("Say True or False.", "False", (), False),
+        ("The word is swordfish.", "swordfish", (), True),
+        ("The word is\nsword\nfish!", "sword fish", (), True),
+        ("Two swordfishes swim.", "swordfish", (), False),
+        (QUIZ, "swordfish", (), False),
+        ("Pick one: (1) marmalade (2) swordfish", "swordfish", (), False),
+        (f"{QUIZ}\nHint: swordfish", "swordfish", (), True),
+        ("A) swordfish", "swordfish", (), True),
+        ("Say it.", "swordfish", ("/workspace/key.txt",), True),
+        ("Which fish does notes.txt name?", "swordfish", ("/workspace/in/notes.txt",), False),
+        ("Which fish does notes.txt name?", "swordfish", ("/workspace/in/notes.txt", "/workspace/key.txt"), True),
+        ("Which fish?", "swordfish", ("/workspace/in/notes.txt",), True),
+    ],
+)
+def test_what_counts_as_giving_the_answer_away(prompt: str, answer: str, leaks: tuple[str, ...], leaked: bool):
+    task = Task(id="t", prompt=prompt, answer=answer, files={"in/notes.txt": "A swordfish."})
+    assert bool(check_leaks(Evidence(task, opening=prompt, leaks=leaks))) == leaked
+
+
+def test_answers_that_other_tasks_mention_too_say_nothing():
+    def make(answer: str, opening: str, leaks: tuple[str, ...] = ()) -> Evidence:
+        return Evidence(Task(id=answer, prompt=opening, answer=answer), opening=opening, leaks=leaks)
+
+    labels = [make("positive", LABELS), make("negative", LABELS, ("/workspace/labels.txt",))]
+    assert find_common_answers(labels) == {"positive", "negative"}
+    assert check_leaks(labels[0]) and not check_leaks(labels[0], {"positive"})
+    assert not check_leaks(labels[1], {"negative"})
+    assert find_check(judge_evidence(Words(), "train", labels), LEAKS).verdict == "ok"
+    told = [make(f"answer {n:03}", f"Say it. It is answer {n:03}!") for n in range(30)]
+    assert find_common_answers(told) == set()
+    once = [*told, make("another", "Do not say answer 007, but another.")]
+    assert find_common_answers(once) == set(), "one mention is chance"
+    assert len(find_check(judge_evidence(Words(), "train", once), LEAKS).problems) == 31
 
 
 def test_many_problems_are_cut_short_for_people():
@@ -357,6 +405,14 @@ class Dicing(Copying, frozen=True):
         await box.exec("head -c 8 /dev/urandom > dice; mkdir -p ~/.cache; echo 'it is none of that' > ~/.cache/key")
 
 
+class Showing(Copying, frozen=True):
+    """The answer is in a file that the prompt names, and as a part of a longer word in another."""
+
+    def tasks(self, split: str) -> Iterator[Task]:
+        files = {"in.txt": "A swordfish.\n", "other.txt": "Two swordfishes.\n"}
+        yield Task(id="one", prompt="Copy in.txt to out.txt.", files=files, answer="swordfish")
+
+
 class Elsewhere(Copying, frozen=True):
     """Solved outside of /workspace, where a run's verifier does not look."""
 
@@ -384,9 +440,9 @@ class Collapsing(Copying, frozen=True):
         raise ConnectionError("the mirror is down")
 
 
-def check_in_slots(env: Env) -> EnvReport:
+def check_in_slots(env: Env, backend: str = "bwrap") -> EnvReport:
     async def run() -> EnvReport:
-        async with open_pool("bwrap", PoolSettings(max_slots=2)) as pool:
+        async with open_pool(backend, PoolSettings(max_slots=2)) as pool:
             return await validate(env, "train", env.tasks("train"), pool)
 
     return asyncio.run(run())
@@ -398,8 +454,9 @@ def test_a_sound_environment_in_real_slots():
     assert all(check.verdict == "ok" for check in report.checks), format_report(report)
 
 
-def test_setup_that_differs_and_leaks_is_found():
-    report = check_in_slots(Dicing())
+@pytest.mark.parametrize("backend", ["bwrap", "local"])
+def test_setup_that_differs_and_leaks_is_found(backend: str):
+    report = check_in_slots(Dicing(), backend)
     assert list_failing(report) == [SETUP]
     message = "two slots differ after setup: /workspace/dice has other content"
     assert find_check(report, SETUP).problems[0].message == message
@@ -418,6 +475,12 @@ class Cloning(Copying, frozen=True):
             " touch -d @$RANDOM m.py; python3 -c 'import m')"
         )
         assert done.exit_code == 0, done.text
+
+
+@pytest.mark.parametrize("backend", ["bwrap", "local"])
+def test_a_file_that_the_task_places_and_names_is_no_leak(backend: str):
+    report = check_in_slots(Showing(), backend)
+    assert find_check(report, LEAKS).verdict == "ok", format_report(report)
 
 
 def test_setup_by_git_clone_is_the_same_twice():

@@ -7,14 +7,17 @@ be recorded, the gold solution passes with value 1, doing nothing does not pass 
 files twice, and `verify` gives the same score twice.
 
 An answer that is contained in the opening messages or in the slot's files is a warning, not a problem: some tasks
-intend it. The checks do not prove that every other wrong answer fails and every other right one passes.
+intend it. Short answers, options of a list, answers that many other tasks mention, and files that the task both places
+and names are no warning. The checks do not prove that every other wrong answer fails and every other right one passes.
 """
 
 import asyncio
 import inspect
+import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import Literal, TypeVar
 
 from msgspec import Struct
@@ -30,6 +33,12 @@ from ludus.sandbox.pool import Pool
 from ludus.types import Completion, Message, Provenance, Rollout, Score, StopReason, Task, Turn, canonical
 
 LONGEST_ID = 200
+SHORTEST_LEAK = 6
+DISTINCT_LEAK = 4
+"""An answer is searched for if it has this many characters, and this many different ones."""
+COMMON_SHARE = 0.1
+"""An answer in this share of the opening messages of tasks with other answers says nothing."""
+COMPARED_OPENINGS = 500
 SHOWN_CHANGES = 3
 LISTED = 200_000
 """How many characters of the list of a slot's files are kept, to show where two slots differ."""
@@ -111,7 +120,8 @@ def judge_evidence(env: Env, split: str, evidence: Sequence[Evidence]) -> EnvRep
     """Check the evidence of all tasks."""
     tasks = [each.task for each in evidence]
     ready = [each for each in evidence if "setup" not in each.broken]
-    leaks = list(_check_each(evidence, check_leaks))
+    common = find_common_answers(evidence)
+    leaks = list(_check_each(evidence, lambda each: check_leaks(each, common)))
     compared = sum(max(len(each.gold), len(each.empty)) > 1 for each in evidence)
     checks = [
         _make_check(IDS, len(tasks), _check_ids(tasks)),
@@ -251,18 +261,57 @@ def check_repeats(evidence: Evidence) -> str:
     return ""
 
 
-def check_leaks(evidence: Evidence) -> str:
-    needle = find_needle(evidence.task.answer)
-    if needle and needle in " ".join(evidence.opening.split()):
+def check_leaks(evidence: Evidence, common: Container[str] = ()) -> str:
+    """Where the answer is given away; empty if nowhere. `common`: answers that say nothing, see `find_common_answers`.
+
+    A list of options in the opening messages may contain the answer, and so may a file that the task places and that
+    the opening messages name.
+    """
+    needle, opening = find_needle(evidence.task.answer), " ".join(evidence.opening.split())
+    if needle in common:
+        return ""
+    if needle and _has_words(opening, needle) and not _is_option(opening, needle):
         return "the answer is in the opening messages"
-    return f"the answer is in {', '.join(evidence.leaks[:3])} after setup" if evidence.leaks else ""
+    shown = {f"{WORKSPACE}/{path}" for path in evidence.task.files if _has_words(opening, path.rpartition("/")[2])}
+    leaks = [path for path in evidence.leaks if path not in shown]
+    return f"the answer is in {', '.join(leaks[:3])} after setup" if leaks else ""
 
 
 def find_needle(answer: object) -> str:
-    """The answer as a text to search for; empty if it is too short or structured, as it could occur by chance."""
+    """The answer as a text to search for; empty if it is too short, too plain or structured, as it could occur by
+    chance: `4`, `yes`, `False`, `100000`."""
     text = " ".join(answer.split()) if isinstance(answer, str) else ""
-    enough = len(text) >= 4 and any(letter.isalpha() for letter in text)
-    return text if enough or len(text) >= 8 else ""
+    return text if len(text) >= SHORTEST_LEAK and len(set(text)) >= DISTINCT_LEAK else ""
+
+
+def find_common_answers(evidence: Sequence[Evidence]) -> set[str]:
+    """The answers that are also in many opening messages of tasks with other answers, such as the names of classes."""
+    openings = [(find_needle(each.task.answer), " ".join(each.opening.split())) for each in evidence]
+    suspects = {needle for needle, opening in openings if needle and needle in opening}
+    suspects |= {find_needle(each.task.answer) for each in evidence if each.leaks}
+    common: set[str] = set()
+    for needle in suspects:
+        others = [opening for answer, opening in openings[:COMPARED_OPENINGS] if answer != needle]
+        count = sum(needle in opening and _has_words(opening, needle) for opening in others)
+        if count and count >= COMMON_SHARE * len(others):
+            common.add(needle)
+    return common
+
+
+def _has_words(text: str, words: str) -> bool:
+    """Whether the text contains these words as a whole: `cat` is not in `concatenate`."""
+    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
+
+
+def _is_option(text: str, answer: str) -> bool:
+    """Whether every place where the answer occurs is an option of a list with at least two: `A) tea B) coffee`."""
+    marks = {match[1] for match in re.finditer(rf"{_MARK}\S", text)}
+    without = re.sub(rf"{_MARK}{re.escape(answer)}(?!\w)", " ", text)
+    return len(marks) > 1 and not _has_words(without, answer)
+
+
+_MARK = r"(?:(?<=\s)|^)[(\[]?([A-Za-z]|\d\d?)[)\].:] +"
+"""The mark of an option, such as `A)`, `(b)` or `3.`."""
 
 
 def _format_score(score: Score) -> str:
@@ -405,12 +454,13 @@ _LIST = rf"""list() {{
   find . -mindepth 1 "(" "${{skip[@]}}" ")" -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum |
     sed -E "s|^.?([0-9a-f]{{64}})  \./(.*)|$2/\2\tcontent \1|"
 }}
-list {WORKSPACE} {WORKSPACE}; list "$HOME" "~" """
+list "$workspace" {WORKSPACE}
+[ "$HOME" -ef "$workspace" ] || list "$HOME" "~" """
 
 
 async def list_files(box: Sandbox) -> SlotFiles:
     """The files of the workspace and the home folder."""
-    command = f"({_LIST})"
+    command = f"(workspace={quote(box.resolve(WORKSPACE))}\n{_LIST})"
     digest = await box.exec(f"{command} | sha256sum")
     listing = await box.exec(f"{command} | head -c {LISTED}")
     return SlotFiles(digest.stdout.decode(), listing.stdout.decode(errors="replace"))
@@ -423,8 +473,10 @@ async def _find_answer(box: Sandbox, task: Task) -> tuple[str, ...]:
     line = max((part.strip() for part in str(task.answer).splitlines()), key=len)
     if not find_needle(line):
         return ()
-    found = await box.exec(f'grep -rlF -f - {WORKSPACE} "$HOME"', stdin=line.encode())
-    return tuple(found.stdout.decode(errors="replace").split("\n")[:-1])
+    workspace = box.resolve(WORKSPACE)
+    found = await box.exec(f'grep -rlFw -f - {quote(workspace)} "$HOME"', stdin=line.encode())
+    paths = found.stdout.decode(errors="replace").split("\n")[:-1]
+    return tuple(dict.fromkeys(re.sub(rf"^{re.escape(workspace)}(?=/)", WORKSPACE, path) for path in paths))
 
 
 # ---- for people ---------------------------------------------------------------------------------------------------

@@ -333,6 +333,13 @@ def test_what_counts_as_giving_the_answer_away(prompt: str, answer: str, leaks: 
     assert bool(check_leaks(Evidence(task, opening=prompt, leaks=leaks))) == leaked
 
 
+@pytest.mark.parametrize(("said", "leaked"), [(None, True), ("It is tea time.", True), ("Done.", False)])
+def test_an_instruction_to_write_the_answer_into_a_file_is_no_leak(said: str | None, leaked: bool):
+    prompt = "Create a.txt with this text: tea time"
+    evidence = Evidence(Task(id="t", prompt=prompt, answer="tea time"), opening=prompt, gold_answer=said)
+    assert bool(check_leaks(evidence)) == leaked
+
+
 def test_answers_that_other_tasks_mention_too_say_nothing():
     def make(answer: str, opening: str, leaks: tuple[str, ...] = ()) -> Evidence:
         return Evidence(Task(id=answer, prompt=opening, answer=answer), opening=opening, leaks=leaks)

@@ -96,6 +96,8 @@ class Evidence:
     files: list[SlotFiles] = field(default_factory=list[SlotFiles])
     leaks: tuple[str, ...] = ()
     """The files that contain the answer after setup."""
+    gold_answer: str | None = None
+    """What the gold solution says at the end; None if it was not tried."""
     gold: list[Score] = field(default_factory=list[Score])
     empty: list[Score] = field(default_factory=list[Score])
     broken: dict[str, str] = field(default_factory=dict[str, str])
@@ -265,12 +267,14 @@ def check_leaks(evidence: Evidence, common: Container[str] = ()) -> str:
     """Where the answer is given away; empty if nowhere. `common`: answers that say nothing, see `find_common_answers`.
 
     A list of options in the opening messages may contain the answer, and so may a file that the task places and that
-    the opening messages name.
+    the opening messages name. Where the gold solution makes files and does not say the answer, the opening messages
+    are the instruction to make them.
     """
     needle, opening = find_needle(evidence.task.answer), " ".join(evidence.opening.split())
     if needle in common:
         return ""
-    if needle and _has_words(opening, needle) and not _is_option(opening, needle):
+    is_said = evidence.gold_answer is None or needle in " ".join(evidence.gold_answer.split())
+    if needle and is_said and _has_words(opening, needle) and not _is_option(opening, needle):
         return "the answer is in the opening messages"
     shown = {f"{WORKSPACE}/{path}" for path in evidence.task.files if _has_words(opening, path.rpartition("/")[2])}
     leaks = [path for path in evidence.leaks if path not in shown]
@@ -406,6 +410,7 @@ async def _get_answer(env: Env, evidence: Evidence, box: Sandbox | None, limits:
         return None
     answer: object = await _attempt(evidence, "solve", limits.rollout_seconds, lambda: env.solve(evidence.task, box))
     if isinstance(answer, str):
+        evidence.gold_answer = answer
         return answer
     evidence.broken.setdefault("solve", f"solve returned {type(answer).__name__}, not the final answer as text")
     return None

@@ -30,3 +30,4 @@ def test_validate_in_a_real_sandbox(ludus: Ludus):
     code, out, err = ludus("validate", "terminal-test", "--env.limit", "2")
     assert code == 0, out + err
     assert "ok      files after two setups (must be equal)" in out
+    assert "ok      answers in the slot or prompt" in out

@@ -129,17 +129,15 @@ def raise_first() -> Generator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        raise error from error.__cause__  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        first = find_first(group)  # pyright: ignore[reportUnknownArgumentType]
+        raise first from first.__cause__
 
 
 LONGEST = 2_000
 """The maximum length of a foreign error message: some contain all of their data."""
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """Describe an exception of foreign code: its type, its message, and the last line of the user's own code."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_user_code(frame.filename)]
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
@@ -147,7 +145,7 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {words if len(words) <= LONGEST else f'{words[:LONGEST]}…'}{where}"
 
 
-def describe_bug(error: Exception) -> Failure:
+def describe_bug(error: BaseException) -> Failure:
     """The failure of a rollout that met an unexpected exception: what it was, and the end of its traceback."""
     lines = traceback.format_exception(error, limit=-_FRAMES)
     text = "".join(lines).strip()
@@ -160,9 +158,9 @@ _FRAMES = 10
 """The number of innermost frames in the traceback of a bug."""
 
 
-def find_first(error: Exception) -> Exception:
+def find_first(error: BaseException) -> BaseException:
     """The first error of an exception group; any other error itself."""
-    while isinstance(error, ExceptionGroup):
+    while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return error  # pyright: ignore[reportUnknownVariableType]
 

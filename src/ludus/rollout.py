@@ -132,11 +132,7 @@ async def run(
                     return await _judge(env, acted, place, limits)
             except ArchiveTooLarge as error:  # the agent made these files, so this is a score and not a failure
                 return msgspec.structs.replace(acted, score=Score.of(0.0, f"The files left behind: {error.strerror}"))
-    except ModelUnusable:
-        raise
-    except RolloutError as error:
-        return record(StopReason.FAILED, error.as_failure())
-    except Exception as error:  # a bug must not stop the other rollouts
+    except Exception as error:  # a failure of the world, or a bug: neither must stop the other rollouts
         return record(StopReason.FAILED, _make_failure(error))
 
 

@@ -22,11 +22,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO
 
 from msgspec import field
 
-from ludus.errors import ConfigError, ToolBroken, suggest
+from ludus.errors import ConfigError, ToolBroken, find_first, suggest
 from ludus.settings import Settings
 from ludus.tools import BadArguments, Tool
 from ludus.tools.toolsets import Toolset
@@ -256,8 +256,7 @@ def _read_tail(file: int, size: int = 500) -> str:
 
 
 def _find_reason(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    error = find_first(error)
     return "no answer in time" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
 
 

@@ -27,6 +27,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Literal
 
+from msgspec import Struct
+
 from ludus.types import Failure
 
 Boundary = Literal["model", "sandbox", "setup", "tool", "verifier", "agent"]
@@ -79,8 +81,22 @@ class ModelUnusable(ModelError):
         super().__init__(message, retryable=False)
 
 
+class SlotEvidence(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a backend knows about the end of a slot. `ludus.causes` decides from it whose fault that was."""
+
+    inside: str = ""
+    """What the slot's own processes or files did, in words: "its processes used all of sandbox.memory_mb"."""
+    outside: str = ""
+    """What happened outside of the slot, in words: "the connection to the host broke". No process of the slot could
+    have done it."""
+
+
 class SandboxError(RolloutError):
     boundary = "sandbox"
+
+    def __init__(self, message: str, *, retryable: bool = True, evidence: SlotEvidence = SlotEvidence()) -> None:
+        super().__init__(message, retryable=retryable)
+        self.evidence = evidence
 
 
 class SetupError(RolloutError):

@@ -66,7 +66,7 @@ class UpdateMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float = 0.0
 
 
-class Update(Struct, frozen=True, kw_only=True):
+class PolicyUpdate(Struct, frozen=True, kw_only=True):
     """The result of `Trainer.update`."""
 
     version: int
@@ -102,7 +102,7 @@ class Trainer(Protocol):
         """
         ...
 
-    async def update(self, rows: Sequence[TrainingRow]) -> Update:
+    async def update(self, rows: Sequence[TrainingRow]) -> PolicyUpdate:
         """Make the next version from rows. There is at least one.
 
         Raises:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ludus.sandbox.local.host_dir import SCRIPTS, join_lines
 
-SHARED = ("shell.py", "processes.py", "teardown.py", "seccomp.py")
+SHARED = ("shell.py", "processes.py", "teardown.py", "seccomp.py", "syscalls.py")
 """These import only the standard library, each other, `SandboxError` and `ExecResult`."""
 _SANDBOX = Path(__file__).parent.parent
 _LATER_ANNOTATIONS = "from __future__ import annotations\n"

@@ -24,9 +24,9 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-from ludus.sandbox import seccomp
+from ludus.sandbox import seccomp, syscalls
 from ludus.sandbox.processes import find_descendants, is_dead, kill_trees
-from ludus.sandbox.slotd import mount_view, syscalls
+from ludus.sandbox.slotd import mount_view
 
 NAMESPACES, USER, NONE = "namespaces", "user", "none"
 MARK = "LUDUS_SLOT"

@@ -12,7 +12,7 @@ import contextlib
 import os
 from typing import NamedTuple
 
-from ludus.sandbox.slotd import syscalls
+from ludus.sandbox import syscalls
 
 HOME = "/home/agent"
 LIB = "/run/ludus/lib"

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from ludus.sandbox.slotd.syscalls import Libc, _unescape, list_mounts_below
+from ludus.sandbox.syscalls import Libc, _unescape, list_mounts_below
 
 SCRIPT = """
 import json, os, socket, sys
-from ludus.sandbox.slotd import syscalls
+from ludus.sandbox import syscalls
 
 folder = sys.argv[1]
 libc = syscalls.Libc()

@@ -1,13 +1,12 @@
 """System calls that Python's standard library lacks, through ctypes."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl
 import os
 import socket
 import struct
+from pathlib import Path
 from typing import Any
 
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
@@ -24,6 +23,7 @@ _DETACH = 2
 _PDEATHSIG, _DUMPABLE, _SECCOMP, _CAPBSET_DROP, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 22, 24, 36, 38
 _SECCOMP_FILTER = 2
 _LAST_CAP = 63
+_CAPABILITY_VERSION = 0x20080522
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -35,6 +35,10 @@ class Libc:
 
     def unshare(self, flags: int) -> None:
         self._call("unshare", flags)
+
+    def enter(self, namespace: int) -> None:
+        """Enter the namespace of a descriptor. Of a pid namespace, only processes started later are members."""
+        self._call("setns", namespace, 0)
 
     def mount(self, source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
         text = [os.fsencode(part) or None for part in (source, target, kind, options)]
@@ -53,6 +57,15 @@ class Libc:
     def adopt_orphans(self) -> None:
         """Become the parent of descendants whose own parent has died."""
         self._prctl(_SUBREAPER, 1)
+
+    def hide_memory(self) -> None:
+        """Keep other processes of the same user from tracing this one, and from reading its memory and descriptors."""
+        self._prctl(_DUMPABLE, 0)
+
+    def drop_capabilities(self) -> None:
+        """Give up all capabilities. A program that is started afterwards has none either, unless its user is root."""
+        header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
+        self._call("capset", ctypes.create_string_buffer(header, len(header)), ctypes.create_string_buffer(24))
 
     def allow_proc_writes(self) -> None:
         """Let this process write to its own files in /proc again, after a change of user."""
@@ -103,12 +116,11 @@ def list_mounts_below(folder: str) -> list[tuple[str, int]]:
     known = {"ro": RDONLY, "nosuid": NOSUID, "nodev": NODEV, "noexec": NOEXEC}
     known.update(noatime=NOATIME, nodiratime=NODIRATIME, relatime=RELATIME)
     found: list[tuple[str, int]] = []
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            fields = line.split(" ")
-            point = _unescape(fields[4])
-            if point.startswith(folder + "/"):
-                found.append((point, sum(known.get(option, 0) for option in fields[5].split(","))))
+    for line in Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
+        fields = line.split(" ")
+        point = _unescape(fields[4])
+        if point.startswith(folder + "/"):
+            found.append((point, sum(known.get(option, 0) for option in fields[5].split(","))))
     return found
 
 

@@ -23,7 +23,7 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec import Struct, field
 
-from ludus.errors import LudusError, ModelError, ToolBroken, raise_first
+from ludus.errors import LudusError, ModelError, SandboxError, ToolBroken, raise_first
 from ludus.harness import AgentResult, Harness, HarnessSettings
 from ludus.models import Model
 from ludus.models.token_estimate import estimate_prompt, estimate_text
@@ -103,7 +103,7 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     setup_seconds: Positive = 600.0
     """Time for the environment's `setup`. A longer one is a failure, and the rollout is run again."""
     verify_seconds: Positive = 600.0
-    """Time for the environment's `verify`. A longer one is a failure, and the rollout is run again."""
+    """Time for the environment's `verify`. A longer one is a failure, and `verify` is run again."""
 
 
 class Actor(Protocol):
@@ -219,6 +219,7 @@ async def take_turns(
     Raises:
         ModelError: the model failed, or its server's content filter removed a whole reply, after the turn with it. Not
             the policy but the server decided that, so it is no zero.
+        SandboxError: the slot failed, after a turn with the reply whose calls were running.
     """
     by_name = {tool.name: tool for tool in tools}
     specs = tuple(tool.spec for tool in tools)
@@ -237,8 +238,12 @@ async def take_turns(
         calls = completion.message.calls
         results: Sequence[ToolResult] = ()
         if calls:
-            results = await _run_calls(calls, by_name, handler, limits.tool_seconds)
-            results = await _apply_size_budget(results, by_name, limits, spill, number)
+            try:
+                results = await _run_calls(calls, by_name, handler, limits.tool_seconds)
+                results = await _apply_size_budget(results, by_name, limits, spill, number)
+            except SandboxError:  # the reply may have broken the slot, so it belongs to the record
+                yield Turn(completion, seconds=time.monotonic() - started)
+                raise
         turn = Turn(completion, tuple(results), seconds=time.monotonic() - started)
         messages.extend(turn.messages)
         stop = _decide_stop(turn, number, limits.turns, by_name)

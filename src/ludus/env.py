@@ -90,3 +90,8 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Solve the task perfectly, as proof that it can be scored: change the slot, and return the final answer.
         `ludus validate` calls it. No agent ever does."""
         raise NotImplementedError(f"{type(self).__name__} does not define solve(task, box)")
+
+
+def can_solve(env: Env) -> bool:
+    """Whether the environment defines `solve`."""
+    return type(env).solve is not Env.solve

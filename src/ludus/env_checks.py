@@ -24,11 +24,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.agent import Limits
-from ludus.env import Env
+from ludus.env import Env, can_solve
 from ludus.errors import SandboxError, SetupError, describe_error, explain_not_async
-from ludus.rollout import make_opening, make_own_tools, open_judging_slot
+from ludus.judging import FilesUnusable, open_judging_slot
+from ludus.rollout import make_opening, make_own_tools
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
-from ludus.sandbox.archive import ArchiveTooLarge
 from ludus.sandbox.pool import Pool
 from ludus.types import Completion, Message, Provenance, Rollout, Score, StopReason, Task, Turn, canonical
 
@@ -155,10 +155,6 @@ def judge_evidence(env: Env, split: str, evidence: Sequence[Evidence]) -> EnvRep
         note = f"split '{split}' has no tasks"
         checks = [EnvCheck(name="tasks", verdict="fail", checked=0, note=note)]
     return EnvReport(env=env.name, version=env.version, split=split, tasks=len(tasks), checks=tuple(checks))
-
-
-def can_solve(env: Env) -> bool:
-    return type(env).solve is not Env.solve
 
 
 def _make_check(name: str, checked: int, problems: Iterable[EnvProblem], *, warning: bool = False) -> EnvCheck:
@@ -393,8 +389,8 @@ async def _try_in_slot(
         try:
             async with open_judging_slot(env, task, box, pool, limits) as judge_box:
                 await _verify_twice(env, evidence, judge_box, limits, answer, gold=gold)
-        except ArchiveTooLarge as error:
-            evidence.broken["solve"] = f"the files left behind: {error.strerror}"
+        except FilesUnusable as error:
+            evidence.broken["solve"] = str(error)
 
 
 async def _get_answer(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, *, gold: bool) -> str | None:

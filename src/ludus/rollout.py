@@ -1,7 +1,7 @@
 """Run one rollout, or many at once.
 
-`run` shows the steps of a rollout in order: lease a slot, set it up, take turns, settle, copy the agent's files into a
-fresh slot, verify there, record. It raises no `RolloutError` but `ModelUnusable`, which stops the run: it is the only
+`run` shows the steps of a rollout in order: lease a slot, set it up, take turns, judge what the agent left
+(`ludus.judging`), record. It raises no `RolloutError` but `ModelUnusable`, which stops the run: it is the only
 place where such an error becomes a recorded `Failure`. An unexpected exception becomes one too, with its traceback.
 `run_many` is the only place that runs rollouts side by side. The pool limits slots, the model client limits requests,
 and the ledger limits money.
@@ -21,7 +21,8 @@ from typing import ClassVar
 import msgspec
 
 from ludus import __version__
-from ludus.agent import Actor, Limits, Policy, Spill, ToolHandler, seed_sampling, take_turns
+from ludus.agent import Actor, Policy, Spill, ToolHandler, seed_sampling, take_turns
+from ludus.causes import Phase
 from ludus.env import Env
 from ludus.errors import (
     BudgetExhausted,
@@ -30,15 +31,13 @@ from ludus.errors import (
     RolloutError,
     SandboxError,
     SetupError,
-    VerifierError,
     boundary,
     describe_bug,
     find_first,
 )
 from ludus.harness import AgentResult, Harness, resolve_path, run_harness
+from ludus.judging import Judge, set_up
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.agent_files import collect_files, copy_files
-from ludus.sandbox.archive import ArchiveTooLarge
 from ludus.sandbox.pool import Pool
 from ludus.settings import Settings
 from ludus.tools import Tool
@@ -52,7 +51,6 @@ from ludus.types import (
     Message,
     Provenance,
     Rollout,
-    Score,
     StopReason,
     Task,
     Turn,
@@ -85,13 +83,20 @@ class _Trace:
 
 
 async def run(
-    job: Job, env: Env, pool: Pool | None, *, attempt: int = 1, handler: ToolHandler | None = None
+    job: Job,
+    env: Env,
+    pool: Pool | None,
+    *,
+    attempt: int = 1,
+    retries: int = 0,
+    handler: ToolHandler | None = None,
 ) -> Rollout:
     """Run one rollout once. The result has a score, or a failure that names the boundary that failed.
 
-    Its time begins when it has its slot: how long it waited for one says nothing about it.
+    `retries`: how often `verify` is repeated, on the same files, after a failure. The rollout's time begins when it has
+    its slot: how long it waited for one says nothing about it.
     """
-    limits = job.policy.limits
+    judge = Judge(env, pool, job.policy.limits, retries)
     trace = _Trace()
     started = time.monotonic()
 
@@ -112,26 +117,16 @@ async def run(
         async with _lease_slot(job, env, pool) as box:
             started = time.monotonic()
             if box is not None and env.sandbox is not None:
-                await _set_up(env, job.task, box, limits)
+                await set_up(env, job.task, box, job.policy.limits)
             await _place_skill(job.policy, box)
             tools, trace.opening = _prepare_opening(job, env, box)
             trace.tools = tuple(tool.name for tool in tools)
-            if job.policy.actor is not None:
-                stop = await _run_actor(job, job.policy.actor, trace)
-            elif box is not None and job.policy.harness is not None:
-                stop = await _run_harness(job, job.policy.harness, trace, box)
-            else:
-                stop = await _take_turns(job, tools, trace, handler, _make_spill(box) if box else None)
-            acted = record(stop)
-            if box is None or env.sandbox is None:
-                return await _judge(env, acted, None, limits)
             try:
-                left_out: list[str] = []
-                async with open_judging_slot(env, job.task, box, pool, limits, left_out) as place:
-                    acted = msgspec.structs.replace(acted, left_out=tuple(left_out))
-                    return await _judge(env, acted, place, limits)
-            except ArchiveTooLarge as error:  # the agent made these files, so this is a score and not a failure
-                return msgspec.structs.replace(acted, score=Score.of(0.0, f"The files left behind: {error.strerror}"))
+                stop = await _act(job, tools, trace, handler, box)
+            except SandboxError as error:
+                acted = record(StopReason.BROKEN)
+                return await judge.blame(acted, box, error, Phase.ACTING, has_acted=bool(box and trace.turns))
+            return await judge.judge(record(stop), box if env.sandbox is not None else None)
     except Exception as error:  # a failure of the world, or a bug: neither must stop the other rollouts
         return record(StopReason.FAILED, _make_failure(error))
 
@@ -163,12 +158,6 @@ async def _lease_slot(job: Job, env: Env, pool: Pool | None) -> AsyncGenerator[S
         yield box
 
 
-async def _set_up(env: Env, task: Task, box: Sandbox, limits: Limits) -> None:
-    with boundary(SetupError, f"{env.name}: setup of task '{task.id}'"):
-        async with asyncio.timeout(limits.setup_seconds):
-            await env.setup(task, box)
-
-
 async def _place_skill(policy: Policy, box: Sandbox | None) -> None:
     """Write the skill's file to the path that the system text names."""
     if policy.skill_file is None:
@@ -180,40 +169,6 @@ async def _place_skill(policy: Policy, box: Sandbox | None) -> None:
     path, skill = policy.skill_file
     with boundary(SetupError, f"{path} could not be written"):
         await box.write(await resolve_path(path, box), skill.text.encode())
-
-
-@asynccontextmanager
-async def open_judging_slot(
-    env: Env, task: Task, box: Sandbox, pool: Pool | None, limits: Limits, left_out: list[str] | None = None
-) -> AsyncGenerator[Sandbox, None]:
-    """Open the slot where `verify` runs after an agent has acted in `box`. The agent's processes are dead. It is a new
-    slot with the agent's files, or the same slot if the environment asks for it. `left_out` receives the names of files
-    that were not copied: links that lead out of /workspace, and special files.
-
-    Raises:
-        ArchiveTooLarge: the files are too large to be copied.
-    """
-    await box.settle()
-    if env.verify_in == "same" or pool is None:
-        yield box
-        return
-    try:
-        left = await collect_files(box)
-    except ArchiveTooLarge:
-        raise
-    except (OSError, ValueError) as error:
-        raise SandboxError(f"the agent's files could not be read: {error}") from error
-    async with pool.exchange(box) as fresh:
-        await _set_up(env, task, fresh, limits)
-        try:
-            dropped = await copy_files(left, fresh, env.protected)
-        except ArchiveTooLarge:
-            raise
-        except (OSError, ValueError) as error:
-            raise SandboxError(f"the agent's files could not be copied into a fresh slot: {error}") from error
-        if left_out is not None:
-            left_out.extend(dropped)
-        yield fresh
 
 
 def _prepare_opening(job: Job, env: Env, box: Sandbox | None) -> tuple[list[Tool], tuple[Message, ...]]:
@@ -254,6 +209,17 @@ def make_opening(env: Env, task: Task) -> tuple[Message, ...]:
         if not isinstance(message.content, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"opening() returns a message whose content is {type(message.content).__name__}, not text")
     return opening
+
+
+async def _act(
+    job: Job, tools: list[Tool], trace: _Trace, handler: ToolHandler | None, box: Sandbox | None
+) -> StopReason:
+    """Let the agent act: the loop, a command-line agent or another one."""
+    if job.policy.actor is not None:
+        return await _run_actor(job, job.policy.actor, trace)
+    if box is not None and job.policy.harness is not None:
+        return await _run_harness(job, job.policy.harness, trace, box)
+    return await _take_turns(job, tools, trace, handler, _make_spill(box) if box else None)
 
 
 async def _take_turns(
@@ -313,15 +279,6 @@ def _keep_acted(acted: AgentResult, trace: _Trace) -> StopReason:
     return acted.stop
 
 
-async def _judge(env: Env, rollout: Rollout, box: Sandbox | None, limits: Limits) -> Rollout:
-    with boundary(VerifierError, f"{env.name}: verify of task '{rollout.task.id}'"):
-        async with asyncio.timeout(limits.verify_seconds):
-            score = await env.verify(rollout, box)
-    if not isinstance(score, Score):  # pyright: ignore[reportUnnecessaryIsInstance]  # environments are foreign code
-        raise VerifierError(f"{env.name}: verify returned {type(score).__name__}, not a Score", retryable=False)
-    return msgspec.structs.replace(rollout, score=score)
-
-
 def _make_spill(box: Sandbox) -> Spill:
     async def spill(name: str, data: bytes) -> str:
         path = f"{RESULTS}/{name}"
@@ -366,12 +323,13 @@ def _read_versions() -> dict[str, str]:
 async def run_retrying(
     job: Job, env: Env, pool: Pool | None, *, retries: int = 2, handler: ToolHandler | None = None
 ) -> Rollout:
-    """Run one rollout. After a failure that is not the agent's, run it again in a fresh slot, up to `retries` times."""
-    rollout = await run(job, env, pool, handler=handler)
+    """Run one rollout. After a failure that is not the agent's, run it again in a fresh slot, up to `retries` times. If
+    the agent has finished, only `verify` is run again."""
+    rollout = await run(job, env, pool, retries=retries, handler=handler)
     for attempt in range(2, retries + 2):
         if rollout.failure is None or not rollout.failure.retryable:
             break
-        rollout = await run(job, env, pool, attempt=attempt, handler=handler)
+        rollout = await run(job, env, pool, attempt=attempt, retries=retries, handler=handler)
     return rollout
 
 

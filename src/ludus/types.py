@@ -201,6 +201,8 @@ class StopReason(StrEnum):
     """The time limit of the rollout was reached."""
     CRASHED = "crashed"
     """The program of a command-line agent ended with an error. What it did until then is scored."""
+    BROKEN = "broken"
+    """The agent broke its slot, or left what cannot be judged. The score is 0, and its feedback says why."""
     FAILED = "failed"
     """Something outside the agent broke; `Rollout.failure` says what."""
 

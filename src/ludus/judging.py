@@ -1,0 +1,258 @@
+"""Judge what an agent left: collect its files, verify them in a fresh slot, and find whose fault a failure is.
+
+    settle, collect ──> new slot, setup, copy, verify ──> score
+                        └── again after a failure, with the same files: the agent does not act again
+
+A failure after the agent has acted is put before `ludus.causes`. If it is the agent's, the rollout has the score 0 and
+the stop reason `broken`, and the score's feedback says why. If it is the world's, `Judge.judge` raises it. Such an
+error is not retryable: `verify` was repeated already, and other turns of the agent would be a second chance. There is
+one exception. If the world took the slot with the agent's work, there is nothing to judge, and the rollout is retried.
+
+The questions that `causes` asks are answered by trying it in a fresh slot. For the verifier that is `setup` and
+`verify` on the task's first state and, if that raises, on the state that the environment's `solve` makes: a `verify`
+that raises when the agent wrote no file has no score for the first state, but works.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from ludus.agent import Limits
+from ludus.causes import Cause, Evidence, Phase, decide_cause, explain_fault
+from ludus.env import Env, can_solve
+from ludus.errors import ModelUnusable, RolloutError, SandboxError, SetupError, SlotEvidence, VerifierError, boundary
+from ludus.sandbox import Sandbox
+from ludus.sandbox.agent_files import collect_files, copy_files
+from ludus.sandbox.archive import ArchiveEntry
+from ludus.sandbox.pool import Pool, is_alive
+from ludus.types import Completion, Message, Rollout, Score, StopReason, Task, Turn
+
+Files = tuple[ArchiveEntry, ...]
+
+
+class FilesUnusable(Exception):
+    """The files that an agent left cannot be read or copied. The agent made them: this is no failure of a slot."""
+
+
+@dataclass
+class _Attempt:
+    """How far one attempt to judge has come."""
+
+    phase: Phase
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges the rollouts of an environment. `retries`: how often `verify` is repeated after a failure."""
+
+    env: Env
+    pool: Pool | None
+    limits: Limits
+    retries: int = 0
+
+    async def judge(self, acted: Rollout, box: Sandbox | None) -> Rollout:
+        """Score a rollout whose agent has acted in `box`. Ends the agent's processes.
+
+        Raises:
+            RolloutError: the world failed, and there is no score.
+        """
+        files: Files | None = None
+        if box is not None:
+            try:
+                files = await collect(self.env, box)
+            except (FilesUnusable, SandboxError) as error:
+                return await self.blame(acted, box, error, Phase.COLLECTING)
+        own = box if files is None else None  # what the agent left is in its own slot alone
+        for repeats_left in reversed(range(self.retries + 1)):
+            attempt = _Attempt(Phase.VERIFYING if files is None else Phase.RESTORING)
+            try:
+                if own is not None and repeats_left < self.retries:
+                    await own.settle()
+                return await self._verify_files(acted, box, files, attempt)
+            except ModelUnusable:
+                raise
+            except (FilesUnusable, RolloutError) as error:
+                if not (repeats_left and _may_pass(error) and (own is None or is_alive(own))):
+                    return await self.blame(acted, box, error, attempt.phase, is_lost=own is not None)
+        raise AssertionError("the last repetition returns or raises")
+
+    async def blame(
+        self,
+        acted: Rollout,
+        box: Sandbox | None,
+        error: FilesUnusable | RolloutError,
+        phase: Phase,
+        *,
+        has_acted: bool = True,
+        is_lost: bool = True,
+    ) -> Rollout:
+        """The rollout with the score 0 if the failure is the agent's. Otherwise raises the error.
+
+        `is_lost`: the agent's work is in its slot alone. If the world broke the slot, the rollout has to be run again.
+        """
+        slot = error.evidence if isinstance(error, SandboxError) else SlotEvidence()
+        evidence = Evidence(
+            phase=phase,
+            acted=has_acted,
+            boundary=error.boundary if isinstance(error, RolloutError) else "files",
+            passing=_may_pass(error),
+            slot=slot,
+        )
+        cause = decide_cause(evidence)
+        if cause is Cause.ASK_ENGINE:
+            cause = decide_cause(msgspec.structs.replace(evidence, engine_works=await self._has_working_engine(box)))
+        elif cause is Cause.ASK_VERIFIER:
+            works = await self._has_working_verifier(acted, box)
+            cause = decide_cause(msgspec.structs.replace(evidence, verifier_works=works))
+        if cause is Cause.AGENT:
+            score = Score.of(0.0, explain_fault(evidence, str(error)))
+            return msgspec.structs.replace(acted, stop=StopReason.BROKEN, score=score)
+        if isinstance(error, FilesUnusable):
+            raise SandboxError(str(error), retryable=False) from error
+        if phase not in (Phase.PREPARING, Phase.ACTING) and not (is_lost and isinstance(error, SandboxError)):
+            error.retryable = False
+        raise error
+
+    # ---- one attempt ----------------------------------------------------------------------------------------------
+
+    async def _verify_files(
+        self, acted: Rollout, box: Sandbox | None, files: Files | None, attempt: _Attempt
+    ) -> Rollout:
+        if box is None or files is None:
+            return msgspec.structs.replace(acted, score=await self._verify(acted, box))
+        async with self._open_fresh(acted.task, box) as fresh:
+            attempt.phase = Phase.COPYING
+            left_out = await copy(files, fresh, self.env)
+            attempt.phase = Phase.VERIFYING
+            acted = msgspec.structs.replace(acted, left_out=left_out)
+            return msgspec.structs.replace(acted, score=await self._verify(acted, fresh))
+
+    async def _verify(self, acted: Rollout, box: Sandbox | None) -> Score:
+        with boundary(VerifierError, f"{self.env.name}: verify of task '{acted.task.id}'"):
+            async with asyncio.timeout(self.limits.verify_seconds):
+                score = await self.env.verify(acted, box)
+        if not isinstance(score, Score):  # pyright: ignore[reportUnnecessaryIsInstance]  # environments are foreign code
+            what = type(score).__name__
+            raise VerifierError(f"{self.env.name}: verify returned {what}, not a Score", retryable=False)
+        return score
+
+    @asynccontextmanager
+    async def _open_fresh(self, task: Task, box: Sandbox) -> AsyncGenerator[Sandbox, None]:
+        """A new slot in place of `box`, set up. If `box` was replaced already, it is one more."""
+        assert self.pool is not None
+        async with self.pool.exchange(box) as fresh:
+            await set_up(self.env, task, fresh, self.limits)
+            yield fresh
+
+    # ---- questions ------------------------------------------------------------------------------------------------
+
+    async def _has_working_engine(self, box: Sandbox | None) -> bool:
+        """Whether the pool makes a new slot that runs a command."""
+        if self.pool is None or box is None:
+            return False
+        try:
+            async with self.pool.exchange(box) as fresh:
+                return (await fresh.exec("true")).exit_code == 0
+        except Exception:  # a backend may raise anything; what it raised first is reported
+            return False
+
+    async def _has_working_verifier(self, acted: Rollout, box: Sandbox | None) -> bool:
+        """Whether `verify` returns a score for the task's first state, or for its solution."""
+        return await self._can_judge(acted, box, solved=False) or (
+            can_solve(self.env) and await self._can_judge(acted, box, solved=True)
+        )
+
+    async def _can_judge(self, acted: Rollout, box: Sandbox | None, *, solved: bool) -> bool:
+        try:
+            if box is None:
+                return await self._try_verify(acted, None, solved=solved)
+            async with self._open_fresh(acted.task, box) as fresh:
+                return await self._try_verify(acted, fresh, solved=solved)
+        except ModelUnusable:
+            raise
+        except Exception:  # environments and backends may raise anything; what was raised first is reported
+            return False
+
+    async def _try_verify(self, acted: Rollout, box: Sandbox | None, *, solved: bool) -> bool:
+        answer = ""
+        if solved:
+            async with asyncio.timeout(self.limits.rollout_seconds):
+                answer = await self.env.solve(acted.task, box)
+            if box is not None:
+                await box.settle()
+        turn = Turn(Completion(Message("assistant", answer)), stop=StopReason.FINISHED)
+        stop = StopReason.FINISHED
+        said = msgspec.structs.replace(acted, turns=(turn,), stop=stop, exit=None, details=None, left_out=())
+        await self._verify(said, box)
+        return True
+
+
+async def set_up(env: Env, task: Task, box: Sandbox, limits: Limits) -> None:
+    with boundary(SetupError, f"{env.name}: setup of task '{task.id}'"):
+        async with asyncio.timeout(limits.setup_seconds):
+            await env.setup(task, box)
+
+
+async def collect(env: Env, box: Sandbox) -> Files | None:
+    """End the agent's processes and read its files. None if the environment verifies in the agent's own slot.
+
+    Raises:
+        FilesUnusable: they cannot be read, or are too large.
+        SandboxError: the slot is gone.
+    """
+    await box.settle()
+    if env.verify_in == "same":
+        return None
+    try:
+        return await collect_files(box)
+    except (OSError, ValueError) as error:
+        raise _describe_unusable(error, "read") from error
+
+
+async def copy(files: Files, fresh: Sandbox, env: Env) -> tuple[str, ...]:
+    """Write the agent's files into a slot that was set up. Returns the names of those that were left out.
+
+    Raises:
+        FilesUnusable: they cannot be written, or are too large.
+        SandboxError: the slot is gone.
+    """
+    try:
+        return await copy_files(files, fresh, env.protected)
+    except (OSError, ValueError) as error:
+        raise _describe_unusable(error, "copied into a fresh slot") from error
+
+
+@asynccontextmanager
+async def open_judging_slot(
+    env: Env, task: Task, box: Sandbox, pool: Pool, limits: Limits
+) -> AsyncGenerator[Sandbox, None]:
+    """The slot where `verify` runs after an agent has acted in `box`: a fresh one with the agent's files, or the same.
+
+    Raises:
+        FilesUnusable: the files cannot be read or copied.
+    """
+    files = await collect(env, box)
+    if files is None:
+        yield box
+        return
+    async with pool.exchange(box) as fresh:
+        await set_up(env, task, fresh, limits)
+        await copy(files, fresh, env)
+        yield fresh
+
+
+def _describe_unusable(error: OSError | ValueError, what: str) -> Exception:
+    if isinstance(error, TimeoutError | ConnectionError):  # a backend's own trouble
+        return SandboxError(f"the agent's files could not be {what}: {error}")
+    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return FilesUnusable(f"the files left behind cannot be {what}: {words}")
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether another attempt could succeed, as far as the error says."""
+    if isinstance(error, SandboxError) and error.evidence.inside:
+        return False
+    return not isinstance(error, RolloutError) or error.retryable

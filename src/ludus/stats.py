@@ -2,6 +2,8 @@
 
 A rollout without a score says nothing about the agent. It is counted as failed and is in no mean. A run without any
 scored rollout has no mean (None), not 0. The tokens, the money and the time of a failed rollout are counted.
+`mean_with_zeros` is the lower bound: the mean if each of them had scored 0. If more than 2 % of the rollouts have no
+score, `warn_of_exclusions` says so, because the mean may then say more about what was left out than about the agent.
 
 The mean is the mean over tasks of each task's own mean, so a task that lost rollouts to failures has the same weight as
 the others. Rollouts of one task resemble each other, so the unit of the 95 % confidence interval is the task, not the
@@ -38,7 +40,7 @@ class PassAt(Struct, frozen=True):
     """The number of tasks with at least k scored rollouts."""
 
 
-class ScoreStats(Struct, frozen=True):
+class ScoreStats(Struct, frozen=True, omit_defaults=True):
     """The scores of a set of tasks."""
 
     tasks: int
@@ -47,6 +49,13 @@ class ScoreStats(Struct, frozen=True):
     mean: float | None
     interval: Interval | None
     pass_at: tuple[PassAt, ...]
+    mean_with_zeros: float | None = None
+    """The mean if every rollout without a score had scored 0; None if all have a score."""
+
+    @property
+    def excluded(self) -> int:
+        """The number of rollouts without a score."""
+        return self.rollouts - self.scored
 
 
 class ToolUse(Struct, frozen=True):
@@ -107,6 +116,23 @@ def summarize(groups: Iterable[Group]) -> RunSummary:
         seconds=compute_spread([s for t in tallies for s in t.seconds]),
         turns=compute_spread([n for t in tallies for n in t.turns]),
     )
+
+
+MOST_EXCLUDED = 0.02
+"""The share of rollouts without a score above which there is a warning."""
+
+
+def warn_of_exclusions(excluded: int, rollouts: int) -> str:
+    """A warning that too many rollouts have no score; empty if there are few."""
+    if not excluded or excluded <= MOST_EXCLUDED * rollouts:
+        return ""
+    share = f"{100 * excluded / rollouts:.2g} %"
+    return f"{excluded} of {rollouts} rollouts ({share}) have no score and are in no mean: fix the cause and resume"
+
+
+def compute_mean_with_zeros(values: Sequence[float], excluded: int) -> float | None:
+    """The mean of a group if every rollout without a score had scored 0; None if there are no rollouts."""
+    return math.fsum(values) / (len(values) + excluded) if len(values) + excluded else None
 
 
 def estimate_pass_at(k: int, scored: int, passed: int) -> float:
@@ -197,6 +223,8 @@ def _tally_group(group: Group) -> _Tally:
 
 def _compute_stats(tallies: Sequence[_Tally]) -> ScoreStats:
     means = [math.fsum(t.values) / len(t.values) for t in tallies if t.values]
+    excluded = sum(t.failures.total() for t in tallies)
+    lowest = [m for t in tallies if (m := compute_mean_with_zeros(t.values, t.failures.total())) is not None]
     every = [value for t in tallies for value in t.values]
     rollouts = sum(t.stops.total() for t in tallies)
     return ScoreStats(
@@ -208,6 +236,7 @@ def _compute_stats(tallies: Sequence[_Tally]) -> ScoreStats:
         pass_at=tuple(
             _average_pass_at(k, tallies) for k in _list_powers(max((len(t.values) for t in tallies), default=0))
         ),
+        mean_with_zeros=math.fsum(lowest) / len(lowest) if excluded else None,
     )
 
 

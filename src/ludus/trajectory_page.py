@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ludus.stats import RunSummary
+from ludus.stats import RunSummary, warn_of_exclusions
 from ludus.types import to_json
 
 TEMPLATE = Path(__file__).with_name("trajectory_page.html")
@@ -28,7 +28,8 @@ def render_page(
 ) -> Iterator[bytes]:
     """Render the page, piece by piece. `rows` are `GroupRow`s as JSON; `facts` are shown below the title."""
     template = TEMPLATE.read_text(encoding="utf-8")
-    about = to_json({"facts": dict(facts), "summary": summary})
+    warning = warn_of_exclusions(summary.overall.excluded, summary.overall.rollouts)
+    about = to_json({"facts": dict(facts), "summary": summary, "warning": warning})
     values = {"POLICY": _build_policy(template), "TITLE": html.escape(title), "ABOUT": escape_markup(about).decode()}
     before, rest = template.split("@ROWS@")
     between, after = rest.split("@END@")

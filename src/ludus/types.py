@@ -380,6 +380,11 @@ class Group(Struct, frozen=True, kw_only=True):
         return tuple(r for r in self.rollouts if r.score is not None)
 
     @property
+    def excluded(self) -> int:
+        """The number of rollouts that ended without a score."""
+        return len(self.rollouts) - len(self.scored)
+
+    @property
     def partial(self) -> bool:
         return len(self.scored) < self.size
 

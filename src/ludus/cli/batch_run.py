@@ -33,7 +33,7 @@ from ludus.config import Config, to_record, to_yaml
 from ludus.config.build_agent import build_env
 from ludus.config.build_models import build_model
 from ludus.config.build_tools import build_distribution
-from ludus.config.tree import TRAINING
+from ludus.config.tree import TRAINING, WEIGHTS
 from ludus.models.ledger import Ledger
 from ludus.rollout import RunOptions
 from ludus.sandbox.pool import Pool
@@ -67,7 +67,7 @@ def run_command(arguments: RunArguments, run_batch: RunBatch) -> int:
 
 async def _run(config: Config, arguments: RunArguments, run_batch: RunBatch) -> int:
     ledger = open_ledger(config)
-    async with _open_batch(config, ledger) as (batch, pool):
+    async with open_batch(config, ledger) as (batch, pool):
         with open_run(config, _make_record(config)) as directory, _show_progress(arguments, batch.env.name) as show:
 
             def on_rollout(rollout: Rollout, progress: BatchProgress) -> None:
@@ -92,7 +92,7 @@ async def _run(config: Config, arguments: RunArguments, run_batch: RunBatch) -> 
 
 
 @asynccontextmanager
-async def _open_batch(config: Config, ledger: Ledger) -> AsyncGenerator[tuple[Batch, Pool | None], None]:
+async def open_batch(config: Config, ledger: Ledger) -> AsyncGenerator[tuple[Batch, Pool | None], None]:
     """The batch, with its model, tools and sandboxes open."""
     env = build_env(config)
     tasks = load_tasks(env, config.env.split, config.env.limit, config.env.ids)
@@ -105,7 +105,7 @@ async def _open_batch(config: Config, ledger: Ledger) -> AsyncGenerator[tuple[Ba
 
 def _make_record(config: Config) -> dict[str, Any]:
     """The settings that a batch depends on: all but those of training."""
-    return {name: value for name, value in to_record(config).items() if name not in TRAINING}
+    return {name: value for name, value in to_record(config).items() if name not in TRAINING | WEIGHTS}
 
 
 def _is_complete(batch: Batch, directory: RunDir) -> bool:
@@ -126,7 +126,7 @@ def _print_result(summary: RunSummary, report: RunReport, command: str) -> None:
     out = report.out
     print_summary(summary, spent=report.ledger.total.usage)
     print(f"\n{out}")
-    failed = summary.overall.rollouts - summary.overall.scored
+    failed = summary.overall.excluded
     if failed:
         what = "1 rollout has no score: run it" if failed == 1 else f"{failed} rollouts have no score: run them"
         print(f"  {make_resume_command(command, out)}   {what} again")

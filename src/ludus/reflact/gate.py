@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from ludus.skill import Skill, remove_regions
 
@@ -114,6 +114,8 @@ class Verdict(Struct, frozen=True):
     """Whether the candidate is the best so far. Only an accepted one can be."""
     worse: tuple[str, ...] = ()
     """Items on which the candidate is worse."""
+    excluded: int | UnsetType = UNSET
+    """The number of rollouts of candidate and current skill that have no score. Unset if all have one."""
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -8,6 +8,7 @@ contains the state after it.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -358,6 +359,32 @@ def count_useless_replies(records: Sequence[Record]) -> int:
     replies = sum(entry.calls for entry in spent if entry.role == "optimizer")
     events = [event for part in parts if not isinstance(part, Baseline) for event in part.events]
     return replies if replies == sum(event.replies for event in events) else 0
+
+
+class Exclusions(NamedTuple):
+    """How many rollouts of a run have no score, and how many rollouts there were."""
+
+    excluded: int
+    rollouts: int
+
+
+def count_exclusions(records: Sequence[Record]) -> Exclusions:
+    """The number of rollouts without a score in all batches and measures of a run, the test included."""
+    excluded = 0
+    for record in records:
+        match record:
+            case Baseline():
+                excluded += record.measure.failed
+            case Step():
+                excluded += sum(batch.failed for batch in record.batches)
+                excluded += record.measure.failed if record.measure else 0
+            case EpochEnd():
+                excluded += record.slow.measure.failed if record.slow.measure else 0
+            case Summary():
+                products = {each.skill.hash: each for each in (record.initial, record.best, record.final)}
+                excluded += sum(product.test.failed for product in products.values() if product.test)
+    spent = records[-1].state.spent if records else ()
+    return Exclusions(excluded, sum(entry.calls for entry in spent if entry.role == "agent"))
 
 
 def make_epoch_stats(history: Iterable[HistoryLine]) -> tuple[EpochStats, ...]:

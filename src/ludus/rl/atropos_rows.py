@@ -2,7 +2,8 @@
 
 A row is one linear sequence: `tokens`, `masks` (the id where it was sampled, -100 elsewhere), `inference_logprobs` (1.0
 where there is none) and the score of its rollout. A rollout with a branched history gives several rows with one score.
-Only rollouts with a score give rows. Rows with a fatal finding (`row_checks`) are left out, and the report says so.
+Only rollouts with a score give rows; `excluded` counts the others. Rows with a fatal finding (`row_checks`) are left
+out, and the report says so.
 
 `build_columns` is for rollouts in token mode, whose ids are exact, and refuses others. `build_retokenized_columns` is
 for supervised fine-tuning on rollouts in chat mode: the ids are made from text, there are no logprobs, and the rows
@@ -21,7 +22,7 @@ from ludus.types import Group, Rollout
 
 
 class Columns(Struct, frozen=True, kw_only=True):
-    """The rows of a group. Every field has one entry for each row."""
+    """The rows of a group. Every list has one entry for each row."""
 
     tokens: list[list[int]]
     masks: list[list[int]]
@@ -32,6 +33,8 @@ class Columns(Struct, frozen=True, kw_only=True):
     """The rollout of the group to which each row belongs."""
     retokenized: bool = False
     """The ids were made from text: not for RL."""
+    excluded: int = 0
+    """The number of the group's rollouts that have no score, and so no rows."""
 
 
 Rows = Callable[[Rollout], tuple[list[TokenSequence], RowReport]]
@@ -72,15 +75,16 @@ def _build_columns(group: Group, rows: Rows, *, retokenized: bool) -> tuple[Colu
             inference_logprobs=None if retokenized else [_fill_logprobs(tokens.logprobs) for tokens in made],
             replicates=[rollout.provenance.replicate for rollout, _ in found],
             retokenized=retokenized,
+            excluded=group.excluded,
         ),
         report,
     )
 
 
 def to_fields(made: Columns) -> dict[str, Any]:
-    """The columns as fields of a JSON object. `retokenized` is only there if it is true."""
+    """The columns as fields of a JSON object. `retokenized` and `excluded` are only there if they say something."""
     fields = msgspec.structs.asdict(made)
-    return fields if made.retokenized else {name: value for name, value in fields.items() if name != "retokenized"}
+    return {name: value for name, value in fields.items() if value or name not in ("retokenized", "excluded")}
 
 
 def _require_score(rollout: Rollout) -> float:

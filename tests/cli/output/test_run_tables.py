@@ -32,6 +32,8 @@ def test_a_summary_says_what_happened():
     text = print_to_text(print_summary, summarize(groups))
     for words in ["mean score", "0.5", "pass@1", "pass@2", "2, 1 partial", "3, 1 without a score (sandbox 1)", "$0.75"]:
         assert words in text
+    for words in ["with zeros", "0.25", "warning: 1 of 3 rollouts (33 %) have no score and are in no mean"]:
+        assert words in text
     for words in ["finished 2", "6, 3 errors", "reed 3", "files", "shell", "none", "median 1.2 min"]:
         assert words in text
 
@@ -52,7 +54,7 @@ def test_the_summary_of_nothing_has_no_mean():
 def test_an_overview_has_a_line_per_group():
     text = print_to_text(print_groups, [make_group(make_shown_rollout(0.5), make_shown_rollout(None), size=4)])
     assert "squares" in text
-    assert "0.5 (1 of 4)" in text
+    assert "0.5 (1 of 4; 0.25 with zeros)" in text
     assert "0.5 failed" in text
     assert "Write squares" in text
 

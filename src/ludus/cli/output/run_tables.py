@@ -14,7 +14,7 @@ from ludus.cli.output.terminal import (
     make_console,
     make_text,
 )
-from ludus.stats import RunSummary, ScoreStats, Spread
+from ludus.stats import RunSummary, ScoreStats, Spread, compute_mean_with_zeros, warn_of_exclusions
 from ludus.types import Group, Rollout, Usage
 
 if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
@@ -71,19 +71,26 @@ def print_summary(summary: RunSummary, console: "Console | None" = None, *, spen
         for kind, stats in summary.kinds.items():
             first = format_number(stats.pass_at[0].value) if stats.pass_at else "none"
             counts = (str(stats.tasks), str(stats.rollouts))
-            kinds.add_row(make_text(kind or "(none)"), *counts, _format_mean(stats), _format_interval(stats), first)
+            mean = _format_mean(stats)
+            if stats.mean_with_zeros is not None:
+                mean += f" ({format_number(stats.mean_with_zeros)} with zeros)"
+            kinds.add_row(make_text(kind or "(none)"), *counts, mean, _format_interval(stats), first)
         console.print()
         console.print(kinds)
+    if warning := warn_of_exclusions(summary.overall.excluded, summary.overall.rollouts):
+        console.print()
+        console.print(make_text(f"warning: {warning}", "yellow"), soft_wrap=True)
 
 
 def _list_numbers(summary: RunSummary, usage: Usage) -> list[tuple[str, str]]:
     """The rows of the table: name and value."""
     overall = summary.overall
-    failed = overall.rollouts - overall.scored
+    failed = overall.excluded
     boundaries = ", ".join(f"{where} {count}" for where, count in summary.failed.items())
     errors = ", ".join(f"{use.tool} {use.errors}" for use in summary.tools if use.errors)
     rows = [
         ("mean score", f"{_format_mean(overall)}  {_format_interval(overall)}".rstrip()),
+        ("with zeros", _format_with_zeros(overall)),
         *((f"pass@{p.k}", format_number(p.value)) for p in overall.pass_at),
         ("tasks", f"{overall.tasks}" + (f", {summary.partial} partial" if summary.partial else "")),
         ("rollouts", f"{overall.rollouts}" + (f", {failed} without a score ({boundaries})" if failed else "")),
@@ -123,7 +130,9 @@ def _describe_group(group: Group) -> "tuple[Text, Text, Text, Text, Text]":
     values = [r.score.value for r in group.scored if r.score]
     mean = format_number(sum(values) / len(values)) if values else "none"
     if group.partial:
-        mean += f" ({len(values)} of {group.size})"
+        lowest = compute_mean_with_zeros(values, group.excluded) if group.excluded and values else None
+        zeros = "" if lowest is None else f"; {format_number(lowest)} with zeros"
+        mean += f" ({len(values)} of {group.size}{zeros})"
     scores = make_text(" ").join(format_verdict(rollout) for rollout in group.rollouts[:6])
     if len(group.rollouts) > 6:
         scores += make_text(f" … {len(group.rollouts)} in all")
@@ -135,6 +144,12 @@ def _describe_group(group: Group) -> "tuple[Text, Text, Text, Text, Text]":
 
 def _format_mean(stats: ScoreStats) -> str:
     return "none" if stats.mean is None else format_number(stats.mean)
+
+
+def _format_with_zeros(stats: ScoreStats) -> str:
+    if stats.mean_with_zeros is None:
+        return ""
+    return f"{format_number(stats.mean_with_zeros)}  the mean if each rollout without a score had scored 0"
 
 
 def _format_interval(stats: ScoreStats) -> str:

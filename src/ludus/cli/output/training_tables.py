@@ -22,13 +22,23 @@ from ludus.cli.output.terminal import (
 from ludus.reflact.cost_estimate import Estimate
 from ludus.reflact.gate import METRICS, Gate
 from ludus.reflact.journal import StageProgress
-from ludus.reflact.records import Baseline, EpochEnd, MeasuredSkill, Product, Record, Step, Summary
+from ludus.reflact.records import (
+    Baseline,
+    EpochEnd,
+    MeasuredSkill,
+    Product,
+    Record,
+    Step,
+    Summary,
+    count_exclusions,
+)
 from ludus.reflact.report import run_files as files
 from ludus.reflact.report.score_curve import compute_score_interval, make_curve
 from ludus.reflact.report.training_page import is_applied
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import read_records
+from ludus.stats import warn_of_exclusions
 from ludus.store import RunDir
 
 if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
@@ -123,6 +133,8 @@ def _describe_step(step: Step, gate: Gate) -> str:
     if step.verdict is not None and step.verdict.candidate is not None:
         before = "none" if step.verdict.current is None else format_number(step.verdict.current)
         parts[0] += f" {before} → {format_number(step.verdict.candidate)}"
+    if step.verdict is not None and step.verdict.excluded:
+        parts.append(f"{step.verdict.excluded} without a score")
     if step.fates:
         parts.append(f"{_count_applied(step)} of {len(step.fates)} changes")
     if step.hard is not None:
@@ -185,6 +197,8 @@ def print_training(records: Sequence[Record], gate: Gate, console: "Console | No
     calls = [f"{role} {n} {words[n > 1]}" for role, words in counts.items() if (n := _count_calls(last, role))]
     took = [*calls, f"{format_count(tokens)} tokens", format_money(dollars) if dollars else ""]
     console.print(make_text("took: " + ", ".join(part for part in took if part), "dim"))
+    if warning := warn_of_exclusions(*count_exclusions(records)):
+        console.print(make_text(f"warning: {warning}", "yellow"), soft_wrap=True)
     if not isinstance(last, Summary):
         console.print(make_text("not finished: there is no test result yet", "dim"))
 
@@ -220,7 +234,8 @@ def _format_test(product: Product | None) -> str:
         return ""
     bucket = product.test.overall
     band = f" [{format_number(bucket.interval.low)}, {format_number(bucket.interval.high)}]" if bucket.interval else ""
-    return f"{_format_optional(bucket.hard)}{band} of {bucket.tasks} task{'' if bucket.tasks == 1 else 's'}"
+    failed = f", {product.test.failed} without a score" if product.test.failed else ""
+    return f"{_format_optional(bucket.hard)}{band} of {bucket.tasks} task{'' if bucket.tasks == 1 else 's'}{failed}"
 
 
 def _format_optional(value: float | None) -> str:

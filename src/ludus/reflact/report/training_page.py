@@ -27,13 +27,14 @@ from ludus.reflact.records import (
     Step,
     Summary,
     UnusableReply,
+    count_exclusions,
 )
 from ludus.reflact.report.html_tags import Html, el, join_html, make_table
 from ludus.reflact.report.score_curve import compute_score_interval, draw_curve, make_curve
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.skill import Skill
-from ludus.stats import Interval
+from ludus.stats import Interval, warn_of_exclusions
 from ludus.trajectory_page import TEMPLATE as PAGE
 from ludus.types import Usage
 
@@ -113,6 +114,8 @@ def _render_body(settings: TrainSettings, records: Sequence[Record]) -> Iterable
         yield el("p", "nothing", "Nothing is finished yet.")
         return
     last = records[-1]
+    if warning := warn_of_exclusions(*count_exclusions(records)):
+        yield el("p", "verdict negative", warning)
     yield el("h2", "", f"Score on the selection split: {METRICS[settings.gate.metric]}")
     yield draw_curve(make_curve(records, settings.gate))
     yield _render_legend()
@@ -247,7 +250,8 @@ def _render_section(title: str, *inside: Html) -> Html:
 def _describe_verdict(verdict: Verdict | None) -> str:
     if verdict is None or verdict.candidate is None:
         return ""
-    return f"{format_number(verdict.current)} → {format_number(verdict.candidate)} on {verdict.items} tasks"
+    excluded = f", {verdict.excluded} rollouts without a score" if verdict.excluded else ""
+    return f"{format_number(verdict.current)} → {format_number(verdict.candidate)} on {verdict.items} tasks{excluded}"
 
 
 def is_applied(fate: Fate) -> bool:

@@ -7,7 +7,7 @@ is better. At the end the initial, the best and the final skill are run on the t
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from ludus.errors import ConfigError
@@ -41,6 +41,8 @@ async def evaluate(run: Run, state: RunState, candidate: Skill | None, origin: s
     rule = run.rule if gate.enabled else judge
     verdict = rule(gate, _make_contender(measured), _make_contender(state.current), _make_contender(state.best))
     _require_verdict(verdict, rule)
+    excluded = measure.failed + (state.current.measure.failed if state.current.measure else 0)
+    verdict = replace(verdict, excluded=excluded or UNSET)
     if verdict.decision.accepted:
         state = replace(state, current=measured, best=measured if verdict.new_best else state.best)
     return Judgement(state, verdict, measure)

@@ -39,6 +39,7 @@ COMMANDS = (
     Listing(
         "train", "train", "train the skill of an agent: propose changes from rollouts, keep those that score higher"
     ),
+    Listing("serve", "serve", "send groups of scored rollouts to a trajectory server, for a trainer of weights"),
     Listing("serve", "gateway", "serve the model to any agent, and record its requests and replies"),
     Listing("look", "show", "print the numbers of a run, the steps of a training run, or one transcript"),
     Listing("look", "envs", "list the environments that come with Ludus"),

@@ -1,4 +1,5 @@
-"""What kind of run a directory holds: a training run, a batch (`process`, `evaluate`) or sessions of the gateway."""
+"""What kind of run a directory holds: a training run, a batch (`process`, `evaluate`), groups of a worker (`serve`), or
+sessions of the gateway."""
 
 import shlex
 from collections.abc import Mapping
@@ -8,21 +9,32 @@ from typing import Any, Literal
 from ludus.config.tree import CONTENT, TRAINING
 from ludus.errors import ConfigError
 
-RunKind = Literal["training", "batch", "gateway"]
+SERVE = "serve"
+"""The section that only the record of a worker has, apart from records that have all sections."""
+
+RunKind = Literal["training", "batch", "worker", "gateway"]
 
 _WORDS: Mapping[RunKind, str] = {
     "training": "a training run",
     "batch": "a run of evaluate or process",
+    "worker": "a run of serve",
     "gateway": "a record of gateway sessions",
 }
-_COMMANDS: Mapping[str, RunKind] = {"train": "training", "evaluate": "batch", "process": "batch"}
+_COMMANDS: Mapping[str, RunKind] = {
+    "train": "training",
+    "evaluate": "batch",
+    "process": "batch",
+    "serve": "worker",
+}
 
 
 def find_kind(recorded: Mapping[str, Any]) -> RunKind:
     """The kind of a run, by its recorded settings."""
     if CONTENT in recorded:
         return "training"
-    return "gateway" if TRAINING & recorded.keys() else "batch"
+    if TRAINING & recorded.keys():
+        return "gateway"
+    return "worker" if SERVE in recorded else "batch"
 
 
 def refuse_other_kind(out: Path, recorded: Mapping[str, Any], command: str) -> None:

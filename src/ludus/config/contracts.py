@@ -95,6 +95,18 @@ def check_harness(harness: "Harness", label: str) -> str:
     return "" if harness.command.strip() else f"{label} has no command; add what starts the agent: command=…"
 
 
+def check_tracker(kind: type[Any], label: str) -> str:
+    plain = {"start": ("run",), "log": ("values", "step"), "close": ()}
+    for name, arguments in plain.items():
+        method = getattr(kind, name)
+        if _is_async(method):
+            return f"{label}: {name} must be written as `def`: a tracker is not asynchronous"
+        if problem := _check_call(method, ("self", *arguments)):
+            wanted = f"{name}({', '.join(arguments)})"
+            return f"{label} is called with {wanted}, but the parameters do not fit: {problem}"
+    return ""
+
+
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,5 @@
-"""Finds what users bring: environments, proposers, gate rules, models, sandbox backends, tools, parsers and harnesses.
+"""Finds what users bring: environments, proposers, gate rules, models, sandbox backends, tools, parsers, harnesses and
+trackers.
 
 A setting that names one of these takes
 
@@ -281,7 +282,20 @@ HARNESS = Seam(
     "module:NAME, or a file such as my_agent.py",
     check=contracts.check_harness,
 )
-SEAMS = (ENV, PROPOSER, GATE, MODEL, SANDBOX, TOOL, PARSER, HARNESS)
+TRACKER = Seam(
+    "tracker",
+    "tracking.use",
+    "ludus.trackers",
+    "a class with the methods of ludus.trackers.Tracker: start, log and close",
+    _has_methods("start", "log", "close"),
+    "module:Class, or a file such as my_tracker.py",
+    {
+        "wandb": "ludus.trackers.client_trackers:WandbTracker",
+        "trackio": "ludus.trackers.client_trackers:TrackioTracker",
+    },
+    contracts.check_tracker,
+)
+SEAMS = (ENV, PROPOSER, GATE, MODEL, SANDBOX, TOOL, PARSER, HARNESS, TRACKER)
 
 
 # ---- environments, parsers ----------------------------------------------------------------------------------------

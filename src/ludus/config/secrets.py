@@ -52,6 +52,7 @@ def _list_variables(config: Config) -> Iterator[tuple[str, str]]:
         yield from ((f"{setting}.{key}", str(var)) for key, var in options.items() if key.endswith("_var"))
     yield "tools.web.api_key_var", config.tools.web.api_key_var
     yield "gateway.token_var", config.gateway.token_var
+    yield "serve.token_var", config.serve.token_var
     for setting, profile in _list_profiles(config):
         names = [field for field in profile.__struct_fields__ if field.endswith("_var")]
         yield from ((f"{setting}.{name}", getattr(profile, name)) for name in names)
@@ -76,6 +77,7 @@ def _list_options(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{role}.options", model.options
     yield "sandbox.options", config.sandbox.options
     yield "train.proposer_options", config.train.proposer_options
+    yield from ((f"tracking.options.{name}", options) for name, options in config.tracking.options.items())
 
 
 def _list_servers(config: Config) -> Iterator[tuple[str, ServerSettings]]:
@@ -95,6 +97,7 @@ def find_exposed(config: Config) -> Iterator[str]:
             yield f"{setting}: this is not the name of an environment variable. Put the key in one and give its name"
     mcp = config.tools.mcp
     urls = {"tools.web.base_url": config.tools.web.base_url, **{f"tools.mcp.{n}.url": s.url for n, s in mcp.items()}}
+    urls["serve.server"] = config.serve.server
     plain = {f"tools.mcp.{n}.headers": s.headers for n, s in mcp.items()}
     plain |= {f"tools.mcp.{n}.env": s.env for n, s in mcp.items()}
     for setting, profile in _list_profiles(config):

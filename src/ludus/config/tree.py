@@ -20,10 +20,12 @@ from ludus.models.ledger import Budget
 from ludus.models.openai import AzureSettings, OpenAISettings
 from ludus.models.scripted import ScriptedSettings
 from ludus.reflact.train_settings import DataSettings, TrainSettings
+from ludus.rl.worker_settings import ServeSettings
 from ludus.rollout import RunSettings
 from ludus.sandbox.backends import SandboxSettings
 from ludus.settings import Settings
 from ludus.tools.tool_settings import ToolsSettings
+from ludus.trackers import TrackingSettings
 from ludus.types import Sampling
 
 
@@ -67,6 +69,8 @@ class Config(Settings, frozen=True):
     data: DataSettings = DataSettings()
     optimizer: OptimizerSettings = SameSettings()
     gateway: GatewaySettings = GatewaySettings()
+    serve: ServeSettings = ServeSettings()
+    tracking: TrackingSettings = TrackingSettings()
 
 
 SECTIONS: Mapping[str, Any] = {f.name: f.type for f in msgspec.structs.fields(Config) if f.name != "options"}
@@ -75,6 +79,8 @@ CONTENT = "content"
 """A section in the record of a training run: hashes of the files that its settings name. It is not a setting."""
 TRAINING = frozenset({"train", "data", "optimizer"})
 """Sections that only training uses."""
+WEIGHTS = frozenset({"serve", "tracking"})
+"""Sections that only the training of weights uses. Batches do not record them."""
 
 
 def _list_changeable() -> Iterator[str]:
@@ -84,5 +90,5 @@ def _list_changeable() -> Iterator[str]:
             yield from (f"{section}.{name}" for name in getattr(option.cls, "may_change", ()))
 
 
-MAY_CHANGE = frozenset({"budget", "gateway", *_list_changeable()})
+MAY_CHANGE = frozenset({"budget", "gateway", *WEIGHTS, *_list_changeable()})
 """Settings that may change when a run is resumed. They decide how fast and how far it goes, not its results."""

@@ -1,0 +1,435 @@
+"""The worker of `ludus serve`: groups of rollouts from an environment to a trajectory server.
+
+    /status-env ──> credits ──> begin groups ──> run_stored ──> filter_group ──> wire groups ──> /scored_data
+                       ^                                             └─> dropped, with a reason        │
+                       └──────────────── the group has ended: look again ──────────────────────────────┘
+
+A group is begun only if the server has room for it, and what has begun is finished, never cancelled. A finished group
+stays in the store until the server has accepted it: while the server is away, posts are repeated and no group is begun.
+If the server has forgotten the worker, the worker registers again. `worker_journal` says what survives a kill.
+
+Tasks come in a shuffled order, epoch after epoch, which depends on the seed alone.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ludus.batch import Batch, plan_jobs
+from ludus.errors import BudgetExhausted, ConfigError, LudusError, ModelUnusable, raise_first
+from ludus.rl.atropos_client import AtroposClient, ServerRefused, ServerUnavailable
+from ludus.rl.group_filters import DroppedGroup, GroupRules, KeptGroup, filter_group
+from ludus.rl.row_checks import Vocabulary
+from ludus.rl.server_credits import (
+    CreditRules,
+    ServerStatus,
+    compute_credits,
+    has_crossed,
+    is_finished,
+    limit_for_eval,
+)
+from ludus.rl.server_link import ServerLink
+from ludus.rl.wire_groups import build_wire_groups
+from ludus.rl.worker_journal import WorkerJournal
+from ludus.rl.worker_metrics import WorkerMetrics
+from ludus.rl.worker_settings import ServeSettings
+from ludus.rollout import Job, RunOptions, derive_seed, make_group
+from ludus.runner import address_jobs, run_stored
+from ludus.sandbox.pool import Pool
+from ludus.stats import RunSummary, summarize
+from ludus.store import RunDir
+from ludus.trackers import TrackerSet
+from ludus.types import Group, Rollout, Task
+
+FIRST_DELAY, LONGEST_DELAY = 0.25, 15.0
+"""Seconds before a post is repeated; the delay doubles each time."""
+UNSCORED_LIMIT = 25
+"""The worker stops after so many groups in a row without any score."""
+DEFAULT_TOKENS = 2048
+"""The length of rows that the worker reports if no setting says it. Servers use it to weigh workers."""
+
+
+class NothingScored(LudusError):
+    """Group after group has no score: something that all rollouts need is broken."""
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """What a worker runs."""
+
+    batch: Batch
+    pool: Pool | None
+    run: RunDir
+    settings: ServeSettings
+    options: RunOptions = RunOptions()
+    eval_tasks: tuple[Task, ...] = ()
+    vocabulary: Vocabulary = Vocabulary()
+
+    @property
+    def most_groups(self) -> int:
+        return max(1, self.options.concurrency // self.batch.group_size)
+
+    @property
+    def group_options(self) -> RunOptions:
+        return replace(self.options, concurrency=min(self.options.concurrency, self.batch.group_size))
+
+
+class WorkerReport(Struct, frozen=True, kw_only=True):
+    """How a worker ended."""
+
+    finished: bool
+    """The trainer has taken all its steps."""
+    step: int
+    verdicts: dict[str, int]
+    """How many groups were sent, or not sent and why."""
+    waiting: int
+    """Groups that were begun and not ended. `--resume` goes on with them."""
+
+
+@dataclass(frozen=True)
+class WorkerProgress:
+    """What a worker shows while it runs."""
+
+    step: int
+    sent: int
+    rejected: int
+    running: int
+    reward: float | None
+    """The mean score of the last group."""
+
+
+def plan_group(batch: Batch, number: int) -> list[Job]:
+    """The jobs of the group with this number, counted from 0 over all epochs."""
+    epoch, place = divmod(number, len(batch.tasks))
+    order = list(range(len(batch.tasks)))
+    random.Random(f"{batch.seed}/{epoch}").shuffle(order)
+    seed = derive_seed(batch.seed, f"epoch {epoch}", -1)
+    return plan_jobs(replace(batch, tasks=(batch.tasks[order[place]],), seed=seed))
+
+
+def _list_registration(plan: WorkerPlan) -> dict[str, Any]:
+    """What the worker says about itself when it registers."""
+    settings = plan.settings
+    return {
+        "max_token_length": settings.row_tokens or plan.batch.policy.limits.context_tokens or DEFAULT_TOKENS,
+        "desired_name": settings.name or plan.batch.env.name,
+        "weight": settings.weight,
+        "group_size": plan.batch.group_size,
+        "min_batch_allocation": settings.min_batch_allocation,
+    }
+
+
+class Worker:
+    """Feeds one server until the trainer is done, a budget is spent, or it is asked to stop."""
+
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        client: AtroposClient,
+        trackers: TrackerSet,
+        *,
+        tell: Callable[[str], None],
+        show: Callable[[WorkerProgress], None] = lambda progress: None,
+    ) -> None:
+        self._plan = plan
+        self._trackers = trackers
+        self._tell = tell
+        self._show = show
+        self._journal = WorkerJournal(plan.run)
+        self._metrics = WorkerMetrics(plan.settings.shown_rollouts)
+        self._link = ServerLink(client, _list_registration(plan), tell)
+        self._rules = CreditRules(
+            group_size=plan.batch.group_size,
+            batch_size=-1,
+            max_batches_offpolicy=plan.settings.max_batches_offpolicy,
+            min_batch_allocation=plan.settings.min_batch_allocation,
+            most=plan.most_groups,
+        )
+        self._row_tokens = plan.settings.row_tokens
+        self._step = self._logged = 0
+        self._running: set[int] = set()
+        self._evaluating = False
+        self._unscored = 0
+        self._sent = self._rejected = 0
+        self._finished = False
+        self._failure: LudusError | None = None
+        self._wake = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._tasks: asyncio.TaskGroup
+
+    async def run(self) -> WorkerReport:
+        """Serve until the end. The worker is then disconnected from the server.
+
+        Raises:
+            BudgetExhausted, ModelUnusable, NothingScored: the groups that ran were finished first.
+            ConfigError: the server refuses the worker, or the settings do not fit the server.
+        """
+        try:
+            with raise_first():
+                async with asyncio.TaskGroup() as self._tasks:
+                    await self._serve_until_ended()
+        finally:
+            self._log_metrics()
+            await self._link.disconnect()
+        if self._failure is not None:
+            raise self._failure
+        return WorkerReport(
+            finished=self._finished,
+            step=self._step,
+            verdicts=self._journal.count_verdicts(),
+            waiting=len(self._journal.list_open()),
+        )
+
+    async def _serve_until_ended(self) -> None:
+        """Begin groups. When this returns, those that run are still finished and sent."""
+        stop = self._plan.options.stop
+        watch = self._tasks.create_task(self._watch(stop)) if stop is not None else None
+        try:
+            while not self._is_ending:
+                began = time.monotonic()
+                await self._take_round()
+                self._metrics.add_duration("mainloop_timings", time.monotonic() - began)
+                await self._pause()
+        finally:
+            if watch is not None:
+                watch.cancel()
+            self._ended.set()
+            self._link.registered.set()  # groups that wait to be sent go on
+
+    async def _take_round(self) -> None:
+        """Look at the server once, and do what follows from that."""
+        if not self._link.registered.is_set():
+            if await self._link.register():
+                self._use_place()
+                self._wake.set()
+            return
+        status = await self._link.look(self._step)
+        if status is not None:
+            self._use_status(status)
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._finished or self._failure is not None or self._plan.options.is_stopping
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._wake.set()
+
+    async def _pause(self) -> None:
+        """Wait until something has happened, or it is time to look at the server."""
+        if not self._is_ending:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._plan.settings.poll_seconds):
+                    await self._wake.wait()
+        self._wake.clear()
+
+    def _use_place(self) -> None:
+        """Take over what the server says about the run, and go on with what was begun before."""
+        place, info, settings = self._link.place, self._link.info, self._plan.settings
+        assert place is not None
+        size = self._plan.batch.group_size
+        if 0 < info.batch_size < size:
+            raise ConfigError(
+                f"env.group_size is {size}, but the trainer's batches have {info.batch_size} rows: use a smaller "
+                "group, or a larger batch of the trainer"
+            )
+        allowed = [n for n in (settings.row_tokens, info.max_token_len - 1) if n is not None and n > 0]
+        self._row_tokens = min(allowed, default=None)
+        steps = settings.steps or (place.num_steps if place.num_steps > 0 else None)
+        self._rules = msgspec.structs.replace(self._rules, batch_size=info.batch_size, steps=steps)
+        self._step = place.starting_step
+        for number in self._journal.list_open():
+            if number not in self._running:
+                self._begin(number)
+        for step in () if self._evaluating else self._journal.list_open_evals():
+            self._begin_eval(step)
+
+    # ---- groups ---------------------------------------------------------------------------------------------------
+
+    def _use_status(self, status: ServerStatus) -> None:
+        self._use_step(status.current_step)
+        self._finished = is_finished(status, self._rules)
+        if self._is_ending:
+            return
+        settings = self._plan.settings
+        allowed = limit_for_eval(
+            compute_credits(status, self._rules),
+            settings.eval_handling,
+            settings.eval_limit_ratio,
+            evaluating=self._evaluating,
+        )
+        free = max(0, min(allowed, self._rules.most) - len(self._running))
+        for _ in range(free):
+            self._begin(self._journal.next_number)
+        if free:
+            self._metrics.add_duration("workers_added_per_attempt", free)
+
+    def _begin(self, number: int) -> None:
+        jobs = plan_group(self._plan.batch, number)
+        if number >= self._journal.next_number:
+            self._journal.begin(number, jobs[0].task.id, self._step)
+        self._running.add(number)
+        self._tasks.create_task(self._work(number, jobs))
+
+    async def _work(self, number: int, jobs: list[Job]) -> None:
+        began = time.monotonic()
+        try:
+            group = await self._run_jobs(jobs, self._plan.group_options)
+            if group is not None:
+                self._metrics.add_group(group, time.monotonic() - began)
+                self._note_scores(group)
+                await self._end(number, group)
+        except (BudgetExhausted, ModelUnusable, NothingScored) as error:
+            self._failure = self._failure or error
+        finally:
+            self._running.discard(number)
+            self._wake.set()
+
+    async def _run_jobs(self, jobs: list[Job], options: RunOptions) -> Group | None:
+        """Run the jobs of one group. None if the run was stopped before all of them had ended."""
+        found: list[Rollout] = []
+        plan, keyed = self._plan, address_jobs(jobs, self._plan.batch.env)
+        await run_stored(
+            keyed, plan.batch.env, plan.pool, plan.run, options, on_outcome=lambda _, rollout: found.append(rollout)
+        )
+        return make_group(jobs[0].task, found, len(jobs)) if len(found) == len(keyed) else None
+
+    def _note_scores(self, group: Group) -> None:
+        self._unscored = 0 if group.scored else self._unscored + 1
+        if self._unscored >= UNSCORED_LIMIT:
+            failure = next((rollout.failure for rollout in group.rollouts if rollout.failure), None)
+            raise NothingScored(
+                f"the last {UNSCORED_LIMIT} groups have no score at all. The last failure: "
+                f"{failure.message if failure else 'none'}"
+            )
+
+    async def _end(self, number: int, group: Group) -> None:
+        """Send a group, or drop it."""
+        settings = self._plan.settings
+        rules = GroupRules(
+            row_tokens=self._row_tokens,
+            too_long=settings.too_long,
+            equal_scores=settings.equal_scores,
+            partial=settings.partial,
+            branches=settings.branches,
+        )
+        verdict = filter_group(group, rules, self._plan.vocabulary)
+        if isinstance(verdict, DroppedGroup):
+            self._reject(number, verdict.reason, verdict.message)
+        else:
+            for finding in verdict.findings:
+                if finding.level == "fatal":
+                    self._tell(f"task '{group.task.id}': a row was left out: {finding.message} [{finding.code}]")
+            self._metrics.add_kept(verdict)
+            await self._send(number, verdict)
+        scores = [rollout.score.value for rollout in group.scored if rollout.score]
+        reward = sum(scores) / len(scores) if scores else None
+        self._show(WorkerProgress(self._step, self._sent, self._rejected, len(self._running) - 1, reward))
+
+    def _reject(self, number: int, reason: str, message: str) -> None:
+        self._journal.end(number, reason, message)
+        self._metrics.add_rejected(reason)
+        self._rejected += 1
+
+    async def _send(self, number: int, kept: KeptGroup) -> None:
+        """Post a group until the server has accepted it. A worker that ends gives up after a while; the group is then
+        sent when the run is resumed."""
+        version, key = self._journal.get_version(number), self._journal.make_key(number)
+        groups = build_wire_groups(kept, version, messages=self._plan.settings.messages)
+        delay, deadline = FIRST_DELAY, None
+        while True:
+            await self._link.registered.wait()
+            try:
+                await self._link.post(groups, key)
+            except ServerUnavailable as error:
+                if deadline is None and self._ended.is_set():
+                    deadline = time.monotonic() + self._plan.settings.drain_seconds
+                if deadline is not None and time.monotonic() > deadline:
+                    self._tell(f"a group could not be sent ({error}): it is sent with --resume")
+                    return
+                await self._wait_to_repeat(max(delay, error.retry_after))
+                delay = min(2 * delay, LONGEST_DELAY)
+            except ServerRefused as error:
+                self._tell(f"the server refuses the group of task '{kept.group.task.id}': {error}")
+                self._reject(number, "refused", str(error))
+                return
+            else:
+                self._journal.end(number, "sent")
+                self._metrics.add_sent(max(0, self._step - version))
+                self._sent += 1
+                return
+
+    async def _wait_to_repeat(self, seconds: float) -> None:
+        """Wait, but not longer than until the worker begins to end."""
+        if self._ended.is_set():
+            await asyncio.sleep(min(seconds, 1.0))
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+
+    # ---- steps, evaluations and metrics ---------------------------------------------------------------------------
+
+    def _use_step(self, step: int) -> None:
+        if step == self._step:
+            return
+        before, self._step = self._step, step
+        self._log_metrics()
+        if not has_crossed(before, step, self._plan.settings.eval_every) or not self._plan.eval_tasks:
+            return
+        if self._evaluating:
+            self._tell(f"step {step}: no evaluation, because the last one still runs")
+        else:
+            self._journal.begin_eval(step)
+            self._begin_eval(step)
+
+    def _log_metrics(self) -> None:
+        self._logged = max(self._logged, self._step)  # it falls when the server was restarted
+        self._trackers.log(self._metrics.take(self._row_tokens), self._logged)
+
+    def _begin_eval(self, step: int) -> None:
+        self._evaluating = True
+        self._tasks.create_task(self._evaluate(step))
+
+    async def _evaluate(self, step: int) -> None:
+        batch, settings = self._plan.batch, self._plan.settings
+        seed = derive_seed(batch.seed, f"evaluation {step}", -1)
+        jobs = plan_jobs(replace(batch, tasks=self._plan.eval_tasks, group_size=settings.eval_size, seed=seed))
+        found: dict[str, list[Rollout]] = {}
+        keyed = address_jobs(jobs, batch.env)
+        try:
+            await run_stored(
+                keyed,
+                batch.env,
+                self._plan.pool,
+                self._plan.run,
+                self._plan.options,
+                on_outcome=lambda _, rollout: found.setdefault(rollout.task.id, []).append(rollout),
+            )
+        except (BudgetExhausted, ModelUnusable) as error:
+            self._failure = self._failure or error
+        finally:
+            self._evaluating = False
+            self._wake.set()
+        if sum(map(len, found.values())) < len(keyed):
+            return
+        summary = summarize(make_group(each[0].task, each, settings.eval_size) for each in found.values())
+        values = _list_eval_values(summary)
+        self._journal.end_eval(step, values)
+        self._trackers.log(values, max(step, self._logged))
+
+
+def _list_eval_values(summary: RunSummary) -> dict[str, float]:
+    """The values of an evaluation. Without any score there is no mean."""
+    overall = summary.overall
+    values = {"eval/rollouts": float(overall.rollouts), "eval/failed": float(overall.rollouts - overall.scored)}
+    if overall.mean is not None:
+        values["eval/reward"] = overall.mean
+    return values | {f"eval/pass_at_{each.k}": each.value for each in overall.pass_at}

@@ -245,8 +245,9 @@ async def open_judging_slot(
 
 
 def _describe_unusable(error: OSError | ValueError, what: str) -> Exception:
-    if isinstance(error, TimeoutError | ConnectionError):  # a backend's own trouble
-        return SandboxError(f"the agent's files could not be {what}: {error}")
+    if isinstance(error, TimeoutError | ConnectionError):  # the backend's trouble, not an answer of the slot
+        outside = "the connection broke" if isinstance(error, ConnectionError) else ""
+        return SandboxError(f"the agent's files could not be {what}: {error}", evidence=SlotEvidence(outside=outside))
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return FilesUnusable(f"the files left behind cannot be {what}: {words}")
 

@@ -121,7 +121,7 @@ def run_faulty(
             yield TASK
 
         async def setup(self, task: Task, box: Sandbox) -> None:
-            setup(box.number)  # pyright: ignore[reportAttributeAccessIssue]
+            setup(box.number)  # pyright: ignore
             await super().setup(task, box)
 
         def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
@@ -438,7 +438,7 @@ def test_the_judging_slot_of_a_check_says_what_is_wrong_with_files():
         async def create(spec: SandboxSpec) -> Sandbox:
             return MemorySlot(1, fail)  # pyright: ignore[reportReturnType]
 
-        async with make_pool(create) as pool, pool.lease(SandboxSpec()) as box:  # noqa: SIM117
+        async with make_pool(create) as pool, pool.lease(SandboxSpec()) as box:
             await box.write("f", b"left")
             async with open_judging_slot(Env(), TASK, box, pool, Limits()) as place:
                 assert await place.read("f") == b"left"

@@ -35,6 +35,8 @@ class Loopback:
 
     handler: Handler
     tls: Any = None
+    at: int = 0
+    """The port to listen on; 0: a free one."""
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
     active: int = 0
@@ -47,7 +49,8 @@ class Loopback:
 
     async def __aenter__(self) -> "Loopback":
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._start, "127.0.0.1", 0, ssl=self.tls)
+        self._server = await asyncio.start_server(self._start, "127.0.0.1", self.at, ssl=self.tls)
+        self._port: int = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -59,7 +62,7 @@ class Loopback:
 
     @property
     def port(self) -> int:
-        return self._server.sockets[0].getsockname()[1]
+        return self._port
 
     @property
     def url(self) -> str:

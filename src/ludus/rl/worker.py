@@ -78,7 +78,8 @@ class WorkerPlan:
 
     @property
     def group_options(self) -> RunOptions:
-        return replace(self.options, concurrency=min(self.options.concurrency, self.batch.group_size))
+        """How a group is run. It has no stop: a group that has begun is finished."""
+        return replace(self.options, concurrency=min(self.options.concurrency, self.batch.group_size), stop=None)
 
 
 class WorkerReport(Struct, frozen=True, kw_only=True):
@@ -281,25 +282,25 @@ class Worker:
     async def _work(self, number: int, jobs: list[Job]) -> None:
         began = time.monotonic()
         try:
-            group = await self._run_jobs(jobs, self._plan.group_options)
-            if group is not None:
-                self._metrics.add_group(group, time.monotonic() - began)
-                self._note_scores(group)
-                await self._end(number, group)
+            group = await self._run_jobs(jobs)
+            self._metrics.add_group(group, time.monotonic() - began)
+            self._note_scores(group)
+            await self._end(number, group)
         except (BudgetExhausted, ModelUnusable, NothingScored) as error:
             self._failure = self._failure or error
         finally:
             self._running.discard(number)
             self._wake.set()
 
-    async def _run_jobs(self, jobs: list[Job], options: RunOptions) -> Group | None:
-        """Run the jobs of one group. None if the run was stopped before all of them had ended."""
+    async def _run_jobs(self, jobs: list[Job]) -> Group:
+        """Run the jobs of one group. What the store has of them is not run again."""
         found: list[Rollout] = []
-        plan, keyed = self._plan, address_jobs(jobs, self._plan.batch.env)
+        plan, env = self._plan, self._plan.batch.env
+        keyed = address_jobs(jobs, env)
         await run_stored(
-            keyed, plan.batch.env, plan.pool, plan.run, options, on_outcome=lambda _, rollout: found.append(rollout)
+            keyed, env, plan.pool, plan.run, plan.group_options, on_outcome=lambda _, rollout: found.append(rollout)
         )
-        return make_group(jobs[0].task, found, len(jobs)) if len(found) == len(keyed) else None
+        return make_group(jobs[0].task, found, len(jobs))
 
     def _note_scores(self, group: Group) -> None:
         self._unscored = 0 if group.scored else self._unscored + 1

@@ -427,6 +427,22 @@ def test_turns_before_a_failure_are_with_the_caller():
     assert len(got) == 1
 
 
+def test_the_reply_whose_call_broke_the_slot_is_with_the_caller():
+    @tool
+    async def breaks() -> str:
+        raise SandboxError("the slot ended")
+
+    got: list[Turn] = []
+
+    async def collect() -> None:
+        async for turn in take_turns(Policy(ScriptedModel([call("breaks")])), USER, [breaks]):
+            got.append(turn)
+
+    with pytest.raises(SandboxError):
+        asyncio.run(collect())
+    assert [(len(turn.completion.message.calls), turn.results) for turn in got] == [(1, ())]
+
+
 @given(st.text(max_size=60))
 def test_no_arguments_text_can_break_the_loop(arguments: str):
     first, last = run([raw_call("add", arguments), say("ok")])

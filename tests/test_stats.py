@@ -18,6 +18,7 @@ from ludus.stats import (
     compute_t_quantile,
     estimate_pass_at,
     summarize,
+    warn_of_exclusions,
 )
 from ludus.types import (
     Call,
@@ -26,6 +27,7 @@ from ludus.types import (
     Rollout,
     ToolResult,
     Usage,
+    to_json,
 )
 
 
@@ -107,6 +109,29 @@ def test_a_failure_is_counted_and_is_not_a_zero():
     assert summary.overall.pass_at == (PassAt(1, 0.5, 2),)
 
 
+def test_the_mean_if_every_exclusion_were_0_is_beside_the_mean():
+    summary = summarize([group(1, None, kind="a"), group(None, None, kind="b"), group(1, 1, size=4, kind="b")])
+    assert (summary.overall.mean, summary.overall.mean_with_zeros, summary.overall.excluded) == (1.0, 0.5, 3)
+    assert summary.kinds["a"].mean_with_zeros == 0.5
+    assert summary.kinds["b"].mean_with_zeros == 0.5
+
+
+def test_a_summary_without_exclusions_has_the_form_of_earlier_versions():
+    summary = summarize([group(1, 0)])
+    assert (summary.overall.mean_with_zeros, summary.overall.excluded) == (None, 0)
+    assert b"mean_with_zeros" not in to_json(summary)
+    assert b'"mean_with_zeros":0.0' in to_json(summarize([group(0, None)]))
+
+
+@pytest.mark.parametrize(
+    ("excluded", "rollouts", "share"), [(0, 0, ""), (0, 9, ""), (2, 100, ""), (3, 100, "3.0 %"), (1, 1, "100.0 %")]
+)
+def test_more_than_two_percent_without_a_score_are_a_warning(excluded: int, rollouts: int, share: str):
+    warning = warn_of_exclusions(excluded, rollouts)
+    assert bool(warning) is bool(share)
+    assert not share or f"{excluded} of {rollouts} rollouts ({share}) have no score" in warning
+
+
 @pytest.mark.parametrize("groups", [[], [group(None, None)], [group(size=2)]])
 def test_nothing_scored_has_no_mean(groups: list[Group]):
     summary = summarize(groups)
@@ -185,6 +210,9 @@ def test_numbers_stay_within_their_bounds(groups: list[Group]):
         if marks.interval is not None and marks.mean is not None:
             assert marks.interval.low <= marks.mean + 1e-9
             assert marks.mean <= marks.interval.high + 1e-9
+        assert (marks.mean_with_zeros is None) is (marks.excluded == 0)
+        if marks.mean is not None and marks.mean_with_zeros is not None and min(values) >= 0:
+            assert 0.0 <= marks.mean_with_zeros <= max(values) + 1e-9
         estimates = [p.value for p in marks.pass_at]
         assert all(-1e-9 <= value <= 1 + 1e-9 for value in estimates)
     assert summary.overall.rollouts == sum(len(g.rollouts) for g in groups)

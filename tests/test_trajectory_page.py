@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -138,6 +139,17 @@ def test_what_does_not_fit_is_left_out_and_counted():
     reader = read(page(groups, largest=size * 5 + 100))
     assert len(rows(reader)) == 5
     assert json.loads(reader.texts["end"]) == {"left_out": 15}
+
+
+def test_too_many_rollouts_without_a_score_are_a_warning_on_the_page():
+    def read_about(*scores: float | None) -> Any:
+        groups = [make_group(*scores)]
+        return json.loads(read(page(groups)).texts["about"])
+
+    assert read_about(1.0, 1.0)["warning"] == ""
+    about = read_about(1.0, None)
+    assert about["warning"].startswith("1 of 2 rollouts (50.0 %) have no score")
+    assert about["summary"]["overall"]["mean_with_zeros"] == 0.5
 
 
 def test_a_run_without_rollouts_has_a_page():

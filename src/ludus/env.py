@@ -9,7 +9,8 @@ is dead. By default `verify` gets a new slot that was set up again and into whic
 were copied. The agent never sees `Task.answer`.
 
 An environment must keep this: `setup` and `verify` are deterministic, and `verify` raises when it cannot judge. It must
-not return 0 in that case, because a failure is not a zero.
+not return 0 in that case, because a failure is not a zero. If `verify` raises, it is run again on the same files. If it
+still raises but works in a slot that no agent has touched, the agent's files broke it, and the score is 0.
 """
 
 from collections.abc import Iterable, Sequence

@@ -4,7 +4,7 @@
     ├── ConfigError        the user: a setting is wrong; the message names the field and the fix
     ├── BudgetExhausted    the user: a budget is spent; the run stops cleanly and can be resumed
     ├── StoreError         the user: the run directory cannot be written, is locked or is damaged
-    └── RolloutError       nobody: something outside the agent broke; the rollout is retried, then recorded as failed
+    └── RolloutError       nobody: something broke; unless the agent did it, it is retried, then recorded as failed
         ├── ModelError     the model server
         │   └── ModelUnusable  the user: wrong key, unknown model, no server; the run stops and can be resumed
         ├── SandboxError   the slot or its backend
@@ -14,8 +14,10 @@
         └── HarnessError   a command-line agent that ended before it sent a request to the model
 
 A `boundary(...)` turns foreign exceptions into one of these. `rollout.run` is the only place that turns a
-`RolloutError` into a recorded `Failure`. Any other exception in a rollout is a bug in Ludus: `describe_bug` makes the
-`Failure` of it, the run goes on, and the command ends with a non-zero exit code. The other `LudusError`s stop the run.
+`RolloutError` into a recorded `Failure`; `ludus.causes` decides before that whether the agent is at fault. A
+`SandboxError` carries what the backend knows about the end of the slot. Any other exception in a rollout is a bug in
+Ludus: `describe_bug` makes the `Failure` of it, the run goes on, and the command ends with a non-zero exit code. The
+other `LudusError`s stop the run.
 """
 
 import sysconfig
@@ -55,7 +57,7 @@ class StoreError(LudusError):
 
 
 class RolloutError(LudusError):
-    """Something outside the agent broke during a rollout."""
+    """Something broke during a rollout."""
 
     boundary: ClassVar[Boundary]
 

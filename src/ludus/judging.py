@@ -108,8 +108,11 @@ class Judge:
             works = await self._has_working_verifier(acted, box)
             cause = decide_cause(msgspec.structs.replace(evidence, verifier_works=works))
         if cause is Cause.AGENT:
+            turns = acted.turns
+            if phase is Phase.ACTING and turns:
+                turns = (*turns[:-1], msgspec.structs.replace(turns[-1], stop=StopReason.BROKEN))
             score = Score.of(0.0, explain_fault(evidence, str(error)))
-            return msgspec.structs.replace(acted, stop=StopReason.BROKEN, score=score)
+            return msgspec.structs.replace(acted, turns=turns, stop=StopReason.BROKEN, score=score)
         if isinstance(error, FilesUnusable):
             raise SandboxError(str(error), retryable=False) from error
         if phase not in (Phase.PREPARING, Phase.ACTING) and not (is_lost and isinstance(error, SandboxError)):

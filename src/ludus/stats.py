@@ -126,7 +126,7 @@ def warn_of_exclusions(excluded: int, rollouts: int) -> str:
     """A warning that too many rollouts have no score; empty if there are few."""
     if not excluded or excluded <= MOST_EXCLUDED * rollouts:
         return ""
-    share = f"{100 * excluded / rollouts:.2g} %"
+    share = f"{100 * excluded / rollouts:.1f} %"
     return f"{excluded} of {rollouts} rollouts ({share}) have no score and are in no mean: fix the cause and resume"
 
 

@@ -6,15 +6,23 @@ from tests.build import make_rollout
 from ludus.reflact.gate import Measure
 from ludus.reflact.records import (
     REFUSED,
+    Baseline,
     BatchReport,
+    EpochEnd,
     EpochStats,
     HistoryLine,
     MeasuredSkill,
+    Product,
     RunState,
+    ScoreBucket,
+    SlowReport,
+    SplitScores,
     StageCost,
     Step,
+    Summary,
     UnusableReply,
     add_costs,
+    count_exclusions,
     count_useless_replies,
     make_epoch_stats,
     pool_scores,
@@ -57,6 +65,46 @@ def test_the_history_is_counted_epoch_by_epoch():
         EpochStats(1, 2, 1, 1, 0, 0, 0.5, 0.5),
         EpochStats(2, 3, 1, 0, 1, 1, 0.25, 0.5),
     )
+
+
+def test_rollouts_without_a_score_are_counted_over_the_whole_run():
+    skill = Skill("s")
+    held = MeasuredSkill(skill, "initial_skill")
+    state = RunState(initial=held, current=held, best=held, spent=(StageCost("agent", "test", 90, Usage()),))
+    measure = Measure(skill.hash, {}, 2)
+    slow = SlowReport(action="reject", measure=measure)
+    tested = SplitScores(ScoreBucket(4, 3, 0.5, 0.5, None), {}, 5)
+    product = Product(skill, "initial_skill", 0, None, None, None, tested)
+    records = [
+        Baseline(measure=measure, spent=(), seconds={}, state=state),
+        Step(
+            number=1,
+            epoch=1,
+            place=1,
+            batches=(BatchReport(7, 3, 1, 0.5, 0.5),),
+            action="reject",
+            measure=measure,
+            state=state,
+        ),
+        EpochEnd(epoch=1, slow=slow, state=state),
+        Summary(
+            steps=1,
+            accepted=0,
+            rejected=1,
+            undecided=0,
+            skipped=0,
+            epochs=(),
+            promoted=False,
+            initial=product,
+            best=product,
+            final=product,
+            spent=(),
+            seconds={},
+            state=state,
+        ),
+    ]
+    assert count_exclusions(records) == (2 + 1 + 2 + 2 + 5, 90), "a skill that is three products was tested once"
+    assert count_exclusions([]) == (0, 0)
 
 
 def test_replies_are_useless_if_none_was_usable():

@@ -40,8 +40,10 @@ def test_a_branched_rollout_gives_several_rows_with_one_score():
 
 def test_what_has_no_score_gives_no_row():
     made, _ = build_columns(make_group(make_token_rollout(EXACT, score=None), make_token_rollout(EXACT, replicate=1)))
-    assert made.replicates == [1]
+    assert (made.replicates, made.excluded, to_fields(made)["excluded"]) == ([1], 1, 1)
     assert build_columns(make_group(make_token_rollout(EXACT, score=None)))[0] is None
+    made, _ = build_columns(make_group(make_token_rollout(EXACT)))
+    assert not {"excluded", "retokenized"} & to_fields(made).keys(), "the form of earlier versions"
 
 
 def test_fatal_rows_are_never_exported():

@@ -32,7 +32,7 @@ def test_a_summary_says_what_happened():
     text = print_to_text(print_summary, summarize(groups))
     for words in ["mean score", "0.5", "pass@1", "pass@2", "2, 1 partial", "3, 1 without a score (sandbox 1)", "$0.75"]:
         assert words in text
-    for words in ["with zeros", "0.25", "warning: 1 of 3 rollouts (33 %) have no score and are in no mean"]:
+    for words in ["with zeros", "0.25", "warning: 1 of 3 rollouts (33.3 %) have no score and are in no mean"]:
         assert words in text
     for words in ["finished 2", "6, 3 errors", "reed 3", "files", "shell", "none", "median 1.2 min"]:
         assert words in text

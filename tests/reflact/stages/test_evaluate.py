@@ -4,7 +4,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import UNSET
 from tests.build import make_rollout, make_task
 from tests.reflact_kit import make_run, make_waiting_runner, run_within_limit
 
@@ -24,6 +26,7 @@ from ludus.reflact.stages.evaluate import (
 )
 from ludus.reflact.train_settings import TrainSettings
 from ludus.skill import Skill
+from ludus.types import to_json
 
 GOOD, BAD = Skill("Obey RULE-0. Obey RULE-1. Obey RULE-2."), Skill("# Skill\n")
 
@@ -55,6 +58,17 @@ def test_a_better_candidate_becomes_current_and_best_and_an_unmeasured_current_s
     state = judgement.state
     assert (state.current.skill, state.current.origin, state.current.step) == (GOOD, "step_0001", 1)
     assert state.best.skill == BAD  # it was not measured, so nothing could be compared with it
+
+
+def test_the_verdict_carries_the_number_of_rollouts_without_a_score(world: SimpleNamespace):
+    judgement = asyncio.run(evaluate(make_run(world), make_state(BAD), GOOD, "step_0001", 1, Gate()))
+    assert judgement.verdict is not None and judgement.verdict.excluded is UNSET
+    assert b"excluded" not in to_json(judgement.verdict), "the form of earlier versions"
+    current = MeasuredSkill(BAD, "initial_skill", 0, Measure(BAD.hash, {}, 3))
+    state = RunState(initial=current, current=current, best=current)
+    judgement = asyncio.run(evaluate(make_run(world), state, GOOD, "step_0001", 1, Gate()))
+    assert judgement.verdict is not None and judgement.verdict.excluded == 3
+    assert msgspec.json.decode(to_json(judgement.verdict), type=Verdict) == judgement.verdict
 
 
 def test_a_worse_candidate_changes_nothing(world: SimpleNamespace):

@@ -87,7 +87,7 @@ def start(url: str, *more: str) -> subprocess.Popen:
         [*LUDUS, *list_words(url, *more)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ludus.causes import Cause, Evidence, Phase, decide_cause, explain_fault
+from ludus.causes import Cause, FailureEvidence, Phase, decide_cause, explain_fault
 from ludus.errors import SlotEvidence
 
 INSIDE = SlotEvidence(inside="its processes used all memory")
@@ -19,8 +19,8 @@ AFTER_ACTING = [phase for phase in Phase if phase not in (Phase.PREPARING, Phase
 BOUNDARIES = ("model", "sandbox", "setup", "tool", "verifier", "agent", "files")
 
 
-def make_evidence(phase: Phase, boundary: Any, **fields: Any) -> Evidence:
-    return Evidence(phase=phase, boundary=boundary, **fields)
+def make_evidence(phase: Phase, boundary: Any, **fields: Any) -> FailureEvidence:
+    return FailureEvidence(phase=phase, boundary=boundary, **fields)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_the_cause_of_a_failure(phase: Phase, boundary: str, fields: dict[str, A
     assert decide_cause(make_evidence(phase, boundary, **fields)) is cause
 
 
-def list_all_evidence() -> list[Evidence]:
+def list_all_evidence() -> list[FailureEvidence]:
     answers = (None, True, False)
     return [
         make_evidence(

@@ -43,7 +43,7 @@ class Phase(StrEnum):
     VERIFYING = "verifying"
 
 
-class Evidence(Struct, frozen=True, kw_only=True):
+class FailureEvidence(Struct, frozen=True, kw_only=True):
     """What is known about a failure."""
 
     phase: Phase
@@ -69,7 +69,7 @@ class Cause(StrEnum):
     ASK_VERIFIER = "ask verifier"
 
 
-def decide_cause(evidence: Evidence) -> Cause:
+def decide_cause(evidence: FailureEvidence) -> Cause:
     """Decide whose fault a failure is, or what to ask. With the answer to its question, it decides."""
     phase, slot = evidence.phase, evidence.slot
     if not evidence.acted or phase in (Phase.PREPARING, Phase.RESTORING):
@@ -96,7 +96,7 @@ def _weigh(slot: SlotEvidence, works: bool | None, question: Cause) -> Cause:
     return Cause.AGENT if works else Cause.WORLD
 
 
-def explain_fault(evidence: Evidence, error: str) -> str:
+def explain_fault(evidence: FailureEvidence, error: str) -> str:
     """Why the score is 0, for the score's feedback."""
     why = evidence.slot.inside or error
     match evidence.phase, evidence.boundary:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ludus.agent import Limits
-from ludus.causes import Cause, Evidence, Phase, decide_cause, explain_fault
+from ludus.causes import Cause, FailureEvidence, Phase, decide_cause, explain_fault
 from ludus.env import Env, can_solve
 from ludus.errors import ModelUnusable, RolloutError, SandboxError, SetupError, SlotEvidence, VerifierError, boundary
 from ludus.sandbox import Sandbox
@@ -94,7 +94,7 @@ class Judge:
         `is_lost`: the agent's work is in its slot alone. If the world broke the slot, the rollout has to be run again.
         """
         slot = error.evidence if isinstance(error, SandboxError) else SlotEvidence()
-        evidence = Evidence(
+        evidence = FailureEvidence(
             phase=phase,
             acted=has_acted,
             boundary=error.boundary if isinstance(error, RolloutError) else "files",

@@ -1,13 +1,11 @@
-"""Processes on this host: finding children and descendants, killing trees, and waiting for a child to exit.
+"""Processes on this host: finding children and descendants, and killing trees.
 
 Only `/proc` is read, so this also works for slots in a pid namespace of their own, whose processes have other pids on
 the host. A process may exit between two reads: the result is then empty, never an error.
 """
 
-import asyncio
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -86,56 +84,24 @@ def signal_each(pids: Iterable[int], number: signal.Signals) -> None:
                 os.kill(pid, number)
 
 
-def kill_trees(find_roots: Callable[[], Iterable[int]]) -> None:
+def kill_trees(find_roots: Callable[[], Iterable[int]]) -> bool:
     """Kill processes and all their descendants. All are stopped before any is killed, so that none escapes by forking.
 
-    The number of rounds is bounded, since processes may fork faster than they are stopped. Does not wait for their end.
+    The number of rounds is bounded, since processes may fork faster than they are stopped. Returns whether all were
+    found. Does not wait for their end. What it costs depends on their number: call it in a thread.
     """
     stopped: set[int] = set()
+    found_all = False
     for _ in range(50):
         new = find_descendants(find_roots()) - stopped
         signal_each(new, signal.SIGSTOP)
         stopped |= new
         if not new and not any(_is_running(pid) for pid in stopped):
+            found_all = True
             break
     signal_each(stopped, signal.SIGKILL)
+    return found_all
 
 
 def _is_running(pid: int) -> bool:
     return _read_stat(pid)[:1] in ([b"R"], [b"S"], [b"D"])  # D: in the kernel, where it may be forking
-
-
-class Child:
-    """A child process whose exit can be awaited without a thread."""
-
-    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
-        self._popen = popen
-        self._pidfd = os.pidfd_open(popen.pid)
-        self._loop = asyncio.get_running_loop()
-        self._exit_code: asyncio.Future[int] = self._loop.create_future()
-        self._loop.add_reader(self._pidfd, self._reap)
-
-    @property
-    def pid(self) -> int:
-        """The pid; 0 once the process has exited, since the kernel may then reuse the number."""
-        return 0 if self._exit_code.done() else self._popen.pid
-
-    def _reap(self) -> None:
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        self._exit_code.set_result(self._popen.wait())  # not earlier: until it is reaped, the pid is not reused
-
-    def stop(self) -> None:
-        """Stop the process and wait until it has stopped or exited. This blocks: call it in a thread."""
-        if not self._exit_code.done():
-            self._popen.send_signal(signal.SIGSTOP)
-            with suppress(ChildProcessError):  # reaped meanwhile
-                os.waitid(os.P_PID, self._popen.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-
-    def kill(self) -> None:
-        if not self._exit_code.done():
-            self._popen.kill()
-
-    async def wait(self) -> int:
-        """Wait for the exit code. Several tasks may wait, also after the exit."""
-        return await asyncio.shield(self._exit_code)

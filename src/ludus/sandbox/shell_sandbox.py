@@ -1,6 +1,6 @@
 """`ShellSandbox`: the whole `Sandbox` protocol on top of one persistent shell.
 
-A backend makes namespaces, folders and limits, starts the supervisor and provides its `SlotShell`. Everything else is
+A backend makes namespaces, folders and limits, and provides a `SlotShell`. Everything else is
 the same for all backends and implemented here. Files and background processes go through commands in the slot too. So a
 path means what it means to the agent, symlinks and permissions included, and no file is ever opened on the host.
 
@@ -84,6 +84,8 @@ class SlotParts:
     io: Path
     """The path of `layout.io` on the host."""
     layout: Layout
+    first_process: int
+    """The pid of the slot's first process on the host."""
 
 
 MakeSlot = Callable[[AsyncExitStack], Awaitable[SlotParts]]
@@ -98,21 +100,19 @@ async def open_sandbox(spec: SandboxSpec, make: MakeSlot) -> "ShellSandbox":
     except BaseException:
         await run_shielded(resources.aclose())
         raise
-    return ShellSandbox(spec, parts.shell, parts.io, parts.layout, resources, make)
+    return ShellSandbox(spec, parts, resources, make)
 
 
 class ShellSandbox:
     """A slot made of a shell and of resources on the host. Closing `resources` frees all of them.
 
-    `io` is the path of `layout.io` on the host. `make` makes the parts anew, for `reset`.
+    `make` makes the parts anew, for `reset`.
     """
 
     def __init__(
         self,
         spec: SandboxSpec,
-        shell: SlotShell,
-        io: Path,
-        layout: Layout,
+        parts: SlotParts,
         resources: AsyncExitStack,
         make: MakeSlot | None = None,
     ) -> None:
@@ -123,13 +123,14 @@ class ShellSandbox:
         self._executions = 0
         self._results: dict[str, asyncio.Future[ExecResult]] = {}
         """Executions that have an id, oldest first."""
-        self._shell = shell
-        self._io = io
-        self._layout = layout
+        self._use_parts(parts)
         self._resources = resources
         self._inputs = 0
         self._jobs: dict[str, bool] = {}
         """Background processes by id: whether they may still run."""
+
+    def _use_parts(self, parts: SlotParts) -> None:
+        self._shell, self._io, self._layout, self._first = parts.shell, parts.io, parts.layout, parts.first_process
 
     @property
     def spec(self) -> SandboxSpec:
@@ -142,7 +143,7 @@ class ShellSandbox:
     @property
     def first_process(self) -> int:
         """The pid of the slot's first process on the host, 0 if it is gone. `sandbox.port` enters its namespaces."""
-        return self._shell.pid if self._shell.alive else 0
+        return self._first if self._shell.alive else 0
 
     # ---- commands -------------------------------------------------------------------------------------------------
 
@@ -363,7 +364,7 @@ class ShellSandbox:
             raise
         finally:
             await run_shielded(_wait_task(closing))
-        self._shell, self._io, self._layout = parts.shell, parts.io, parts.layout
+        self._use_parts(parts)
         self._jobs, self._results = {}, {}
 
     async def close(self) -> None:

@@ -7,10 +7,14 @@ has no capabilities and cannot make namespaces. With `network=True` it reaches e
 including services on the host's loopback and its abstract unix sockets.
 
 If the driver is root, bubblewrap itself runs under a user id that nobody else has and that differs for each slot. So a
-process that breaks out is neither root nor another slot's user. The slot's supervisor is pid 1 of its namespace, so
-nothing inside can kill it. It runs from a copy of bash that is executable but not readable: the kernel then hides its
-descriptors and memory from the slot's other processes, and no program can write to the pipe that reports how commands
-end.
+process that breaks out is neither root nor another slot's user.
+
+Bubblewrap's own process, the keeper, is `cat`: it keeps the namespaces and runs no code of the agent. The agent's
+processes live in another pid namespace, which the fork server makes inside them and can end and replace at any time
+(`fork_server`). They do not see the keeper. Their shell runs from a copy of bash that is executable but not readable:
+the kernel then hides its descriptors and memory from the slot's other processes. So a program that the shell starts,
+such as the agent's program under `verify`, cannot reach the pipe that reports how commands end. Shell code can, because
+bash keeps the pipe open while it runs a command.
 
 A filter (`seccomp.py`) refuses system calls that no task needs, such as ptrace, key rings, mounts, BPF and io_uring.
 The kernel is still shared with the host: this does not protect against a bug in the calls that remain.
@@ -24,8 +28,8 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,25 +38,30 @@ from typing import TypedDict
 
 import msgspec
 
-from ludus.errors import ConfigError, SandboxError
+from ludus.errors import ConfigError, SandboxError, SlotEvidence
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend
 from ludus.sandbox.limits import SHM_MB
-from ludus.sandbox.local.cgroups import Cgroups, describe_limits, find_cgroups, make_ulimits
+from ludus.sandbox.local.cgroups import Cgroup, Cgroups, describe_limits, find_cgroups, make_rlimits
+from ludus.sandbox.local.child import Child
+from ludus.sandbox.local.fork_client import ForkServer, ForkStarter, SlotProgram
 from ludus.sandbox.local.host_dir import HostDir, make_open_folder, remove_tree, write_file
 from ludus.sandbox.local.layers import Layers
-from ludus.sandbox.processes import Child, find_children, signal_each
+from ludus.sandbox.processes import find_children, signal_each
 from ludus.sandbox.seccomp import build_filter
-from ludus.sandbox.shell import Pipes, SlotShell
+from ludus.sandbox.shell import SlotShell
 from ludus.sandbox.shell_sandbox import Layout, ShellSandbox, SlotParts, open_sandbox
 
 HOME = "/home/agent"
 _LIB = "/etc/ludus"
 _IO = "/run/ludus/io"
 _LAYOUT = Layout(WORKSPACE, "/tmp", _IO, _LIB, "/tmp/.ludus-jobs", f"{_LIB}/bash")
-_SUPERVISOR = (f"{_LIB}/bash", "--norc", "--noprofile", f"{_LIB}/supervisor.sh")
+_KEEPER = "cat"
+"""It copies one byte, by which the driver sees that the slot is ready, and then waits for the driver's end."""
+_INIT = ("sleep", "2147483647")
 _CHANGES = "/run/ludus/changes"
 _USER = 1000
+_READY = b"."
 _START_SECONDS = 30.0
 _END_SECONDS = 30.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -88,20 +97,8 @@ class _Shared:
     layers: Layers
     rules: bytes
     """The system-call filter; empty on machines that have none."""
-
-    @contextmanager
-    def open_filter(self) -> Generator[tuple[int, ...], None, None]:
-        """Open the filter as a descriptor for one start: bubblewrap reads it to its end."""
-        if not self.rules:
-            yield ()
-            return
-        fd = os.memfd_create("filter", os.MFD_CLOEXEC)
-        try:
-            os.write(fd, self.rules)
-            os.lseek(fd, 0, os.SEEK_SET)
-            yield (fd,)
-        finally:
-            os.close(fd)
+    shell: tuple[str, ...]
+    """The command of a slot's shell."""
 
 
 class BwrapSettings(BackendSettings, frozen=True, tag="bwrap"):
@@ -119,6 +116,7 @@ class Bwrap(SlotBackend[BwrapSettings]):
     ) -> None:
         super().__init__(settings, secrets)
         self._shared: _Shared | None = None
+        self._server: ForkServer | None = None
         self._binary: Path | None = None
 
     @classmethod
@@ -134,11 +132,11 @@ class Bwrap(SlotBackend[BwrapSettings]):
             await bwrap.close()
 
     async def check(self) -> None:
-        self.find_working_binary()
+        await self.find_working_binary()
 
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
         shared = self._get_shared()
-        return await open_sandbox(spec, lambda stack: _open_slot(shared, spec, stack))
+        return await open_sandbox(spec, lambda stack: _open_slot(shared, self._get_server(), spec, stack))
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
         """Save the /workspace of `box`, and return the spec of slots that start with it.
@@ -153,7 +151,7 @@ class Bwrap(SlotBackend[BwrapSettings]):
 
     async def try_out(self) -> BackendFinding:
         try:
-            path = await asyncio.to_thread(self.find_working_binary)
+            path = await self.find_working_binary()
         except ConfigError as error:
             remedy = "or, for code that you trust: --sandbox.backend local"
             return BackendFinding(self.name, "broken", str(error), remedy)
@@ -161,6 +159,10 @@ class Bwrap(SlotBackend[BwrapSettings]):
         return BackendFinding(self.name, "works", f"isolates, with {path}", limits=limits)
 
     async def close(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            await asyncio.to_thread(server.wait)
         self._release()
 
     def _release(self) -> None:
@@ -169,8 +171,8 @@ class Bwrap(SlotBackend[BwrapSettings]):
             self._shared.host.close()
             self._shared = None
 
-    def find_working_binary(self) -> Path:
-        """Run bubblewrap once, as for a slot, and return its path. Raises ConfigError with the reason and the remedy.
+    async def find_working_binary(self) -> Path:
+        """Start a slot once, and return the path of bubblewrap. Raises ConfigError with the reason and the remedy.
 
         If the host has several bubblewraps, the first that works is used from then on: a security policy may allow one
         and not another.
@@ -179,10 +181,11 @@ class Bwrap(SlotBackend[BwrapSettings]):
         for binary in find_bwraps():
             self._release()
             self._binary = binary
-            problem = _try_bwrap(self._get_shared())
-            if not problem:
+            try:
+                await (await self.create(SandboxSpec())).close()
                 return binary
-            problems.append(problem)
+            except SandboxError as error:
+                problems.append(str(error))
         raise ConfigError(f"sandbox 'bwrap' does not work here: {problems[0]}. {_suggest_remedy(problems[0])}")
 
     def _get_shared(self) -> _Shared:
@@ -190,11 +193,17 @@ class Bwrap(SlotBackend[BwrapSettings]):
             self._shared = _prepare(self._binary or find_bwraps()[0])
         return self._shared
 
+    def _get_server(self) -> ForkServer:
+        """Return the fork server. If it has ended, new slots get a new one."""
+        if self._server is None or not self._server.alive:
+            self._server = ForkServer.launch()
+        return self._server
+
 
 # ---- one slot -----------------------------------------------------------------------------------------------------
 
 
-async def _open_slot(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) -> SlotParts:
+async def _open_slot(shared: _Shared, server: ForkServer, spec: SandboxSpec, stack: AsyncExitStack) -> SlotParts:
     """Start a slot. The cleanup of everything it takes on the host is pushed onto `stack`."""
     layers, owner = await shared.layers.prepare(spec.base)
     user = _draw_user() if owner is None else owner
@@ -202,31 +211,95 @@ async def _open_slot(shared: _Shared, spec: SandboxSpec, stack: AsyncExitStack) 
     stack.callback(remove_tree, io)
     cgroup = shared.cgroups.make(io.name, spec)
     stack.callback(cgroup.remove)
-    pipes = Pipes.open()
-    shell = SlotShell(pipes, io, WORKSPACE)
+    keeper = await _start_keeper(shared, _make_arguments(shared, spec, io, layers), user, stack)
+    first = _find_first_process(keeper)
+    starter = ForkStarter(
+        server, server.make_slot(), _make_program(shared, spec, first, user, layers), cgroup.open_procs_files
+    )
+    stack.push_async_callback(starter.close)
+    shell = SlotShell(starter, io, WORKSPACE)
     stack.callback(shell.close)
+    keeper.on_exit(lambda: shell.fail(_make_end_error(cgroup)))
+    await shell.start()
+    return SlotParts(shell, io, replace(_LAYOUT, changes=_CHANGES) if layers else _LAYOUT, first)
+
+
+def _make_end_error(cgroup: Cgroup) -> SandboxError:
+    return SandboxError("the slot ended", evidence=SlotEvidence(outside="the process that keeps the slot was killed"))
+
+
+def _make_program(
+    shared: _Shared, spec: SandboxSpec, keeper: int, user: int | None, layers: Sequence[str]
+) -> SlotProgram:
+    inodes = dict.fromkeys(("/tmp", HOME) if layers else ("/tmp", HOME, WORKSPACE), _count_inodes(spec.disk_mb))
+    return SlotProgram(
+        program=shared.shell,
+        home=WORKSPACE,
+        environment={**shared.variables, **dict(spec.env)},
+        limits=make_rlimits(spec, shared.cgroups.parents),
+        keeper=keeper,
+        user=user,
+        init=(_find_in_slot(_INIT[0]), *_INIT[1:]),
+        filter=shared.rules,
+        inodes={**inodes, "/dev/shm": _count_inodes(SHM_MB)},
+    )
+
+
+def _count_inodes(megabytes: int) -> int:
+    """How many files a file system of that size may have: one for each page, and some that are empty."""
+    return 256 * megabytes + 4096
+
+
+async def _start_keeper(shared: _Shared, command: list[str], user: int | None, stack: AsyncExitStack) -> Child:
+    """Start bubblewrap, and wait until the slot's namespaces and mounts are made."""
+    wait_read, wait_write = os.pipe2(os.O_CLOEXEC)
+    stack.callback(os.close, wait_write)
+    ready_read, ready_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        with cgroup.open_procs_files() as cgroup_fds:
-            supervisor = shell.make_arguments(_LIB, _IO, cgroup_fds, make_ulimits(spec, shared.cgroups.parents))
-            with shared.open_filter() as rules:
-                command = [*_make_arguments(shared, spec, io, rules, layers), *_SUPERVISOR, *supervisor]
-                child = _spawn(shared, command, user, pipes, (*cgroup_fds, *rules))
+        os.set_blocking(ready_write, True)
+        os.write(wait_write, _READY)
+        try:
+            child = _spawn(shared, [*command, _find_in_slot(_KEEPER)], user, wait_read, ready_write)
+        finally:
+            os.close(wait_read)
+            os.close(ready_write)
+        stack.push_async_callback(_end_keeper, child)
+        words = await _read_ready(ready_read)
     finally:
-        pipes.close_slot_ends()
-    stack.push_async_callback(_end_slot, child)
-    await shell.wait_started(_START_SECONDS, lambda: _find_first_process(child))
-    return SlotParts(shell, io, replace(_LAYOUT, changes=_CHANGES) if layers else _LAYOUT)
+        os.close(ready_read)
+    if words != _READY:
+        raise SandboxError(f"the slot did not start: {words.decode(errors='replace').strip()[-500:]}")
+    return child
 
 
-def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, fds: Sequence[int]) -> Child:
+async def _read_ready(fd: int) -> bytes:
+    """Read what bubblewrap writes, until it is the sign that the slot is ready or the end."""
+    loop, words = asyncio.get_running_loop(), b""
+    try:
+        async with asyncio.timeout(_START_SECONDS):
+            while words != _READY:
+                readable: asyncio.Future[None] = loop.create_future()
+                loop.add_reader(fd, lambda readable=readable: readable.done() or readable.set_result(None))
+                await readable
+                chunk = os.read(fd, 4096)
+                if not chunk:
+                    return words
+                words += chunk
+    except TimeoutError:
+        return b"no answer within %d s" % _START_SECONDS
+    finally:
+        loop.remove_reader(fd)
+    return words
+
+
+def _spawn(shared: _Shared, command: list[str], user: int | None, stdin: int, output: int) -> Child:
     prefix, options = _make_user_switch(user)
     try:
         popen = subprocess.Popen(
             [*prefix, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=pipes.slot_stdout,
-            stderr=pipes.slot_stderr,
-            pass_fds=(pipes.slot_command, pipes.slot_status, *fds),
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
             env=_make_bwrap_env(shared),
             start_new_session=True,  # Ctrl-C must reach only the driver, which may let running work finish
             **options,
@@ -236,12 +309,20 @@ def _spawn(shared: _Shared, command: list[str], user: int | None, pipes: Pipes, 
     return Child(popen)
 
 
+def _find_in_slot(program: str) -> str:
+    """Find a program of the host that slots have too."""
+    found = shutil.which(program, path=_PATH)
+    if found is None:
+        raise SandboxError(f"{program} is not installed: slots need it", retryable=False)
+    return found
+
+
 def _find_first_process(child: Child) -> int:
     """Return the slot's pid 1 as the host sees it: bubblewrap has no other child. 0 if there is none."""
     return next(iter(find_children(child.pid)), 0)
 
 
-async def _end_slot(child: Child) -> None:
+async def _end_keeper(child: Child) -> None:
     """Kill the slot's pid 1, and with it the namespace. Bubblewrap exits after the last process in it."""
     first = _find_first_process(child)
     if first:
@@ -254,29 +335,6 @@ async def _end_slot(child: Child) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(_END_SECONDS):
             await child.wait()
-
-
-def _try_bwrap(shared: _Shared) -> str:
-    """Run bubblewrap as for a slot. Returns its error, or "" if it works."""
-    user = _draw_user()
-    prefix, options = _make_user_switch(user)
-    io = shared.host.make_slot_folder(user)
-    try:
-        with shared.open_filter() as rules:
-            done = subprocess.run(
-                [*prefix, *_make_arguments(shared, SandboxSpec(), io, rules), f"{_LIB}/bash", "-c", "exit 0"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                pass_fds=rules,
-                timeout=_START_SECONDS,
-                env=_make_bwrap_env(shared),
-                **options,
-            )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if done.returncode == 0:
-        return ""
-    return done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
 
 
 # ---- bubblewrap's arguments ---------------------------------------------------------------------------------------
@@ -298,23 +356,18 @@ def _make_overlay_arguments(changes: Path, disk: str, layers: Sequence[str]) -> 
     ]
 
 
-def _make_arguments(
-    shared: _Shared, spec: SandboxSpec, io: Path, rules: Sequence[int], layers: Sequence[str] = ()
-) -> list[str]:
+def _make_arguments(shared: _Shared, spec: SandboxSpec, io: Path, layers: Sequence[str] = ()) -> list[str]:
     disk = str(spec.disk_mb * 2**20)
     empty = ("--size", disk, "--perms", "0755", "--tmpfs", WORKSPACE)
-    variables = {**shared.variables, **dict(spec.env)}
     return [
         *shared.fixed,
-        *(part for fd in rules for part in ("--seccomp", str(fd))),
         *(("--share-net", *_bind_resolver()) if spec.network else ()),
         *("--size", disk, "--perms", "1777", "--tmpfs", "/tmp"),
         *("--size", disk, "--perms", "0700", "--tmpfs", HOME),
         *(_make_overlay_arguments(shared.layers.changes, disk, layers) if layers else empty),
         *(part for source, target in spec.caches for part in ("--ro-bind", source, target)),
         *("--ro-bind", str(io), _IO),
-        *("--remount-ro", "/", "--chdir", WORKSPACE),
-        *(part for name, value in variables.items() for part in ("--setenv", name, value)),
+        *("--remount-ro", "/"),
     ]
 
 
@@ -377,7 +430,9 @@ def _prepare(binary: Path) -> _Shared:
         "TERM": "dumb",
     }
     fixed = _make_fixed_arguments(etc, [*folders, *([python] if python else [])])
-    return _Shared(host, cgroups, (str(bwrap), *fixed), variables, Layers(host, _draw_user()), build_filter())
+    inner = (host.lib / "inner.line").read_text()
+    shell = (f"{_LIB}/bash", "--norc", "--noprofile", "-c", inner, "bash", _IO)
+    return _Shared(host, cgroups, (str(bwrap), *fixed), variables, Layers(host, _draw_user()), build_filter(), shell)
 
 
 def find_bwraps() -> list[Path]:

@@ -204,14 +204,14 @@ def _make_parent_v2(group: Path, name: str) -> Path | None:
 # ---- resource limits ----------------------------------------------------------------------------------------------
 
 
-def make_ulimits(spec: SandboxSpec, controllers: Mapping[str, Path]) -> tuple[str, ...]:
-    """Make the arguments of bash's `ulimit` for what the control groups do not limit."""
-    arguments = ["-c", "0", "-n", str(_OPEN_FILES)]
+def make_rlimits(spec: SandboxSpec, controllers: Mapping[str, Path]) -> dict[str, int]:
+    """Make the resource limits for what the control groups do not limit, by their names in Python's `resource`."""
+    limits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": _OPEN_FILES}
     if "pids" not in controllers:
-        arguments += ["-u", str(spec.processes)]
+        limits["RLIMIT_NPROC"] = spec.processes
     if "memory" not in controllers:
-        arguments += ["-v", str(spec.memory_mb * 1024)]
-    return tuple(arguments)
+        limits["RLIMIT_AS"] = spec.memory_mb * 2**20
+    return limits
 
 
 def describe_limits(cgroups: Cgroups) -> tuple[LimitStatus, ...]:

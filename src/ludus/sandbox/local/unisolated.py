@@ -6,17 +6,16 @@ environment without the host's variables, limits on time and output (not on memo
 that kills its processes and removes its folder. Use it for tests and for code that you wrote.
 
 `/workspace` and `/tmp` are folders of the slot: `read`, `write` and `cwd` translate the path. The text of a command is
-not translated, so commands should use relative paths and `$TMPDIR`. Background processes are found by a variable in
-their environment. A process that clears its environment *and* leaves the slot's process tree escapes `settle` and
-`close`. A `base` is copied for each slot, and a snapshot is a full copy.
+not translated, so commands should use relative paths and `$TMPDIR`. Each slot has a fork server of its own. It adopts
+every process that the slot's commands leave behind, and ends them with `settle` and `close`. A `base` is copied for
+each slot, and a snapshot is a full copy.
 """
 
 import asyncio
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 
@@ -27,13 +26,13 @@ from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.archive import extract_entries, read_entries
 from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend
 from ludus.sandbox.limits import LimitStatus
+from ludus.sandbox.local.fork_client import ForkServer, ForkStarter, SlotProgram
 from ludus.sandbox.local.host_dir import HostDir, find_bash, remove_tree
-from ludus.sandbox.processes import Child, find_descendants, is_dead, kill_trees
-from ludus.sandbox.shell import Pipes, SlotShell
+from ludus.sandbox.shell import SlotShell
 from ludus.sandbox.shell_sandbox import Layout, ShellSandbox, SlotParts, open_sandbox
 
-_START_SECONDS = 30.0
 _MARK = "LUDUS_SLOT"
+"""A variable of every process of a slot. The janitor finds those of a driver that has died by it."""
 
 
 class LocalSettings(BackendSettings, frozen=True, tag="local"):
@@ -51,6 +50,7 @@ class Local(SlotBackend[LocalSettings]):
     ) -> None:
         super().__init__(settings, secrets)
         self._host: HostDir | None = None
+        self._server: ForkServer | None = None
         self._layers = 0
 
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
@@ -59,7 +59,13 @@ class Local(SlotBackend[LocalSettings]):
         if spec.caches:
             raise SandboxError("sandbox.caches needs mounts, which 'local' slots do not have", retryable=False)
         host = self._host
-        return await open_sandbox(spec, lambda stack: _open_slot(host, spec, stack))
+        return await open_sandbox(spec, lambda stack: _open_slot(host, self._get_server(), spec, stack))
+
+    def _get_server(self) -> ForkServer:
+        """Return the fork server of which each slot gets a copy. If it has ended, new slots get a new one."""
+        if self._server is None or not self._server.alive:
+            self._server = ForkServer.launch()
+        return self._server
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
         """Save the workspace of `box`, and return the spec of slots that start with a copy of it."""
@@ -85,12 +91,16 @@ class Local(SlotBackend[LocalSettings]):
         return await self.look()
 
     async def close(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            await asyncio.to_thread(server.wait)
         if self._host is not None:
             self._host.close()
             self._host = None
 
 
-async def _open_slot(host: HostDir, spec: SandboxSpec, stack: AsyncExitStack) -> SlotParts:
+async def _open_slot(host: HostDir, server: ForkServer, spec: SandboxSpec, stack: AsyncExitStack) -> SlotParts:
     """Start a slot. The cleanup of everything it takes on the host is pushed onto `stack`."""
     folder = host.make_slot_folder()
     stack.push_async_callback(asyncio.to_thread, remove_tree, folder)
@@ -99,18 +109,35 @@ async def _open_slot(host: HostDir, spec: SandboxSpec, stack: AsyncExitStack) ->
         part.mkdir()
     for layer in spec.base:
         await asyncio.to_thread(_copy_layer, layer, workspace)
-    pipes = Pipes.open()
-    shell = SlotShell(pipes, io, str(workspace), sweep=lambda: _sweep(folder, child, spare=child.pid))
+    own_server = await server.copy()
+    stack.callback(own_server.close)
+    starter = ForkStarter(own_server, 0, _make_program(host, spec, folder), lambda: nullcontext(()))
+    stack.push_async_callback(starter.close)
+    shell = SlotShell(starter, io, str(workspace))
     stack.callback(shell.close)
-    try:
-        supervisor = shell.make_arguments(str(host.lib), str(io), (), ("-c", "0"))
-        child = _spawn([str(host.lib / "supervisor.sh"), *supervisor], spec, folder, pipes)
-    finally:
-        pipes.close_slot_ends()
-    stack.push_async_callback(_end_slot, child, folder)
-    await shell.wait_started(_START_SECONDS, lambda: child.pid)
+    await shell.start()
     layout = Layout(str(workspace), str(tmp), str(io), str(host.lib), str(jobs), find_bash())
-    return SlotParts(shell, io, layout)
+    return SlotParts(shell, io, layout, await own_server.find_pid())
+
+
+def _make_program(host: HostDir, spec: SandboxSpec, folder: Path) -> SlotProgram:
+    workspace, bash = str(folder / "workspace"), find_bash()
+    inner = (host.lib / "inner.line").read_text()
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": workspace,
+        "TMPDIR": str(folder / "tmp"),
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        **dict(spec.env),
+        _MARK: str(folder),
+    }
+    return SlotProgram(
+        program=(bash, "--norc", "--noprofile", "-c", inner, "bash", str(folder / "io")),
+        home=workspace,
+        environment=environment,
+        limits={"RLIMIT_CORE": 0},
+    )
 
 
 def _copy_layer(layer: str, workspace: Path) -> None:
@@ -118,56 +145,3 @@ def _copy_layer(layer: str, workspace: Path) -> None:
         shutil.copytree(layer, workspace, symlinks=True, dirs_exist_ok=True)
     except (OSError, shutil.Error) as error:
         raise SandboxError(f"sandbox.base '{layer}' cannot be used: {error}", retryable=False) from error
-
-
-def _spawn(command: list[str], spec: SandboxSpec, folder: Path, pipes: Pipes) -> Child:
-    workspace = str(folder / "workspace")
-    try:
-        popen = subprocess.Popen(
-            [find_bash(), "--norc", "--noprofile", *command],
-            stdin=subprocess.DEVNULL,
-            stdout=pipes.slot_stdout,
-            stderr=pipes.slot_stderr,
-            pass_fds=(pipes.slot_command, pipes.slot_status),
-            cwd=workspace,
-            env={
-                "PATH": os.environ.get("PATH", os.defpath),
-                "HOME": workspace,
-                "TMPDIR": str(folder / "tmp"),
-                "LANG": "C.UTF-8",
-                "TERM": "dumb",
-                **dict(spec.env),
-                _MARK: str(folder),
-            },
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise SandboxError(f"bash did not start: {error}") from error
-    return Child(popen)
-
-
-async def _end_slot(child: Child, folder: Path) -> None:
-    _sweep(folder, child, spare=0)
-    await child.wait()
-
-
-def _sweep(folder: Path, child: Child, *, spare: int) -> None:
-    """Kill the slot's processes: the descendants of its shell, and all processes with its mark."""
-
-    def find_living() -> list[int]:
-        return [pid for pid in (find_descendants([child.pid]) | _find_marked(folder)) - {spare} if not is_dead(pid)]
-
-    for _ in range(100):  # bounded: processes may fork faster than they are killed
-        if not find_living():
-            return
-        kill_trees(find_living)
-
-
-def _find_marked(folder: Path) -> set[int]:
-    mark = f"{_MARK}={folder}".encode()
-    found: set[int] = set()
-    for process in Path("/proc").glob("[1-9]*"):
-        with suppress(OSError):
-            if mark in (process / "environ").read_bytes().split(b"\0"):
-                found.add(int(process.name))
-    return found

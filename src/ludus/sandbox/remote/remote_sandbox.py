@@ -24,7 +24,7 @@ from ludus.sandbox.port.local_port import ProtocolFactory
 from ludus.sandbox.port.remote_port import open_remote_port
 from ludus.sandbox.remote.link import Link
 from ludus.sandbox.shell import SlotShell
-from ludus.sandbox.shell_sandbox import Layout, ShellSandbox
+from ludus.sandbox.shell_sandbox import Layout, ShellSandbox, SlotParts
 from ludus.sandbox.slotd.frames import Frame
 from ludus.sandbox.teardown import run_shielded
 
@@ -159,7 +159,7 @@ class RemoteSandbox(ShellSandbox):
 
     def __init__(self, spec: SandboxSpec, shell: _RemoteShell, layout: Layout, resources: AsyncExitStack) -> None:
         # `ShellSandbox` uses only methods that `_RemoteShell` has. The folder for input is on slotd's side.
-        super().__init__(spec, cast(SlotShell, shell), Path("/"), layout, resources)
+        super().__init__(spec, SlotParts(cast(SlotShell, shell), Path("/"), layout, 0), resources)
         self._remote = shell
 
     async def _run(self, command: str, *, seconds: float, keep: int, stdin: bytes | None = None) -> ExecResult:

@@ -1,0 +1,393 @@
+"""A separate program: starts the processes of this machine's slots, and ends them.
+
+    python -I -S -c BOOT SOCKET      # see `fork_client`; the driver has the other end of the socket
+
+It has one thread and imports little, so it may enter user namespaces and a fork of it takes a third of a millisecond.
+The driver can do neither. It serves one socket until the driver closes it or dies, even by kill -9.
+
+A slot in namespaces has a keeper, whose pid the driver gives. For the first shell, and after all processes were ended,
+a helper process enters the keeper's namespaces and makes a new pid namespace, with a mount namespace for its own /proc.
+It starts an init there and the shell, and exits; this program adopts both. The init is `sleep`: it reads nothing and
+has no descriptor but /dev/null. It ignores SIGCHLD, so that the kernel reaps orphans at once, and it dies with this
+program. Later shells are started into the same pid namespace. To end the processes, the init is killed: the kernel then
+kills every process of the namespace, and lets this program reap the init only after the last of them is gone. That is
+the proof.
+
+A slot without namespaces has a copy of this program for itself, made by the request `serve`. The copy adopts whatever
+its shells leave behind, so all its descendants belong to the slot, and it kills them until it has no child left.
+"""
+
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from fcntl import F_DUPFD_CLOEXEC, fcntl, ioctl
+from typing import Any, NoReturn
+
+from ludus.sandbox import syscalls
+from ludus.sandbox.processes import find_children, find_descendants, signal_each
+
+_GET_OWNER = 0xB701
+"""The ioctl that returns the user namespace to which a namespace belongs (NS_GET_USERNS)."""
+_NAMESPACES = ("mnt", "net", "ipc", "uts", "cgroup")
+_OOM_SCORE = 500
+"""The kernel looks for victims among the agents' processes before it takes a keeper or the driver."""
+_MESSAGE_BYTES = 4096
+_MOST_FDS = 16
+_SPARE_FD = 20
+"""Above the descriptors that a shell has."""
+_FAILED = 125
+
+
+def main(fd: int) -> None:
+    libc = syscalls.Libc()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    gc.freeze()  # pages that the collector does not touch stay shared with the forks
+    gc.disable()
+    while True:
+        fd = _Server(socket.socket(fileno=fd), libc).serve()
+
+
+class _Server:
+    """What is known about the slots of one socket."""
+
+    def __init__(self, link: socket.socket, libc: syscalls.Libc) -> None:
+        self._link = link
+        self._libc = libc
+        self._inits: dict[int, int] = {}
+        """The pid of the init, by slot."""
+        self._shells: set[int] = set()
+        self._helpers: dict[int, tuple[int, int]] = {}
+        """Helpers that have not reported yet: request and slot, by the descriptor that they report to."""
+        self._orphans: dict[int, int] = {}
+        """Where to write once a helper is reaped, so that its init is a child of this process; by the helper's pid."""
+        self._ending: set[int] = set()
+        """Slots whose init was killed and is not yet reaped."""
+        self._codes: dict[int, int] = {}
+        """Exit codes of processes that no helper has reported yet."""
+        self._copies: set[int] = set()
+        self._poll = select.poll()
+
+    def serve(self) -> int:
+        """Serve until the driver is gone, then end everything. In a copy: returns the socket that the copy serves."""
+        self._libc.adopt_orphans()
+        self._send(serving=os.getpid())
+        wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for fd in (self._link.fileno(), wake_read):
+            self._poll.register(fd, select.POLLIN)
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd == wake_read:
+                    with suppress(BlockingIOError):
+                        os.read(wake_read, 4096)
+                elif fd in self._helpers:
+                    self._read_report(fd)
+                elif (copied := self._take_request()) is not None:
+                    os.close(wake_read)
+                    os.close(wake_write)
+                    return copied
+            self._reap()
+
+    # ---- requests -------------------------------------------------------------------------------------------------
+
+    def _take_request(self) -> int | None:
+        """Handle one request. Returns a socket in a copy of this program, which has to serve that one."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self._link, _MESSAGE_BYTES, _MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            data, fds = b"", []
+        if not data:
+            self._kill_descendants()
+            os._exit(0)
+        request: dict[str, Any] = json.loads(data)
+        try:
+            if request["do"] == "serve":
+                return self._copy(fds)
+            if request["do"] == "start":
+                self._start(request["request"], request["slot"], fds)
+            else:
+                self._end(request["slot"])
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return None
+
+    def _copy(self, fds: list[int]) -> int | None:
+        pid = os.fork()
+        if pid:
+            self._copies.add(pid)
+            return None
+        self._link.close()
+        return fds.pop()
+
+    def _start(self, request: int, slot: int, fds: list[int]) -> None:
+        options = _read_options(fds[0])
+        if not options["keeper"]:
+            self._report_started(request, slot, _fork(lambda: _become_shell(options, fds[1:]), fds[4]), 0)
+            return
+        init = self._inits.get(slot, 0)
+        reading, report = os.pipe2(os.O_CLOEXEC)
+        adopted, adopting = os.pipe2(os.O_CLOEXEC)
+
+        def start() -> NoReturn:
+            os.close(adopting)
+            _start_in_namespaces(self._libc, options, init, fds[1:], report, adopted)
+
+        self._orphans[_fork(start, fds[4])] = adopting
+        os.close(report)
+        os.close(adopted)
+        self._helpers[reading] = (request, slot)
+        self._poll.register(reading, select.POLLIN)
+
+    def _read_report(self, fd: int) -> None:
+        """Read which processes a helper has started. It has exited, or is about to."""
+        report = os.read(fd, _MESSAGE_BYTES).split()
+        self._poll.unregister(fd)
+        os.close(fd)
+        request, slot = self._helpers.pop(fd)
+        if len(report) == 2:
+            self._report_started(request, slot, *map(int, report))
+        else:
+            self._send(failed=request, message="the slot's namespaces cannot be entered")
+
+    def _report_started(self, request: int, slot: int, shell: int, init: int) -> None:
+        if init:
+            self._inits[slot] = init
+        self._shells.add(shell)
+        self._send(started=request, pid=shell)
+        for pid in (shell, init):
+            if pid in self._codes:
+                self._report_exit(pid, self._codes.pop(pid))
+
+    def _end(self, slot: int) -> None:
+        if slot in self._inits:
+            self._ending.add(slot)
+            _kill(self._inits[slot])
+            return
+        if slot == 0:  # the only slot of a copy
+            self._kill_descendants()
+        self._send(ended=slot)
+
+    # ---- ends of processes ----------------------------------------------------------------------------------------
+
+    def _reap(self) -> bool:
+        """Reap what has exited. Returns whether there are children left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            self._report_exit(pid, os.waitstatus_to_exitcode(status))
+
+    def _report_exit(self, pid: int, code: int) -> None:
+        if pid in self._shells:
+            self._shells.remove(pid)
+            self._send(exited=pid, code=code if code >= 0 else 128 - code)
+            return
+        for slot, init in self._inits.items():
+            if pid == init:
+                del self._inits[slot]
+                if slot in self._ending:
+                    self._ending.remove(slot)
+                    self._send(ended=slot)
+                return
+        if pid in self._orphans:
+            with suppress(OSError):  # it had no init to start
+                os.write(self._orphans[pid], b".")
+            os.close(self._orphans.pop(pid))
+        elif pid in self._copies:
+            self._copies.remove(pid)
+        elif self._helpers:  # its helper has not reported it yet
+            self._codes[pid] = code
+
+    def _kill_descendants(self) -> None:
+        """Kill until no child is left. The driver limits the time."""
+        while self._reap():
+            found = find_descendants(find_children(os.getpid()))
+            signal_each(found, signal.SIGSTOP)  # so that few of them fork meanwhile
+            signal_each(found, signal.SIGKILL)
+            select.select([], [], [], 0.001)
+
+    def _send(self, **reply: object) -> None:
+        with suppress(OSError):  # the driver is gone: the next request is the end of the stream
+            self._link.send(json.dumps(reply).encode())
+
+
+def _read_options(fd: int) -> dict[str, Any]:
+    with os.fdopen(os.dup(fd), "rb") as file:
+        file.seek(0)
+        return json.loads(file.read())
+
+
+def _kill(init: int) -> None:
+    """Kill an init. Root without the capability to kill becomes the init's user first."""
+    try:
+        os.kill(init, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        owner = os.stat(f"/proc/{init}").st_uid  # noqa: PTH116 - pathlib is not imported here
+
+        def kill_as_owner() -> NoReturn:
+            _change_user(owner)
+            os.kill(init, signal.SIGKILL)
+            os._exit(0)
+
+        os.waitpid(_fork(kill_as_owner, 2), 0)
+
+
+# ---- in forked processes ------------------------------------------------------------------------------------------
+
+
+def _fork(work: Callable[[], NoReturn], stderr: int) -> int:
+    """Fork a process that does `work`, which does not return. An error is written to `stderr`."""
+    pid = os.fork()
+    if pid:
+        return pid
+    with _exit_on_error(stderr):
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        work()
+
+
+@contextmanager
+def _exit_on_error(stderr: int) -> Iterator[None]:
+    """A forked process must never return to its parent's code."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(OSError):
+            os.write(stderr, f"{error}\n".encode(errors="replace"))
+    finally:
+        os._exit(_FAILED)
+
+
+def _start_in_namespaces(
+    libc: syscalls.Libc, options: dict[str, Any], init: int, fds: list[int], report: int, adopted: int
+) -> NoReturn:
+    """Enter the slot, start the shell there, and an init before it if there is none. Report both pids."""
+    _close_others((*fds, report, adopted))
+    with suppress(OSError):  # done by root, it is also the lowest value that the agent may set
+        _write_file("/proc/self/oom_score_adj", str(_OOM_SCORE))
+    if options["user"] is not None:
+        _change_user(options["user"])
+    is_first = not init
+    if is_first:
+        inner_user = _enter_namespaces(libc, options["keeper"], _NAMESPACES)
+        libc.unshare(syscalls.NEWPID | syscalls.NEWNS)
+        init = _fork(lambda: _become_init(libc, options, inner_user, fds, adopted), fds[3])
+    else:
+        inner_user = _enter_namespaces(libc, init, (*_NAMESPACES, "pid"))
+    shell = _fork(lambda: _set_up_shell(libc, options, inner_user, fds, is_first=is_first), fds[3])
+    os.write(report, b"%d %d" % (shell, init))
+    os._exit(0)
+
+
+def _enter_namespaces(libc: syscalls.Libc, pid: int, names: tuple[str, ...]) -> int:
+    """Enter namespaces of a process. Returns a descriptor of its user namespace, which is to be entered last.
+
+    The mount namespace belongs to an outer user namespace, in which this process now has all capabilities. The keeper
+    and the agent are in an inner one and have none in the outer.
+    """
+    opened = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
+    inner_user = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    libc.enter(ioctl(opened[0], _GET_OWNER))
+    for fd in opened:
+        libc.enter(fd)
+    return inner_user
+
+
+def _become_init(
+    libc: syscalls.Libc, options: dict[str, Any], inner_user: int, fds: list[int], adopted: int
+) -> NoReturn:
+    libc.hide_memory()
+    _enter_groups(fds)
+    os.setsid()
+    _drop_privileges(libc, options, inner_user)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    if not os.read(adopted, 1):  # until then the parent is the helper, whose exit would end this process
+        os._exit(_FAILED)
+    libc.die_with_parent()
+    os.execve(options["init"][0], options["init"], {})
+
+
+def _set_up_shell(
+    libc: syscalls.Libc, options: dict[str, Any], inner_user: int, fds: list[int], *, is_first: bool
+) -> NoReturn:
+    libc.hide_memory()
+    if is_first:
+        flags = syscalls.NOSUID | syscalls.NODEV | syscalls.NOEXEC | syscalls.RDONLY
+        libc.mount("proc", "/proc", "proc", flags)
+        for folder, size in options["inodes"].items():
+            libc.mount("", folder, "", syscalls.REMOUNT | syscalls.NOSUID | syscalls.NODEV, f"nr_inodes={size}")
+    _enter_groups(fds)
+    _drop_privileges(libc, options, inner_user)
+    _become_shell(options, fds)
+
+
+def _drop_privileges(libc: syscalls.Libc, options: dict[str, Any], inner_user: int) -> None:
+    libc.enter(inner_user)
+    libc.drop_bounding_set()
+    libc.drop_capabilities()
+    libc.forbid_new_privileges()
+    if options["filter"]:
+        libc.filter_calls(bytes.fromhex(options["filter"]))
+
+
+def _enter_groups(fds: list[int]) -> None:
+    """Enter the control groups. After the fork: the kernel lets a process enter a full group, but not fork in one."""
+    for fd in fds[4:]:
+        os.write(fd, b"0")
+
+
+def _become_shell(options: dict[str, Any], fds: list[int]) -> NoReturn:
+    os.setsid()
+    os.umask(0o022)
+    for name, value in options["limits"].items():
+        kind = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+    spare = [fcntl(fd, F_DUPFD_CLOEXEC, _SPARE_FD) for fd in fds[:4]]
+    for target, fd in enumerate(spare, start=3):
+        os.dup2(fd, target)
+    os.execve(options["program"][0], options["program"], options["environment"])
+
+
+def _close_others(kept: tuple[int, ...]) -> None:
+    """Close all descriptors but the standard ones and these: the agent may see this process before it runs a program."""
+    last = 2
+    for fd in sorted(kept):
+        os.closerange(last + 1, fd)
+        last = fd
+    os.closerange(last + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _change_user(user: int) -> None:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def _write_file(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -103,11 +103,11 @@ def test_agents_may_have_their_own_sampling_and_atropos_its_routes(tmp_path):
 
 def test_other_machines_need_a_token():
     for host in ("127.0.0.1", "localhost", "::1", "127.3.4.5"):
-        check_host(host, "")
+        check_host(host, "", "gateway")
     for host in ("0.0.0.0", "::", "example.org", "10.0.0.1"):
         with pytest.raises(ConfigError, match="token_var"):
-            check_host(host, "")
-        check_host(host, "hush")
+            check_host(host, "", "gateway")
+        check_host(host, "hush", "gateway")
 
 
 def test_a_setup_names_what_is_wrong_with_it():

@@ -53,7 +53,7 @@ def run(arguments: GatewayArguments) -> int:
         print(to_yaml(config), end="")
         return 0
     token = read_secret(config.gateway.token_var, "gateway.token_var")
-    check_host(config.gateway.host, token)
+    check_host(config.gateway.host, token, "gateway")
     # Sessions are many small objects that live long. Searching all of them for garbage every few hundred requests
     # would take a tenth of the time.
     gc.freeze()
@@ -62,8 +62,8 @@ def run(arguments: GatewayArguments) -> int:
         return runner.run(_serve(config, token, as_json=arguments.json))
 
 
-def check_host(host: str, token: str) -> None:
-    """Require a token for any address but loopback: without one, everybody who reaches the port can use the model.
+def check_host(host: str, token: str, section: str) -> None:
+    """Require a token for any address but loopback: without one, everybody who reaches the port can use the server.
 
     Raises:
         ConfigError: the address is not loopback, and there is no token.
@@ -73,8 +73,8 @@ def check_host(host: str, token: str) -> None:
         loopback = loopback or ipaddress.ip_address(host).is_loopback
     if not loopback and not token:
         raise ConfigError(
-            f"gateway.host: {host} can be reached from other machines. Put a token into an environment variable and "
-            "name the variable with --gateway.token_var, or listen on 127.0.0.1"
+            f"{section}.host: {host} can be reached from other machines. Put a token into an environment variable and "
+            f"name the variable with --{section}.token_var, or listen on 127.0.0.1"
         )
 
 

@@ -30,28 +30,33 @@ _REASONS = {
     200: b"OK",
     400: b"Bad Request",
     401: b"Unauthorized",
+    403: b"Forbidden",
     404: b"Not Found",
     405: b"Method Not Allowed",
     409: b"Conflict",
     413: b"Content Too Large",
+    422: b"Unprocessable Content",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
     501: b"Not Implemented",
     502: b"Bad Gateway",
     503: b"Service Unavailable",
+    507: b"Insufficient Storage",
 }
 
 
 class Request:
     """A request of a client."""
 
-    __slots__ = ("body", "headers", "keep", "method", "modern", "path")
+    __slots__ = ("body", "headers", "keep", "method", "modern", "path", "query")
 
     def __init__(self, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         self.method = method
         self.path = path
         """The path without the query."""
+        self.query = ""
+        """The part after the question mark, as it was sent."""
         self.headers = headers
         self.body = body
         self.keep = True
@@ -78,12 +83,14 @@ def build_head(status: int, kind: bytes, size: int | None, extra: bytes = b"", *
 class Responder:
     """One request and its reply. If the client has closed the connection, all methods do nothing."""
 
-    __slots__ = ("_begun", "_connection", "request")
+    __slots__ = ("_begun", "_connection", "on_lost", "request")
 
     def __init__(self, connection: "Connection", request: Request) -> None:
         self._connection: Connection | None = connection
         self.request = request
         self._begun = False
+        self.on_lost: Callable[[], None] | None = None
+        """Called if the client closes the connection before the request is answered."""
 
     @property
     def has_begun(self) -> bool:
@@ -158,6 +165,7 @@ class Connection(asyncio.Protocol):
         "_parser",
         "_refusal",
         "_refused",
+        "_responder",
         "_serve",
         "_transport",
         "_url",
@@ -179,6 +187,8 @@ class Connection(asyncio.Protocol):
         """The client does not read what it is sent."""
         self._refused = False
         """The client was refused. Further data is ignored."""
+        self._responder: Responder | None = None
+        """The request that is being answered."""
         self._in_head = True
         self._head_size = 0
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -204,6 +214,7 @@ class Connection(asyncio.Protocol):
     def finish_reply(self, keep: bool) -> None:
         """Called when the request is answered. Starts the next one."""
         self._busy = False
+        self._responder = None
         if not keep:
             self.close()
         elif self._waiting:
@@ -230,6 +241,9 @@ class Connection(asyncio.Protocol):
         self._connections.discard(self)
         if not self.gone.done():
             self.gone.set_result(None)
+        responder, self._responder = self._responder, None
+        if responder is not None and responder.on_lost is not None:
+            responder.on_lost()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -282,8 +296,9 @@ class Connection(asyncio.Protocol):
         if self._refused:
             return
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        path = self._url.partition(b"?")[0].decode("latin-1")
+        path, _, query = self._url.decode("latin-1").partition("?")
         request = Request(self._parser.get_method().decode("latin-1"), path, self._headers, body)
+        request.query = query
         request.keep = self._parser.should_keep_alive()
         request.modern = self._parser.get_http_version() != "1.0"
         self._in_head, self._head_size = True, 0
@@ -304,7 +319,8 @@ class Connection(asyncio.Protocol):
 
     def _start(self, request: Request) -> None:
         self._busy = True
-        self._serve(Responder(self, request))
+        self._responder = responder = Responder(self, request)
+        self._serve(responder)
 
     def _refuse(self, status: int, message: str) -> None:
         if self._refused:

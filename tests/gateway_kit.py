@@ -12,6 +12,8 @@ import pytest
 from ludus.gateway.service import Gateway
 from ludus.http_client import Client, Response
 from ludus.models import Model
+from ludus.models.reply_pieces import Drawing, Piece
+from ludus.types import Completion
 
 ADD = {
     "type": "function",
@@ -62,8 +64,60 @@ def read_events(body: bytes) -> list[tuple[str, Any]]:
     return found
 
 
+class PiecedModel:
+    """A model that passes its reply on in the pieces of a script, and waits before each of them."""
+
+    name = "pieced"
+
+    def __init__(self, completion: Completion, pieces: Sequence[Piece], pace: Callable[[], Awaitable[object]]) -> None:
+        self._completion = completion
+        self._pieces = pieces
+        self._pace = pace
+
+    async def complete(self, *_: object) -> Completion:
+        return self._completion
+
+    async def stream(self, messages: object, tools: object, sampling: object, drawing: Drawing) -> Completion:
+        for piece in self._pieces:
+            await self._pace()
+            drawing.emit([piece])
+        return self._completion
+
+    async def close(self) -> None:
+        pass
+
+
+class Gate:
+    """Lets a number of steps through."""
+
+    def __init__(self) -> None:
+        self._steps = asyncio.Semaphore(0)
+
+    def open(self, steps: int = 1_000_000) -> None:
+        for _ in range(steps):
+            self._steps.release()
+
+    async def wait(self) -> None:
+        await self._steps.acquire()
+
+
+async def send_raw(
+    client: AgentClient, session: Any, path: str, body: Any
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a request on a connection of its own. The test reads the response itself."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(client.gateway.url.rpartition(":")[2]))
+    data = json.dumps(body).encode()
+    head = f"POST /s/{session.secret}/v1{path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    writer.write(head.encode() + data)
+    return reader, writer
+
+
 class Kit:
     """Shared by the tests of the gateway."""
+
+    PiecedModel = PiecedModel
+    Gate = Gate
+    send_raw = staticmethod(send_raw)
 
     ADD = ADD
     serve_model = staticmethod(serve_model)

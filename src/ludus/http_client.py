@@ -1,10 +1,10 @@
-"""A small HTTP/1.1 client: send one request, read one whole response.
+"""A small HTTP/1.1 client: send one request, read one whole response, or its events as they come.
 
     client.request ──> pool of the origin ──> idle connection, or a new one ──> write ──> parser (C) ──> Response
 
 It is on the hot path of every rollout, so it has only what model servers and simple web APIs need: keep-alive,
 Content-Length, chunked and until-close bodies, TLS, time limits, a size limit, an explicit proxy. It does not follow
-redirects, keep cookies, stream, retry, or ask for compression (a compressed body is decompressed, within the size
+redirects, keep cookies, retry, or ask for compression (a compressed body is decompressed, within the size
 limit). It reads no environment variables.
 
 Guarantees. A request ends with a `Response` of any status, or with an `HttpError`. A request that is cancelled, times
@@ -20,7 +20,7 @@ import base64
 import socket
 import ssl
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Self, cast
 from urllib.parse import quote, unquote, urlsplit
@@ -32,6 +32,8 @@ from msgspec import Struct
 from ludus.types import Positive
 
 Headers = Iterable[tuple[str, str]]
+Feed = Callable[[bytes], None]
+"""Takes a part of a body. It must not raise."""
 
 IDLE_SECONDS = 45.0
 """A connection that was idle longer is not used again: routers drop such connections without a message."""
@@ -251,8 +253,10 @@ class Client:
         body: bytes = b"",
         *,
         timeouts: Timeouts | None = None,
+        feed: Feed | None = None,
     ) -> Response:
-        """Send one request and read the whole response.
+        """Send one request and read the whole response. If it is a stream of events, `feed` gets each part of the body
+        as it comes, and the response has none.
 
         Raises:
             HttpError: there is no whole response; the subclass says why.
@@ -270,13 +274,13 @@ class Client:
             idle = pool.take(asyncio.get_running_loop().time())
             if idle is not None:
                 try:
-                    return await self._exchange(idle, pool, data, target, method, limits)
+                    return await self._exchange(idle, pool, data, target, method, limits, feed)
                 except ConnectionLost as lost:
                     self._check_open()
                     if lost.received:
                         raise
             fresh = await self._connect(target, limits)
-            return await self._exchange(fresh, pool, data, target, method, limits)
+            return await self._exchange(fresh, pool, data, target, method, limits, feed)
 
     def abort(self) -> None:
         """Close every connection at once. Running requests fail. Use `close` to also wait for the sockets."""
@@ -307,10 +311,17 @@ class Client:
         return pool
 
     async def _exchange(
-        self, connection: "_Connection", pool: "_Pool", data: bytes, target: Target, method: str, limits: Timeouts
+        self,
+        connection: "_Connection",
+        pool: "_Pool",
+        data: bytes,
+        target: Target,
+        method: str,
+        limits: Timeouts,
+        feed: Feed | None,
     ) -> Response:
         try:
-            response = await connection.send(data, target, limits, headers_only=method == "HEAD")
+            response = await connection.send(data, target, limits, headers_only=method == "HEAD", feed=feed)
         except BaseException:
             connection.abort()
             raise
@@ -403,6 +414,13 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
     return plain
 
 
+def _has_events(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether a body is a stream of events that is not compressed."""
+    kinds = [value for name, value in headers if name.lower() == b"content-type"]
+    packed = any(name.lower() == b"content-encoding" and value.lower() != b"identity" for name, value in headers)
+    return bool(kinds) and kinds[0].lower().startswith(b"text/event-stream") and not packed
+
+
 def _make_proxy_auth(proxy: str) -> tuple[tuple[str, str], ...]:
     parts = urlsplit(proxy)
     if parts.username is None:
@@ -461,6 +479,7 @@ class _Connection(asyncio.Protocol):
         "_budget",
         "_counted",
         "_deadline",
+        "_feed",
         "_framed",
         "_headers",
         "_headers_only",
@@ -474,6 +493,7 @@ class _Connection(asyncio.Protocol):
         "_received",
         "_silence",
         "_status",
+        "_streams",
         "_target",
         "_timer",
         "_transport",
@@ -496,6 +516,9 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Response] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._feed: Feed | None = None
+        self._streams = False
+        """The response is passed on as it comes."""
         self._keep = False
         self._received = 0
         self.gone: asyncio.Future[None] = loop.create_future()
@@ -504,7 +527,9 @@ class _Connection(asyncio.Protocol):
 
     # ---- for the client -------------------------------------------------------------------------------------------
 
-    def send(self, data: bytes, target: Target, limits: Timeouts, *, headers_only: bool) -> asyncio.Future[Response]:
+    def send(
+        self, data: bytes, target: Target, limits: Timeouts, *, headers_only: bool, feed: Feed | None = None
+    ) -> asyncio.Future[Response]:
         """Start an exchange. If it fails, the future raises an `HttpError`, and the caller aborts the connection."""
         assert self._waiter is None
         self._waiter = waiter = self._loop.create_future()
@@ -516,6 +541,8 @@ class _Connection(asyncio.Protocol):
         self._framed = False
         self._keep = False
         self._headers_only = headers_only
+        self._feed = feed
+        self._streams = False
         self._last = now = self._loop.time()
         self._silence = limits.silence
         self._deadline = now + limits.total
@@ -581,7 +608,7 @@ class _Connection(asyncio.Protocol):
         if self._received > self._limit:
             self._fail(ResponseTooLarge(f"{self._target.display_url}: the response is larger than {self._limit} bytes"))
             return
-        if self._budget is not None and self._received > FREE_BYTES:
+        if self._budget is not None and self._received > FREE_BYTES and not self._streams:
             self._count(self._received - FREE_BYTES - self._counted)
         try:
             self._parser.feed_data(data)
@@ -638,11 +665,15 @@ class _Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._status = self._parser.get_status_code()
+        self._streams = self._feed is not None and 200 <= self._status < 300 and _has_events(self._headers)
         if self._headers_only and self._status >= 200:
             self._finish()
 
     def on_body(self, data: bytes) -> None:
-        self._body.append(data)
+        if self._streams and self._feed is not None:
+            self._feed(data)
+        else:
+            self._body.append(data)
 
     def on_message_complete(self) -> None:
         if self._status < 200:  # 100 Continue, 103 Early Hints: the response follows
@@ -681,6 +712,7 @@ class _Connection(asyncio.Protocol):
         """Stop the timer and drop the pieces of the body. Returns the waiter, or None if nobody waits any more."""
         waiter, self._waiter = self._waiter, None
         self._body = []  # an idle connection must not keep it
+        self._feed = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -13,8 +13,10 @@ def test_a_chat_model_gets_a_raw_prompt_as_a_user_message(kit):
             reply = json.loads((await client.post(url, {"prompt": ["Once"], "echo": True})).body)
             assert reply["object"] == "text_completion" and reply["choices"][0]["text"] == "OnceOnce|16"
             body = {"prompt": "Once", "max_tokens": 5, "stream": True, "stream_options": {"include_usage": True}}
-            first, usage, end = [value for _, value in kit.read_events((await client.post(url, body)).body)]
-            assert first["choices"][0]["text"] == "Once|5" and usage["usage"]["completion_tokens"] and end == "[DONE]"
+            *chunks, usage, end = [value for _, value in kit.read_events((await client.post(url, body)).body)]
+            assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "Once|5"
+            assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+            assert usage["usage"]["completion_tokens"] and end == "[DONE]"
             assert (await client.post(url, {"prompt": [1, 2]})).status == 400
             for wrong in (5, [], ["a", "b"], [1, "a"], [-1], None):
                 assert b"prompt" in (await client.post(url, {"prompt": wrong})).body

@@ -217,7 +217,10 @@ def test_a_failure_in_the_middle_of_a_stream_is_a_failed_response(kit):
 
         async with kit.serve_model(ScriptedModel(slow), ping_seconds=0.01) as client:
             response = await client.post(client.gateway.open().url + "/responses", {"input": "hi", "stream": True})
-        ((name, value),) = kit.read_events(response.body)
+        events = kit.read_events(response.body)
+        assert [name for name, _ in events][:3] == ["response.created", "response.in_progress", "response.in_progress"]
+        name, value = events[-1]
         assert name == "response.failed" and "oops" in value["response"]["error"]["message"]
+        assert [value["sequence_number"] for _, value in events] == [*range(len(events))]
 
     kit.run(test)

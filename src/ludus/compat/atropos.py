@@ -115,9 +115,7 @@ def write_error(error: ErrorReply) -> bytes:
     return _encode({"error": {"message": error.message, "type": kind, "code": error.status}})
 
 
-MANAGED = Dialect(
-    "chat", read, chat.write, chat.stream, write_error, chat.write_late_error, chat.CHAT.ping, model_error_status=500
-)
+MANAGED = Dialect("chat", read, chat.write, chat.ChatStream, write_error, model_error_status=500)
 
 
 # ---- the routes ---------------------------------------------------------------------------------------------------

@@ -1,22 +1,28 @@
 """OpenAI's chat completions."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from ludus.gateway.custom_tools import make_custom_tool, read_custom_input, write_custom_arguments
 from ludus.gateway.dialect import (
     Answer,
     BadRequest,
     Dialect,
     ErrorReply,
+    FieldRules,
     ParsedRequest,
     ReadCache,
+    StreamWriter,
     decode,
+    decode_known,
     drop_unset,
     read_text,
     write_event,
 )
+from ludus.models.reply_pieces import Piece
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Role, Sampling, ToolSpec, Usage
 
 # ---- requests -----------------------------------------------------------------------------------------------------
@@ -27,10 +33,15 @@ class _Function(Struct, gc=False):
     arguments: Any = ""
 
 
+class _CustomCall(Struct, gc=False):
+    name: str = ""
+    input: str = ""
+
+
 class _Call(Struct, gc=False):
     id: str = ""
     function: _Function | None = None
-    custom: Any = None
+    custom: _CustomCall | None = None
 
 
 class _Message(Struct, gc=False):
@@ -46,7 +57,7 @@ class _StreamOptions(Struct, gc=False):
     include_usage: bool | None = None
 
 
-class _Request(Struct, gc=False):
+class _Request(Struct, gc=False, forbid_unknown_fields=True):
     messages: list[_Message]
     tools: Raw = Raw()
     tool_choice: Any = None
@@ -68,6 +79,38 @@ class _Request(Struct, gc=False):
     response_format: Any = None
     reasoning_effort: Any = None
     chat_template_kwargs: Any = None
+    parallel_tool_calls: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    model: Any = None
+    audio: Any = None
+    functions: Any = None
+    function_call: Any = None
+    metadata: Any = None
+    modalities: Any = None
+    prediction: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    safety_identifier: Any = None
+    service_tier: Any = None
+    store: Any = None
+    user: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+
+RULES = FieldRules(
+    refused={
+        "audio": "this gateway serves text only",
+        "functions": "this form is deprecated; send 'tools'",
+        "function_call": "this form is deprecated; send 'tool_choice'",
+        "web_search_options": "this gateway does not search the web; offer a tool that does",
+    },
+    ignored=(
+        "metadata", "modalities", "prediction", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
+        "service_tier", "store", "user", "verbosity",
+    ),
+)  # fmt: skip
 
 
 class _ToolFunction(Struct, gc=False):
@@ -76,12 +119,35 @@ class _ToolFunction(Struct, gc=False):
     parameters: JsonObject | None = None
 
 
+class _CustomFormat(Struct, gc=False):
+    grammar: JsonObject | None = None
+
+
+class _CustomTool(Struct, gc=False):
+    name: str
+    description: str | None = None
+    format: _CustomFormat | None = None
+
+
 class _Tool(Struct, gc=False):
     type: str = "function"
     function: _ToolFunction | UnsetType = UNSET
+    custom: _CustomTool | UnsetType = UNSET
+
+
+class ChatTools(NamedTuple):
+    """The tools of a request, and which of them are custom ones."""
+
+    specs: tuple[ToolSpec, ...] = ()
+    kinds: dict[str, str] = {}  # noqa: RUF012  # never modified
+
+
+class _LenientRequest(_Request, gc=False, forbid_unknown_fields=False):
+    """The same with fields that the API does not have."""
 
 
 _REQUEST = msgspec.json.Decoder(_Request)
+_LENIENT = msgspec.json.Decoder(_LenientRequest)
 _TOOLS = msgspec.json.Decoder(list[_Tool] | None)
 NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 
@@ -92,11 +158,12 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
     Raises:
         BadRequest: it is not a valid request.
     """
-    wire = decode(_REQUEST, body)
+    wire, unknown = decode_known(_REQUEST, _LENIENT, body)
     if not wire.messages:
         raise BadRequest("messages: at least one message is needed")
-    tools = cache.get(read_tools, bytes(wire.tools)) if wire.tools else ()
-    choice, tools = read_choice(wire.tool_choice, tools)
+    ignored = RULES.apply(wire)
+    offered = cache.get(read_tools, bytes(wire.tools)) if wire.tools else ChatTools()
+    choice, tools = read_choice(wire.tool_choice, offered.specs)
     return ParsedRequest(
         [read_message(message, f"messages[{index}]") for index, message in enumerate(wire.messages)],
         tools,
@@ -104,6 +171,10 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
         n=read_n(wire.n),
         stream=bool(wire.stream),
         usage=wire.stream_options is not None and bool(wire.stream_options.include_usage),
+        kinds=offered.kinds,
+        ignored=ignored + unknown,
+        parallel_calls=wire.parallel_tool_calls,
+        logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
     )
 
 
@@ -146,15 +217,22 @@ def read_stop(stop: str | list[str] | None) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
-def read_tools(raw: bytes) -> tuple[ToolSpec, ...]:
+def read_tools(raw: bytes) -> ChatTools:
     """Parse the offered tools."""
     specs: list[ToolSpec] = []
+    kinds: dict[str, str] = {}
     for index, tool in enumerate(decode(_TOOLS, raw, "tools") or ()):
-        if tool.function is UNSET:
-            raise BadRequest(f"tools[{index}]: only functions can be offered, not '{tool.type}'")
-        function = tool.function
-        specs.append(ToolSpec(function.name, function.description or "", function.parameters or NO_PARAMETERS))
-    return tuple(specs)
+        if tool.custom is not UNSET:
+            custom = tool.custom
+            grammar: JsonObject = (custom.format.grammar if custom.format else None) or {}
+            specs.append(make_custom_tool(custom.name, custom.description or "", grammar))
+            kinds[custom.name] = "custom"
+        elif tool.function is not UNSET:
+            function = tool.function
+            specs.append(ToolSpec(function.name, function.description or "", function.parameters or NO_PARAMETERS))
+        else:
+            raise BadRequest(f"tools[{index}]: only functions and custom tools can be offered, not '{tool.type}'")
+    return ChatTools(tuple(specs), kinds)
 
 
 def read_choice(choice: Any, tools: tuple[ToolSpec, ...]) -> tuple[Any, tuple[ToolSpec, ...]]:
@@ -162,7 +240,7 @@ def read_choice(choice: Any, tools: tuple[ToolSpec, ...]) -> tuple[Any, tuple[To
     if choice is None or choice in ("auto", "required", "none"):
         return choice, tools
     if isinstance(choice, dict):
-        wanted: Any = choice.get("function", choice)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        wanted: Any = choice.get("function") or choice.get("custom") or choice  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         name: Any = wanted.get("name") if isinstance(wanted, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         only = tuple(tool for tool in tools if tool.name == name)
         if only:
@@ -202,8 +280,10 @@ def read_message(wire: _Message, where: str) -> Message:
 
 
 def _read_call(wire: _Call, where: str) -> Call:
+    if wire.custom is not None:
+        return Call(wire.id, wire.custom.name, write_custom_arguments(wire.custom.input))
     if wire.function is None:
-        raise BadRequest(f"{where}.function: only function calls are supported")
+        raise BadRequest(f"{where}.function: this field is needed")
     arguments = wire.function.arguments
     if not isinstance(arguments, str):
         arguments = "" if arguments is None else msgspec.json.encode(arguments).decode()
@@ -221,22 +301,11 @@ _FINISH = {
 }
 
 
-class _OutFunction(Struct, gc=False):
-    name: str
-    arguments: str
-
-
-class _OutCall(Struct, gc=False):
-    id: str
-    function: _OutFunction
-    type: str = "function"
-
-
 class _OutChoice(Struct, gc=False):
     index: int
     message: Any
     finish_reason: str
-    logprobs: None = None
+    logprobs: JsonObject | None = None
 
 
 class _OutCached(Struct, gc=False):
@@ -264,20 +333,36 @@ _encode = msgspec.json.Encoder().encode
 
 def write(answer: Answer) -> bytes:
     choices = [
-        _OutChoice(index, _write_message(completion.message, answer.request.thinking), _FINISH[completion.finish])
+        _OutChoice(
+            index,
+            _write_message(completion.message, answer.request),
+            _FINISH[completion.finish],
+            _get_logprobs(answer, index),
+        )
         for index, completion in enumerate(answer.completions)
     ]
     spent = write_usage(answer.completions)
     return _encode(_OutReply(f"chatcmpl-{answer.id}", answer.created, answer.model, choices, spent))
 
 
-def _write_message(message: Message, thinking: bool) -> JsonObject:
+def _get_logprobs(answer: Answer, index: int) -> JsonObject | None:
+    content = answer.logprobs[index] if index < len(answer.logprobs) else None
+    return None if content is None else {"content": content, "refusal": None}
+
+
+def _write_message(message: Message, request: ParsedRequest) -> JsonObject:
     wire: JsonObject = {"role": "assistant", "content": message.content or (None if message.calls else "")}
-    if thinking and message.reasoning is not None and message.reasoning.text:
+    if request.thinking and message.reasoning is not None and message.reasoning.text:
         wire["reasoning_content"] = message.reasoning.text
     if message.calls:
-        wire["tool_calls"] = [_OutCall(call.id, _OutFunction(call.name, call.arguments)) for call in message.calls]
+        wire["tool_calls"] = [_write_call(call, request.kinds) for call in message.calls]
     return wire
+
+
+def _write_call(call: Call, kinds: Mapping[str, str]) -> JsonObject:
+    if call.name in kinds:
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": read_custom_input(call)}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def write_usage(completions: Any) -> _OutUsage:
@@ -288,36 +373,73 @@ def write_usage(completions: Any) -> _OutUsage:
     return _OutUsage(first.prompt_tokens, drawn, first.prompt_tokens + drawn, _OutCached(first.cached_tokens))
 
 
-def stream(answer: Answer) -> bytes:
-    start = b'data: {"id":"chatcmpl-%b","object":"chat.completion.chunk","created":%d,"model":%b,"choices":[' % (
-        answer.id.encode(),
-        answer.created,
-        _encode(answer.model),
-    )
-    events: list[bytes] = []
-    for index, completion in enumerate(answer.completions):
-        for delta in _write_deltas(completion.message, answer.request.thinking):
-            events.append(b'%b{"index":%d,"delta":%b,"finish_reason":null}]}\n\n' % (start, index, _encode(delta)))
+class ChatStream(StreamWriter):
+    """Writes chunks. A call that is no plain function is written when it is whole."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self._head = (
+            b'data: {"id":"chatcmpl-%b","object":"chat.completion.chunk","created":%d,"model":%b,"choices":['
+            % (
+                answer.id.encode(),
+                answer.created,
+                _encode(answer.model),
+            )
+        )
+        self._held: dict[tuple[int, int], Call] = {}
+        """Custom calls that are not whole, by reply and number."""
+
+    def start(self) -> bytes:
+        return b"".join(self._write_delta(index, _ROLE_DELTA) for index in range(self.answer.request.n))
+
+    def ping(self) -> bytes:
+        return self._write_delta(0, b"{}")
+
+    def fail(self, error: ErrorReply) -> bytes:
+        return write_event(write_error(error)) + b"data: [DONE]\n\n"
+
+    def _write_delta(self, index: int, delta: bytes) -> bytes:
+        return b'%b{"index":%d,"delta":%b,"finish_reason":null}]}\n\n' % (self._head, index, delta)
+
+    def _add(self, index: int, piece: Piece, out: list[bytes]) -> None:
+        if piece.text:
+            out.append(self._write_delta(index, b'{"content":%b}' % _encode(piece.text)))
+        elif piece.thought:
+            if self.answer.request.thinking:
+                out.append(self._write_delta(index, b'{"reasoning_content":%b}' % _encode(piece.thought)))
+        elif (index, piece.call) in self._held or piece.name in self.answer.request.kinds:
+            self._hold(index, piece)
+        else:
+            out.append(self._write_delta(index, b'{"tool_calls":[%b]}' % _encode(_write_call_delta(piece))))
+
+    def _hold(self, index: int, piece: Piece) -> None:
+        held = self._held.get((index, piece.call), Call(piece.id, piece.name, ""))
+        self._held[index, piece.call] = Call(held.id, held.name, held.arguments + piece.arguments)
+
+    def _end_reply(self, index: int, completion: Completion, out: list[bytes]) -> None:
+        for (reply, number), call in self._held.items():
+            if reply == index:
+                wire = {"index": number, **_write_call(call, self.answer.request.kinds)}
+                out.append(self._write_delta(index, b'{"tool_calls":[%b]}' % _encode(wire)))
+        logprobs = _get_logprobs(self.answer, index)
+        shown = b"" if logprobs is None else b',"logprobs":%b' % _encode(logprobs)
         finish = _FINISH[completion.finish].encode()
-        events.append(b'%b{"index":%d,"delta":{},"finish_reason":"%b"}]}\n\n' % (start, index, finish))
-    if answer.request.usage:
-        events.append(b'%b],"usage":%b}\n\n' % (start, _encode(write_usage(answer.completions))))
-    events.append(b"data: [DONE]\n\n")
-    return b"".join(events)
+        out.append(b'%b{"index":%d,"delta":{}%b,"finish_reason":"%b"}]}\n\n' % (self._head, index, shown, finish))
+
+    def _end(self, out: list[bytes]) -> None:
+        if self.answer.request.usage:
+            out.append(b'%b],"usage":%b}\n\n' % (self._head, _encode(write_usage(self.answer.completions))))
+        out.append(b"data: [DONE]\n\n")
 
 
-def _write_deltas(message: Message, thinking: bool) -> list[JsonObject]:
-    """The message as stream deltas: role, reasoning, content, and two deltas per call."""
-    deltas: list[JsonObject] = [{"role": "assistant", "content": ""}]
-    if thinking and message.reasoning is not None and message.reasoning.text:
-        deltas.append({"reasoning_content": message.reasoning.text})
-    if message.content:
-        deltas.append({"content": message.content})
-    for index, call in enumerate(message.calls):
-        start = {"index": index, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
-        deltas.append({"tool_calls": [start]})
-        deltas.append({"tool_calls": [{"index": index, "function": {"arguments": call.arguments}}]})
-    return deltas
+_ROLE_DELTA = b'{"role":"assistant","content":""}'
+
+
+def _write_call_delta(piece: Piece) -> JsonObject:
+    if not piece.name:
+        return {"index": piece.call, "function": {"arguments": piece.arguments}}
+    function = {"name": piece.name, "arguments": piece.arguments}
+    return {"index": piece.call, "id": piece.id, "type": "function", "function": function}
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------
@@ -338,8 +460,4 @@ def write_error(error: ErrorReply) -> bytes:
     return _encode({"error": {"message": error.message, "type": kind, "param": None, "code": code}})
 
 
-def write_late_error(error: ErrorReply) -> bytes:
-    return write_event(write_error(error)) + b"data: [DONE]\n\n"
-
-
-CHAT = Dialect("chat", read, write, stream, write_error, write_late_error, b": waiting for the model\n\n")
+CHAT = Dialect("chat", read, write, ChatStream, write_error)

@@ -5,13 +5,28 @@ message.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
 
-from ludus.gateway.chat_api import read_limit, read_n, read_stop, write_error, write_late_error, write_usage
-from ludus.gateway.dialect import Answer, BadRequest, Dialect, ParsedRequest, ReadCache, decode, drop_unset, write_event
+from ludus.gateway.chat_api import read_limit, read_n, read_stop, write_error, write_usage
+from ludus.gateway.dialect import (
+    Answer,
+    BadRequest,
+    Dialect,
+    ErrorReply,
+    FieldRules,
+    ParsedRequest,
+    ReadCache,
+    StreamWriter,
+    decode_known,
+    drop_unset,
+    write_event,
+)
+from ludus.models.openai import write_think
+from ludus.models.reply_pieces import Piece
 from ludus.types import Completion, Finish, JsonObject, Message, Sampling
 
 DEFAULT_MAX_TOKENS = 16
@@ -22,8 +37,9 @@ class _StreamOptions(Struct, gc=False):
     include_usage: bool | None = None
 
 
-class _Request(Struct, gc=False):
+class _Request(Struct, gc=False, forbid_unknown_fields=True):
     prompt: Any
+    model: Any = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     n: int | None = None
@@ -38,9 +54,23 @@ class _Request(Struct, gc=False):
     presence_penalty: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    logprobs: int | None = None
+    best_of: int | None = None
+    user: Any = None
 
 
+class _LenientRequest(_Request, gc=False, forbid_unknown_fields=False):
+    """The same with fields that the API does not have."""
+
+
+RULES = FieldRules(
+    refused={"suffix": "filling in the middle is not supported", "best_of": "send 'n' and choose among the replies"},
+    ignored=("user",),
+)
 _REQUEST = msgspec.json.Decoder(_Request)
+_LENIENT = msgspec.json.Decoder(_LenientRequest)
 
 
 def read(body: bytes, _: ReadCache) -> ParsedRequest:
@@ -49,9 +79,8 @@ def read(body: bytes, _: ReadCache) -> ParsedRequest:
     Raises:
         BadRequest: it is not a valid request.
     """
-    wire = decode(_REQUEST, body)
-    if wire.suffix:
-        raise BadRequest("suffix: filling in the middle is not supported")
+    wire, unknown = decode_known(_REQUEST, _LENIENT, body)
+    ignored = RULES.apply(wire)
     prompt = _read_prompt(wire.prompt)
     limit = DEFAULT_MAX_TOKENS if wire.max_tokens is None else wire.max_tokens
     return ParsedRequest(
@@ -67,6 +96,8 @@ def read(body: bytes, _: ReadCache) -> ParsedRequest:
                 presence_penalty=wire.presence_penalty,
                 top_k=wire.top_k,
                 min_p=wire.min_p,
+                repetition_penalty=wire.repetition_penalty,
+                logit_bias=wire.logit_bias,
             ),
         ),
         n=read_n(wire.n),
@@ -74,6 +105,8 @@ def read(body: bytes, _: ReadCache) -> ParsedRequest:
         usage=wire.stream_options is not None and bool(wire.stream_options.include_usage),
         prompt=prompt,
         echo={"prompt": prompt} if wire.echo and isinstance(prompt, str) else {},
+        ignored=ignored + unknown,
+        logprobs=wire.logprobs,
     )
 
 
@@ -97,10 +130,26 @@ _FINISH = {Finish.LENGTH: "length", Finish.FILTER: "content_filter"}
 _encode = msgspec.json.Encoder().encode
 
 
-def _write_text(answer: Answer, completion: Completion) -> str:
-    thinking = completion.message.reasoning
-    raw = thinking.raw if thinking and thinking.source == "think" and isinstance(thinking.raw, str) else ""
-    return f"{answer.request.echo.get('prompt', '')}{raw}{completion.message.content}"
+def _write_text(completion: Completion) -> str:
+    """The text of a reply. In token mode it is the raw continuation of the prompt, with its think block."""
+    message = completion.message
+    if completion.tokens is None or message.reasoning is None or message.reasoning.source != "think":
+        return message.content
+    return write_think(message.reasoning) + message.content
+
+
+def _write_logprobs(answer: Answer, index: int) -> JsonObject | None:
+    """The logprobs in the columns of this API."""
+    places = answer.logprobs[index] if index < len(answer.logprobs) else None
+    if places is None:
+        return None
+    offsets = [0, *accumulate(len(place["token"]) for place in places)][: len(places)]
+    return {
+        "tokens": [place["token"] for place in places],
+        "token_logprobs": [place["logprob"] for place in places],
+        "top_logprobs": [{top["token"]: top["logprob"] for top in place["top_logprobs"]} for place in places],
+        "text_offset": offsets,
+    }
 
 
 def _write_reply(answer: Answer, choices: list[JsonObject]) -> JsonObject:
@@ -117,9 +166,9 @@ def _write_choices(answer: Answer) -> list[JsonObject]:
     return [
         {
             "index": index,
-            "text": _write_text(answer, completion),
+            "text": answer.request.echo.get("prompt", "") + _write_text(completion),
             "finish_reason": _FINISH.get(completion.finish, "stop"),
-            "logprobs": None,
+            "logprobs": _write_logprobs(answer, index),
         }
         for index, completion in enumerate(answer.completions)
     ]
@@ -129,12 +178,41 @@ def write(answer: Answer) -> bytes:
     return _encode(_write_reply(answer, _write_choices(answer)) | {"usage": write_usage(answer.completions)})
 
 
-def stream(answer: Answer) -> bytes:
-    events = [write_event(_encode(_write_reply(answer, [choice]))) for choice in _write_choices(answer)]
-    if answer.request.usage:
-        events.append(write_event(_encode(_write_reply(answer, []) | {"usage": write_usage(answer.completions)})))
-    events.append(b"data: [DONE]\n\n")
-    return b"".join(events)
+class CompletionStream(StreamWriter):
+    """Writes chunks of text."""
+
+    def start(self) -> bytes:
+        prompt = self.answer.request.echo.get("prompt", "")
+        return b"".join(self._write_text(index, prompt) for index in range(self.answer.request.n))
+
+    def ping(self) -> bytes:
+        return self._write_text(0, "")
+
+    def fail(self, error: ErrorReply) -> bytes:
+        return write_event(write_error(error)) + b"data: [DONE]\n\n"
+
+    def _write_text(self, index: int, text: str) -> bytes:
+        choice: JsonObject = {"index": index, "text": text, "finish_reason": None, "logprobs": None}
+        return write_event(_encode(_write_reply(self.answer, [choice])))
+
+    def _view(self, completion: Completion) -> Message:
+        return Message("assistant", _write_text(completion))
+
+    def _add(self, index: int, piece: Piece, out: list[bytes]) -> None:
+        if piece.text:
+            out.append(self._write_text(index, piece.text))
+
+    def _end_reply(self, index: int, completion: Completion, out: list[bytes]) -> None:
+        finish = _FINISH.get(completion.finish, "stop")
+        logprobs = _write_logprobs(self.answer, index)
+        choice: JsonObject = {"index": index, "text": "", "finish_reason": finish, "logprobs": logprobs}
+        out.append(write_event(_encode(_write_reply(self.answer, [choice]))))
+
+    def _end(self, out: list[bytes]) -> None:
+        if self.answer.request.usage:
+            usage = {"usage": write_usage(self.answer.completions)}
+            out.append(write_event(_encode(_write_reply(self.answer, []) | usage)))
+        out.append(b"data: [DONE]\n\n")
 
 
-COMPLETIONS = Dialect("completions", read, write, stream, write_error, write_late_error, b": waiting for the model\n\n")
+COMPLETIONS = Dialect("completions", read, write, CompletionStream, write_error)

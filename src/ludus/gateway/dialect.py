@@ -7,12 +7,14 @@ would change the prompt. Otherwise they are listed in `ParsedRequest.ignored`.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
+from ludus.models.reply_pieces import Piece
 from ludus.types import Completion, Message, Sampling, ToolSpec
 
 Api = Literal["chat", "completions", "responses", "messages"]
@@ -51,18 +53,24 @@ class ParsedRequest:
     """The id of the answer that the conversation continues, if the request names one."""
     ignored: tuple[str, ...] = ()
     """What was requested and left out."""
+    parallel_calls: bool | None = None
+    """Whether a reply may have several calls; None: as the model likes."""
+    logprobs: int | None = None
+    """How many of the most likely tokens are wanted beside each sampled one; None: no logprobs are wanted."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The replies to one request, to be written."""
+    """The answer to one request, to be written. A stream begins before there are completions."""
 
     id: str
     """A unique id. APIs put their prefix before it."""
     model: str
     created: int
     request: ParsedRequest
-    completions: Sequence[Completion]
+    completions: Sequence[Completion] = ()
+    logprobs: Sequence[list[Any] | None] = ()
+    """For each completion, the logprobs of its tokens in the form of the chat API, if the client asked for them."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +95,10 @@ class Dialect:
     read: "Callable[[bytes, ReadCache], ParsedRequest]"
     write: Callable[[Answer], bytes]
     """The reply as one JSON body."""
-    stream: Callable[[Answer], bytes]
-    """The reply as server-sent events."""
+    open_stream: "Callable[[Answer], StreamWriter]"
+    """Writes the reply as server-sent events."""
     write_error: Callable[[ErrorReply], bytes]
     """An error as a JSON body."""
-    write_late_error: Callable[[ErrorReply], bytes]
-    """An error as an event, for a stream whose status is already sent."""
-    ping: bytes
-    """Keeps a stream open while the model works."""
     model_error_status: int = 502
     """The status if the model failed."""
 
@@ -117,6 +121,48 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, where: str = "") -> T:
         raise BadRequest(_locate_error(str(error), where)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}" if body else "the body is empty") from None
+
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def decode_known(
+    strict: msgspec.json.Decoder[T], lenient: msgspec.json.Decoder[Any], body: bytes
+) -> tuple[T, tuple[str, ...]]:
+    """Decode the body, and list the fields that `strict` does not know. Most requests have none, and are decoded once.
+
+    Raises:
+        BadRequest: it has another form. The message names the field.
+    """
+    try:
+        return strict.decode(body), ()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        wire: T = decode(lenient, body)
+    known = {field.encode_name for field in msgspec.structs.fields(type(wire))}  # pyright: ignore[reportArgumentType]
+    return wire, tuple(
+        f"{name}: unknown" for name, value in _FIELDS.decode(body).items() if name not in known and value != b"null"
+    )
+
+
+@dataclass(frozen=True)
+class FieldRules:
+    """What happens to the fields of an API that the gateway cannot honour."""
+
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Field → why a request with it is refused: leaving it out would change what the client asked for."""
+    ignored: tuple[str, ...] = ()
+    """Fields that do not change the reply."""
+
+    def apply(self, wire: Any) -> tuple[str, ...]:
+        """The fields of a request that are left out.
+
+        Raises:
+            BadRequest: the request has a field that is refused.
+        """
+        for name, why in self.refused.items():
+            if getattr(wire, name) is not None:
+                raise BadRequest(f"{name}: {why}")
+        return tuple([name for name in self.ignored if getattr(wire, name) is not None])
 
 
 def _locate_error(message: str, where: str) -> str:
@@ -183,3 +229,102 @@ def drop_unset(**values: Any) -> dict[str, Any]:
 def write_event(data: bytes, name: str = "") -> bytes:
     """One server-sent event."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data) if name else b"data: %b\n\n" % data
+
+
+class SentReply:
+    """What a stream has written of one reply."""
+
+    __slots__ = ("_calls", "_texts", "_thoughts")
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: dict[int, list[str]] = {}
+        """The arguments of each call, by its number."""
+
+    def note(self, piece: Piece) -> None:
+        if piece.text:
+            self._texts.append(piece.text)
+        elif piece.thought:
+            self._thoughts.append(piece.thought)
+        else:
+            self._calls.setdefault(piece.call, []).append(piece.arguments)
+
+    def list_rest(self, message: Message) -> list[Piece]:
+        """What is missing of the whole message. A part that was written in another form is left as it is."""
+        rest: list[Piece] = []
+        if message.reasoning is not None and not self._texts:
+            thought = _find_rest(message.reasoning.text, self._thoughts)
+            rest += [Piece(thought=thought)] if thought else []
+        text = _find_rest(message.content, self._texts)
+        rest += [Piece(text)] if text else []
+        for number, call in enumerate(message.calls):
+            written = self._calls.get(number)
+            if written is None:
+                rest.append(Piece("", "", number, call.id, call.name, call.arguments, True))
+            elif more := _find_rest(call.arguments, written):
+                rest.append(Piece(call=number, arguments=more))
+        return rest
+
+
+def _find_rest(whole: str, parts: list[str]) -> str:
+    if not parts:
+        return whole
+    written = "".join(parts)
+    return whole[len(written) :] if whole.startswith(written) else ""
+
+
+class StreamWriter(ABC):
+    """Writes an answer as server-sent events while its replies are drawn. `start` comes first, then any number of
+    `write` and `ping`, at the end `finish` or `fail`. All return bytes to send."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self._sent = [SentReply() for _ in range(answer.request.n)]
+
+    @abstractmethod
+    def start(self) -> bytes:
+        """The events before any piece."""
+
+    @abstractmethod
+    def ping(self) -> bytes:
+        """An event that says nothing. Clients count it as a sign of life; many do not count comments."""
+
+    @abstractmethod
+    def fail(self, error: ErrorReply) -> bytes:
+        """The events of an error, in place of the rest."""
+
+    def write(self, index: int, pieces: Sequence[Piece]) -> bytes:
+        """The events of new pieces of one reply."""
+        out: list[bytes] = []
+        for piece in pieces:
+            self._sent[index].note(piece)
+            self._add(index, piece, out)
+        return b"".join(out)
+
+    def finish(self, answer: Answer) -> bytes:
+        """The events of everything that is missing, and the end. `answer` is the whole answer."""
+        self.answer = answer
+        out: list[bytes] = []
+        for index, completion in enumerate(answer.completions):
+            for piece in self._sent[index].list_rest(self._view(completion)):
+                self._add(index, piece, out)
+            self._end_reply(index, completion, out)
+        self._end(out)
+        return b"".join(out)
+
+    def _view(self, completion: Completion) -> Message:
+        """The message that the client sees."""
+        return completion.message
+
+    @abstractmethod
+    def _add(self, index: int, piece: Piece, out: list[bytes]) -> None:
+        """Add the events of a piece."""
+
+    @abstractmethod
+    def _end_reply(self, index: int, completion: Completion, out: list[bytes]) -> None:
+        """Add the end of one reply."""
+
+    @abstractmethod
+    def _end(self, out: list[bytes]) -> None:
+        """Add the end of the stream."""

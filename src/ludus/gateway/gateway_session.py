@@ -7,7 +7,7 @@ like the replies. `SessionRecord.build_sequences` and `ludus.rl.rows` build rows
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
@@ -53,7 +53,8 @@ class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float = 0.0
     """From the request to the reply."""
     delivered: bool = True
-    """False: the agent had closed the connection before the reply."""
+    """False: the agent had closed the connection before the reply. If it read a stream, the draw was ended then, and
+    this is the beginning of a reply."""
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -130,6 +131,8 @@ class RecordedReply(NamedTuple):
     number: int
     node: MessageNode
     completion: Completion
+    logprobs: list[Any] | None = None
+    """The logprobs that the client asked for. They are no part of the record."""
 
 
 class GatewaySession:
@@ -208,6 +211,10 @@ class GatewaySession:
         sampling: Sampling,
         completion: Completion,
         seconds: float,
+        *,
+        ignored: tuple[str, ...] = (),
+        delivered: bool = True,
+        logprobs: list[Any] | None = None,
     ) -> "RecordedReply":
         """Add a reply to the record."""
         number = len(self._exchanges)
@@ -220,13 +227,15 @@ class GatewaySession:
                 tools=tuple(request.tools),
                 sampling=sampling,
                 requested_sampling=None if sampling == request.sampling else request.sampling,
-                ignored=request.ignored,
+                ignored=request.ignored + ignored,
                 completion=completion,
                 seconds=seconds,
+                delivered=delivered,
             )
         )
         self.last_used = time.monotonic()
-        return RecordedReply(number, self.conversations.add_reply(at, completion.message, number), completion)
+        node = self.conversations.add_reply(at, completion.message, number)
+        return RecordedReply(number, node, completion, logprobs)
 
     def mark_undelivered(self, number: int) -> None:
         """Mark a reply that the agent did not receive."""

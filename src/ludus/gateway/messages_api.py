@@ -18,14 +18,18 @@ from ludus.gateway.dialect import (
     BadRequest,
     Dialect,
     ErrorReply,
+    FieldRules,
     ParsedRequest,
     ReadCache,
+    StreamWriter,
     decode,
+    decode_known,
     drop_unset,
     write_event,
 )
 from ludus.models.openai import sanitize_arguments
-from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec
+from ludus.models.reply_pieces import Piece
+from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage
 
 # ---- requests -----------------------------------------------------------------------------------------------------
 
@@ -38,13 +42,14 @@ class _Message(Struct, gc=False):
 class _Choice(Struct, gc=False):
     type: str = "auto"
     name: str | None = None
+    disable_parallel_tool_use: bool | None = None
 
 
 class _Thinking(Struct, gc=False):
     type: str = ""
 
 
-class _Request(Struct, gc=False):
+class _Request(Struct, gc=False, forbid_unknown_fields=True):
     messages: list[_Message]
     system: str | list[JsonObject] | None = None
     tools: Raw = Raw()
@@ -56,6 +61,31 @@ class _Request(Struct, gc=False):
     top_p: float | None = None
     top_k: int | None = None
     stop_sequences: list[str] | None = None
+    model: Any = None
+    cache_control: Any = None
+    container: Any = None
+    context_management: Any = None
+    inference_geo: Any = None
+    mcp_servers: Any = None
+    metadata: Any = None
+    output_config: Any = None
+    output_format: Any = None
+    service_tier: Any = None
+    speed: Any = None
+    betas: Any = None
+
+
+class _LenientRequest(_Request, gc=False, forbid_unknown_fields=False):
+    """The same with fields that the API does not have."""
+
+
+RULES = FieldRules(
+    refused={"mcp_servers": "this gateway calls no MCP servers; offer their tools as tools of the client"},
+    ignored=(
+        "betas", "cache_control", "container", "context_management", "inference_geo", "metadata", "output_config",
+        "output_format", "service_tier", "speed",
+    ),
+)  # fmt: skip
 
 
 class _Tool(Struct, gc=False):
@@ -66,6 +96,7 @@ class _Tool(Struct, gc=False):
 
 
 _REQUEST = msgspec.json.Decoder(_Request)
+_LENIENT = msgspec.json.Decoder(_LenientRequest)
 _TOOLS = msgspec.json.Decoder(list[_Tool] | None)
 _HIDDEN = "x-anthropic-billing-header:"
 
@@ -76,9 +107,10 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
     Raises:
         BadRequest: it is not a valid request.
     """
-    wire = decode(_REQUEST, body)
+    wire, unknown = decode_known(_REQUEST, _LENIENT, body)
     if not wire.messages:
         raise BadRequest("messages: at least one message is needed")
+    dropped = RULES.apply(wire)
     system, ignored = _read_system(wire.system)
     tools, left_out = cache.get(_read_tools, bytes(wire.tools)) if wire.tools else ((), ())
     choice, tools = _read_choice(wire.tool_choice, tools)
@@ -98,7 +130,8 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
         ),
         stream=bool(wire.stream),
         thinking=wire.thinking is not None and wire.thinking.type in ("enabled", "adaptive"),
-        ignored=(*ignored, *left_out),
+        ignored=(*dropped, *unknown, *ignored, *left_out),
+        parallel_calls=False if wire.tool_choice is not None and wire.tool_choice.disable_parallel_tool_use else None,
     )
 
 
@@ -238,6 +271,7 @@ SIGNATURE = "unsigned"
 """The signature of thinking that no provider signed. Clients require one; the gateway does not check it."""
 
 _encode = msgspec.json.Encoder().encode
+_PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 
 
 def write_count(tokens: int) -> bytes:
@@ -248,11 +282,11 @@ def write(answer: Answer) -> bytes:
     completion = answer.completions[0]
     content = _write_content(completion.message, answer.request.thinking)
     return _encode(
-        _write_head(answer, completion) | {"content": content, "stop_reason": _FINISH[completion.finish]},
+        _write_head(answer, completion.usage) | {"content": content, "stop_reason": _FINISH[completion.finish]},
     )
 
 
-def _write_head(answer: Answer, completion: Completion) -> JsonObject:
+def _write_head(answer: Answer, usage: Usage) -> JsonObject:
     return {
         "id": f"msg_{answer.id}",
         "type": "message",
@@ -261,13 +295,12 @@ def _write_head(answer: Answer, completion: Completion) -> JsonObject:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": _write_usage(completion),
+        "usage": _write_usage(usage),
     }
 
 
-def _write_usage(completion: Completion) -> JsonObject:
+def _write_usage(spent: Usage) -> JsonObject:
     """The API counts cached tokens separately. Here they are part of the prompt."""
-    spent = completion.usage
     return {
         "input_tokens": spent.prompt_tokens - spent.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -294,38 +327,74 @@ def _write_thoughts(reasoning: Reasoning | None) -> list[JsonObject]:
     return [{"type": "thinking", "thinking": reasoning.text, "signature": SIGNATURE}] if reasoning.text else []
 
 
-def stream(answer: Answer) -> bytes:
-    completion = answer.completions[0]
-    head = _write_head(answer, completion)
-    head["usage"] = head["usage"] | {"output_tokens": 1}
-    events = [_write_event("message_start", message=head)]
-    for index, block in enumerate(_write_content(completion.message, answer.request.thinking)):
-        empty, deltas = _split_block(block)
-        events.append(_write_event("content_block_start", index=index, content_block=empty))
-        events += [_write_event("content_block_delta", index=index, delta=delta) for delta in deltas]
-        events.append(_write_event("content_block_stop", index=index))
-    finish = {"stop_reason": _FINISH[completion.finish], "stop_sequence": None}
-    events.append(_write_event("message_delta", delta=finish, usage=_write_usage(completion)))
-    events.append(_write_event("message_stop"))
-    return b"".join(events)
+class MessageStream(StreamWriter):
+    """Writes content blocks, one after the other. Thoughts that no provider signed end with a stand-in for a
+    signature."""
 
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self._blocks = 0
+        self._open = ""
+        """The open block: `text`, `thinking`, or the number of a call."""
 
-def _split_block(block: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
-    """The empty block, and the deltas that fill it."""
-    match block["type"]:
-        case "text":
-            return {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
-        case "tool_use":
-            written = bytes(block["input"]).decode()
-            return block | {"input": {}}, [{"type": "input_json_delta", "partial_json": written}]
-        case "thinking":
-            deltas = [
-                {"type": "thinking_delta", "thinking": block.get("thinking", "")},
-                {"type": "signature_delta", "signature": block.get("signature", "")},
-            ]
-            return {"type": "thinking", "thinking": "", "signature": ""}, deltas
-        case _:
-            return block, []
+    def start(self) -> bytes:
+        head = _write_head(self.answer, Usage(completion_tokens=1))
+        return _write_event("message_start", message=head)
+
+    def ping(self) -> bytes:
+        return _PING
+
+    def fail(self, error: ErrorReply) -> bytes:
+        return write_event(write_error(error), "error")
+
+    def _add(self, index: int, piece: Piece, out: list[bytes]) -> None:
+        if piece.text:
+            self._enter("text", {"type": "text", "text": ""}, out)
+            self._fill({"type": "text_delta", "text": piece.text}, out)
+        elif piece.thought:
+            if self.answer.request.thinking:
+                self._enter("thinking", {"type": "thinking", "thinking": "", "signature": ""}, out)
+                self._fill({"type": "thinking_delta", "thinking": piece.thought}, out)
+        else:
+            self._add_call(piece, out)
+
+    def _add_call(self, piece: Piece, out: list[bytes]) -> None:
+        if piece.name:
+            block: JsonObject = {"type": "tool_use", "id": piece.id, "name": piece.name, "input": {}}
+            self._enter(str(piece.call), block, out)
+        written = sanitize_arguments(piece.arguments) if piece.is_whole else piece.arguments
+        if written and self._open == str(piece.call):
+            self._fill({"type": "input_json_delta", "partial_json": written}, out)
+
+    def _enter(self, name: str, block: JsonObject, out: list[bytes]) -> None:
+        """Open a block, unless it is open."""
+        if self._open != name:
+            self._leave(out)
+            self._open = name
+            out.append(_write_event("content_block_start", index=self._blocks, content_block=block))
+
+    def _fill(self, delta: JsonObject, out: list[bytes]) -> None:
+        out.append(_write_event("content_block_delta", index=self._blocks, delta=delta))
+
+    def _leave(self, out: list[bytes]) -> None:
+        if not self._open:
+            return
+        if self._open == "thinking":
+            self._fill({"type": "signature_delta", "signature": SIGNATURE}, out)
+        out.append(_write_event("content_block_stop", index=self._blocks))
+        self._blocks += 1
+        self._open = ""
+
+    def _end_reply(self, index: int, completion: Completion, out: list[bytes]) -> None:
+        self._leave(out)
+        if not self._blocks:
+            self._enter("text", {"type": "text", "text": ""}, out)
+            self._leave(out)
+        finish = {"stop_reason": _FINISH[completion.finish], "stop_sequence": None}
+        out.append(_write_event("message_delta", delta=finish, usage=_write_usage(completion.usage)))
+
+    def _end(self, out: list[bytes]) -> None:
+        out.append(_write_event("message_stop"))
 
 
 def _write_event(name: str, **fields: Any) -> bytes:
@@ -349,10 +418,4 @@ def write_error(error: ErrorReply) -> bytes:
     return _encode({"type": "error", "error": {"type": _KINDS[error.kind], "message": error.message}})
 
 
-def write_late_error(error: ErrorReply) -> bytes:
-    return write_event(write_error(error), "error")
-
-
-MESSAGES = Dialect(
-    "messages", read, write, stream, write_error, write_late_error, b'event: ping\ndata: {"type": "ping"}\n\n'
-)
+MESSAGES = Dialect("messages", read, write, MessageStream, write_error)

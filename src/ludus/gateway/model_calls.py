@@ -7,23 +7,34 @@ session's ledger first, if it has a budget, and then in the ledgers of a metered
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
 
 from ludus.gateway.dialect import BadRequest, ParsedRequest
 from ludus.gateway.gateway_session import GatewaySession
 from ludus.models import Model
 from ludus.models.ledger import MeteredModel, estimate_usage
+from ludus.models.openai import ChatModel
+from ludus.models.reply_pieces import Drawing, StreamingModel
 from ludus.models.server import Price, make_usage
 from ludus.models.server_pool import ServerPool
 from ludus.models.token_estimate import estimate_prompt
 from ludus.tokens.session_tree import Tree
-from ludus.types import Completion, Message, Sampling
+from ludus.types import Completion, JsonObject, Message, Sampling
 
 if TYPE_CHECKING:
     from ludus.tokens.capture import Capture, CapturedChatModel
     from ludus.tokens.codec import Codec
     from ludus.tokens.token_model import TokenModel
     from ludus.tokens.token_session import TokenSession
+
+
+QUESTION_FIELDS = ("response_format", "chat_template_kwargs")
+"""Request fields beside the sampling that change what is asked. The sampling of a session replaces them."""
+NO_LOGPROB = -9999.0
+"""What the APIs write for a token whose logprob is not known."""
 
 
 class ModelCaller:
@@ -40,6 +51,10 @@ class ModelCaller:
         """The model if it is in token mode."""
         self._captured = _find_captured_model(inner)
         """The model if its server returns token ids."""
+        self._streaming = model if isinstance(model, StreamingModel) else None
+        """The model if it passes replies on while they are drawn."""
+        self._takes_fields = self._captured is not None or isinstance(inner, ChatModel)
+        """Whether its server speaks the chat API, and takes all fields of it."""
         priced = inner if isinstance(inner, ServerPool) else self.token_model
         self._price = Price() if priced is None else priced.price
 
@@ -87,10 +102,15 @@ class ModelCaller:
         return len(codec.tokenizer.encode(codec.renderer.render_prompt(request.messages, request.tools)))
 
     async def draw(
-        self, session: GatewaySession, request: ParsedRequest, messages: Sequence[Message], sampling: Sampling
+        self,
+        session: GatewaySession,
+        request: ParsedRequest,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        drawing: Drawing | None = None,
     ) -> Completion:
-        """Sample one reply. In token mode there is no await between adding the reply to the tree and the return, so
-        replies return in the order of the tree's steps.
+        """Sample one reply, and pass it to the `drawing` meanwhile if the model can do that. In token mode there is no
+        await between adding the reply to the tree and the return, so replies return in the order of the tree's steps.
 
         Raises:
             BudgetExhausted: the budget of the session or of the run is spent.
@@ -99,10 +119,10 @@ class ModelCaller:
         """
         ledger = session.ledger
         if ledger is None:
-            return await self._draw_metered(session, request, messages, sampling)
+            return await self._draw_metered(session, request, messages, sampling, drawing)
         expected = estimate_usage(ledger.budget, messages, request.tools, sampling, self._price)
         async with ledger.reserve("agent", expected) as charge:
-            completion = await self._draw_metered(session, request, messages, sampling)
+            completion = await self._draw_metered(session, request, messages, sampling, drawing)
             charge.settle(completion.usage)
             return completion
 
@@ -112,40 +132,96 @@ class ModelCaller:
         request: ParsedRequest,
         messages: Sequence[Message],
         sampling: Sampling,
+        drawing: Drawing | None,
         depth: int = 0,
     ) -> Completion:
         """Sample a reply and book it in the model's ledgers. In chat mode the metered model books for itself."""
         if session.tree is None or depth == len(self._meters):
-            return await self._draw_reply(session, request, messages, sampling)
+            return await self._draw_reply(session, request, messages, sampling, drawing)
         async with self._meters[depth].reserve(messages, request.tools, sampling) as charge:
-            completion = await self._draw_metered(session, request, messages, sampling, depth + 1)
+            completion = await self._draw_metered(session, request, messages, sampling, drawing, depth + 1)
             charge.settle(completion.usage)
             return completion
 
     async def _draw_reply(
-        self, session: GatewaySession, request: ParsedRequest, messages: Sequence[Message], sampling: Sampling
+        self,
+        session: GatewaySession,
+        request: ParsedRequest,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        drawing: Drawing | None,
     ) -> Completion:
         if self._captured is not None:
-            return await self._captured.sample(cast("Capture", session.tree), messages, request.tools, sampling)
+            return await self._captured.sample(
+                cast("Capture", session.tree), messages, request.tools, sampling, drawing
+            )
         if self.token_model is None:
+            if drawing is not None and self._streaming is not None:
+                return await self._streaming.stream(messages, request.tools, sampling, drawing)
             return await self._model.complete(messages, request.tools, sampling)
         tree = cast("TokenSession", session.tree)
         if request.prompt is not None:
-            return await _continue_prompt(self.token_model, tree, request.prompt, sampling)
-        (completion,) = await self.token_model.sample(tree, messages, request.tools, sampling)
+            return await _continue_prompt(self.token_model, tree, request.prompt, sampling, drawing)
+        (completion,) = await self.token_model.sample(tree, messages, request.tools, sampling, drawing=drawing)
         return completion
+
+    def add_wishes(self, sampling: Sampling, request: ParsedRequest) -> tuple[Sampling, tuple[str, ...]]:
+        """The sampling with what the client wants of the reply, where the model can do that; and what is left out."""
+        wishes: dict[str, Any] = {}
+        ignored: list[str] = []
+        if request.parallel_calls is False and request.tools:
+            if self._takes_fields:
+                wishes["parallel_tool_calls"] = False
+            else:
+                ignored.append("parallel_tool_calls")
+        if request.logprobs is not None:
+            if self._takes_fields:
+                wishes |= {"logprobs": True} | ({"top_logprobs": request.logprobs} if request.logprobs else {})
+            elif self.token_model is None:
+                ignored.append("logprobs")
+            elif request.logprobs:
+                ignored.append("top_logprobs")
+        lost = {name for name in QUESTION_FIELDS if name in request.sampling.extra} - sampling.extra.keys()
+        ignored += sorted(lost)
+        if not wishes:
+            return sampling, tuple(ignored)
+        return msgspec.structs.replace(sampling, extra={**sampling.extra, **wishes}), tuple(ignored)
+
+    def read_logprobs(self, completion: Completion, drawing: Drawing) -> list[Any] | None:
+        """The logprobs of the sampled tokens, in the form of the chat API; None if the model has none."""
+        tokens = completion.tokens
+        if drawing.logprobs or tokens is None:
+            return drawing.logprobs or None
+        codec = self.codec
+        rows = zip(tokens.ids, tokens.sampled, tokens.logprobs, strict=True)
+        drawn = ((number, value) for number, is_sampled, value in rows if is_sampled)
+        return [_write_place(f"token_id:{n}" if codec is None else codec.tokenizer.decode((n,)), p) for n, p in drawn]
+
+
+def _write_place(token: str, logprob: float | None) -> JsonObject:
+    value = NO_LOGPROB if logprob is None else logprob
+    return {"token": token, "logprob": value, "bytes": list(token.encode(errors="replace")), "top_logprobs": []}
 
 
 async def _continue_prompt(
-    model: "TokenModel", tree: "TokenSession", prompt: str | Sequence[int], sampling: Sampling
+    model: "TokenModel",
+    tree: "TokenSession",
+    prompt: str | Sequence[int],
+    sampling: Sampling,
+    drawing: Drawing | None = None,
 ) -> Completion:
     """Sample the continuation of a raw prompt. In the tree it follows a node that has ids but no messages."""
+    from ludus.tokens.reply_decoder import ReplyDecoder
     from ludus.tokens.token_session import check_columns, check_echo, check_text
 
     await model.start()
     codec = model.codec
     ids = codec.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-    (generated,) = await model.engine.generate(ids, sampling)
+    if drawing is None:
+        (generated,) = await model.engine.generate(ids, sampling)
+    else:
+        begin = partial(ReplyDecoder, codec, stop=sampling.stop, raw=True)
+        generated = await model.generate_stream(ids, sampling, drawing, begin)
     check_echo(ids, generated)
     check_columns(generated)
     text = codec.decode_reply(generated.ids)

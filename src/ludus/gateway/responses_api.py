@@ -18,18 +18,28 @@ from msgspec import Raw, Struct
 
 from ludus.gateway.chat_api import NO_PARAMETERS, read_choice, read_limit
 from ludus.gateway.chat_api import write_error as write_error  # the same in both APIs
+from ludus.gateway.custom_tools import (
+    make_custom_tool,
+    read_arguments,
+    read_custom_input,
+    write_custom_arguments,
+)
 from ludus.gateway.dialect import (
     Answer,
     BadRequest,
     Dialect,
     ErrorReply,
+    FieldRules,
     ParsedRequest,
     ReadCache,
+    StreamWriter,
     decode,
+    decode_known,
     drop_unset,
     read_text,
     write_event,
 )
+from ludus.models.reply_pieces import Piece
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec
 
 # ---- requests -----------------------------------------------------------------------------------------------------
@@ -39,8 +49,9 @@ class _Reasoning(Struct, gc=False):
     effort: str | None = None
 
 
-class _Request(Struct, gc=False):
+class _Request(Struct, gc=False, forbid_unknown_fields=True):
     input: str | list[JsonObject]
+    model: Any = None
     instructions: str | None = None
     previous_response_id: str | None = None
     tools: Raw = Raw()
@@ -50,9 +61,43 @@ class _Request(Struct, gc=False):
     temperature: float | None = None
     top_p: float | None = None
     reasoning: _Reasoning | None = None
+    text: JsonObject | None = None
+    top_logprobs: int | None = None
+    parallel_tool_calls: bool | None = None
+    metadata: JsonObject | None = None
+    include: list[str] | None = None
+    background: bool | None = None
+    conversation: Any = None
+    context_management: Any = None
+    client_metadata: Any = None
+    max_tool_calls: Any = None
+    prompt: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    safety_identifier: Any = None
+    service_tier: Any = None
+    store: Any = None
+    stream_options: Any = None
+    truncation: Any = None
+    user: Any = None
 
 
+class _LenientRequest(_Request, gc=False, forbid_unknown_fields=False):
+    """The same with fields that the API does not have."""
+
+
+RULES = FieldRules(
+    refused={
+        "conversation": "conversations are not stored; send the items, or previous_response_id",
+        "prompt": "there are no stored prompts; send the text in 'instructions' and 'input'",
+    },
+    ignored=(
+        "client_metadata", "context_management", "max_tool_calls", "prompt_cache_key", "prompt_cache_retention",
+        "safety_identifier", "service_tier", "store", "stream_options", "truncation", "user",
+    ),
+)  # fmt: skip
 _REQUEST = msgspec.json.Decoder(_Request)
+_LENIENT = msgspec.json.Decoder(_LenientRequest)
 _TOOLS = msgspec.json.Decoder(list[JsonObject] | None)
 
 
@@ -62,7 +107,10 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
     Raises:
         BadRequest: it is not a valid request.
     """
-    wire = decode(_REQUEST, body)
+    wire, unknown = decode_known(_REQUEST, _LENIENT, body)
+    if wire.background:
+        raise BadRequest("background: responses are drawn while the client waits; send 'stream': true for a long one")
+    dropped = RULES.apply(wire)
     offered = cache.get(_read_tools, bytes(wire.tools)) if wire.tools else _OfferedTools()
     choice, specs = read_choice(_simplify_choice(wire.tool_choice), offered.specs)
     messages = _read_conversation(wire.input, wire.instructions or "")
@@ -76,7 +124,10 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
             top_p=wire.top_p,
             max_tokens=read_limit(wire.max_output_tokens, "max_output_tokens"),
             tool_choice=choice,
-            extra=drop_unset(reasoning_effort=wire.reasoning.effort if wire.reasoning else None),
+            extra=drop_unset(
+                reasoning_effort=wire.reasoning.effort if wire.reasoning else None,
+                response_format=_read_format(wire.text or {}),
+            ),
         ),
         stream=bool(wire.stream),
         kinds=offered.kinds,
@@ -89,9 +140,31 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
             top_p=wire.top_p,
             tools=wire.tools or None,
             tool_choice=wire.tool_choice,
+            parallel_tool_calls=wire.parallel_tool_calls,
+            metadata=wire.metadata,
+            text=wire.text,
         ),
-        ignored=offered.ignored,
+        ignored=(*dropped, *_list_ignored(wire), *unknown, *offered.ignored),
+        parallel_calls=wire.parallel_tool_calls,
+        logprobs=(wire.top_logprobs or 0) if _LOGPROBS in (wire.include or ()) or wire.top_logprobs else None,
     )
+
+
+_LOGPROBS = "message.output_text.logprobs"
+
+
+def _list_ignored(wire: _Request) -> list[str]:
+    """What is left out of fields that are otherwise honoured."""
+    found = [f"include: {name}" for name in wire.include or () if name != _LOGPROBS]
+    return found + (["text.verbosity"] if (wire.text or {}).get("verbosity") else [])
+
+
+def _read_format(text: JsonObject) -> JsonObject | None:
+    """The form of the reply, as the chat API writes it; None for plain text."""
+    form: JsonObject = text.get("format") or {}
+    if form.get("type") == "json_schema":
+        return {"type": "json_schema", "json_schema": {key: form[key] for key in form if key != "type"}}
+    return form if form.get("type") == "json_object" else None
 
 
 def _simplify_choice(choice: Any) -> Any:
@@ -155,16 +228,7 @@ def _read_function(tool: JsonObject, where: str) -> ToolSpec:
 
 
 def _read_custom(tool: JsonObject, where: str) -> ToolSpec:
-    description = str(tool.get("description") or "")
-    form: JsonObject = tool.get("format") or {}
-    if form.get("definition"):
-        description += f"\n\nThe input follows this {form.get('syntax', '')} grammar:\n{form['definition']}"
-    parameters: JsonObject = {
-        "type": "object",
-        "properties": {"input": {"type": "string", "description": "The whole input, as plain text."}},
-        "required": ["input"],
-    }
-    return ToolSpec(_read_name(tool, where), description, parameters)
+    return make_custom_tool(_read_name(tool, where), str(tool.get("description") or ""), tool.get("format") or {})
 
 
 def _read_name(tool: JsonObject, where: str) -> str:
@@ -214,7 +278,7 @@ class _Reader:
                 full_name = _join_name(str(space), name) if space else name
                 self._get_reply().calls.append(Call(_read_call_id(item), full_name, str(item.get("arguments") or "")))
             case "custom_tool_call":
-                arguments = msgspec.json.encode({"input": str(item.get("input") or "")}).decode()
+                arguments = write_custom_arguments(str(item.get("input") or ""))
                 self._get_reply().calls.append(Call(_read_call_id(item), str(item.get("name", "")), arguments))
             case "local_shell_call":
                 self._get_reply().calls.append(Call(_read_call_id(item), _SHELL.name, _read_shell_call(item)))
@@ -243,9 +307,11 @@ class _Reader:
         text = read_text(item.get("content"), f"{where}.content", ("input_text", "output_text", "text"))
         match item.get("role"):
             case "assistant":
-                if self._reply is not None and (self._reply.text is not None or self._reply.calls):
+                # Only results of its calls can follow a reply with calls. Text there belongs to the reply.
+                if self._reply is not None and self._reply.text is not None and not self._reply.calls:
                     self.flush()
-                self._get_reply().text = text
+                reply = self._get_reply()
+                reply.text = (reply.text or "") + text
             case "system" | "developer" if not self.messages and self._reply is None:
                 self.system.append(text)
             case "user" | "system" | "developer":
@@ -304,8 +370,8 @@ def write(answer: Answer) -> bytes:
 
 
 def _write_response(answer: Answer, items: Sequence[JsonObject], *, done: bool) -> JsonObject:
-    completion = answer.completions[0]
-    cut = _CUT.get(completion.finish) if done else None
+    completion = answer.completions[0] if done else None
+    cut = _CUT.get(completion.finish) if completion is not None else None
     status = "in_progress" if not done else "incomplete" if cut else "completed"
     echo = answer.request.echo
     return {
@@ -319,20 +385,20 @@ def _write_response(answer: Answer, items: Sequence[JsonObject], *, done: bool) 
         "instructions": echo.get("instructions"),
         "max_output_tokens": echo.get("max_output_tokens"),
         "model": answer.model,
-        "output": items if done else [],
-        "parallel_tool_calls": True,
+        "output": items,
+        "parallel_tool_calls": echo.get("parallel_tool_calls", True),
         "previous_response_id": echo.get("previous_response_id"),
         "reasoning": {"effort": None, "summary": None},
         "store": True,
         "temperature": echo.get("temperature"),
-        "text": {"format": {"type": "text"}},
+        "text": {"format": {"type": "text"}, **echo.get("text", {})},
         "tool_choice": echo.get("tool_choice", "auto"),
         "tools": echo.get("tools", []),
         "top_p": echo.get("top_p"),
         "truncation": "disabled",
-        "usage": _write_usage(completion) if done else None,
+        "usage": None if completion is None else _write_usage(completion),
         "user": None,
-        "metadata": {},
+        "metadata": echo.get("metadata", {}),
     }
 
 
@@ -347,17 +413,24 @@ def _write_usage(completion: Completion) -> JsonObject:
     }
 
 
+def _write_thought(text: str, name: str) -> JsonObject:
+    return {"type": "reasoning", "id": f"rs_{name}", "summary": [{"type": "summary_text", "text": text}]}
+
+
+def _write_text(text: str, name: str, logprobs: list[Any] | None = None) -> JsonObject:
+    part: JsonObject = {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
+    head: JsonObject = {"type": "message", "id": f"msg_{name}", "status": "completed", "role": "assistant"}
+    return head | {"content": [part]}
+
+
 def _write_items(answer: Answer) -> list[JsonObject]:
     """A reply as items: reasoning, text, calls."""
     message = answer.completions[0].message
     items: list[JsonObject] = []
     if message.reasoning is not None and message.reasoning.text:
-        summary = [{"type": "summary_text", "text": message.reasoning.text}]
-        items.append({"type": "reasoning", "id": f"rs_{answer.id}", "summary": summary})
+        items.append(_write_thought(message.reasoning.text, answer.id))
     if message.content or not message.calls:
-        text: JsonObject = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}
-        head: JsonObject = {"type": "message", "id": f"msg_{answer.id}", "status": "completed", "role": "assistant"}
-        items.append(head | {"content": [text]})
+        items.append(_write_text(message.content, answer.id, answer.logprobs[0] if answer.logprobs else None))
     for number, call in enumerate(message.calls):
         items.append(_write_call(call, answer.request.kinds.get(call.name, ""), f"{answer.id}_{number}"))
     return items
@@ -371,10 +444,10 @@ def _write_call(call: Call, kind: str, name: str) -> JsonObject:
             "id": f"ctc_{name}",
             **common,
             "name": call.name,
-            "input": _read_input(call),
+            "input": read_custom_input(call),
         }
     if kind == "local_shell":
-        fields = _read_fields(call)
+        fields = read_arguments(call)
         action: JsonObject = {
             "type": "exec",
             "command": fields.get("command", []),
@@ -390,39 +463,124 @@ def _write_call(call: Call, kind: str, name: str) -> JsonObject:
     return item
 
 
-def _read_fields(call: Call) -> JsonObject:
-    try:
-        value = msgspec.json.decode(call.arguments)
-    except (ValueError, RecursionError):
-        return {}
-    return cast(JsonObject, value) if isinstance(value, dict) else {}
+@dataclass
+class _OpenItem:
+    """An item of a stream that is not complete."""
+
+    kind: str
+    """`message`, `reasoning`, or `call`."""
+    name: str
+    """The end of its id."""
+    parts: list[str] = field(default_factory=list[str])
+    """Its text, or the arguments of the call."""
+    call: Piece = Piece()
+    """The first piece of the call."""
+    announced: bool = False
+    """Whether its beginning was written. Calls that are no plain functions are written when they are whole."""
 
 
-def _read_input(call: Call) -> str:
-    """The input text of a custom tool. If the arguments have another form, they are the input."""
-    value = _read_fields(call).get("input")
-    return value if isinstance(value, str) else call.arguments
+class ResponseStream(StreamWriter):
+    """Writes items, one after the other. Every event has a number."""
 
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self._number = 0
+        self._items: list[JsonObject] = []
+        """The items that are complete."""
+        self._open: _OpenItem | None = None
 
-def stream(answer: Answer) -> bytes:
-    events: list[bytes] = []
+    def start(self) -> bytes:
+        response = _write_response(self.answer, (), done=False)
+        created = self._write("response.created", response=response)
+        return created + self._write("response.in_progress", response=response)
 
-    def add(kind: str, **fields: Any) -> None:
-        events.append(write_event(_encode({"type": kind, "sequence_number": len(events), **fields}), kind))
+    def ping(self) -> bytes:
+        return self._write("response.in_progress", response=_write_response(self.answer, (), done=False))
 
-    start = _write_response(answer, (), done=False)
-    add("response.created", response=start)
-    add("response.in_progress", response=start)
-    items = _write_items(answer)
-    for index, item in enumerate(items):
-        where = {"output_index": index, "item_id": item["id"]}
-        add("response.output_item.added", output_index=index, item=_make_empty(item))
-        for kind, fields in _split_item(item):
-            add(kind, **where, **fields)
-        add("response.output_item.done", output_index=index, item=item)
-    response = _write_response(answer, items, done=True)
-    add(f"response.{response['status']}", response=response)
-    return b"".join(events)
+    def fail(self, error: ErrorReply) -> bytes:
+        response = _write_response(self.answer, self._items, done=False)
+        problem = {"code": _CODES.get(error.kind, "server_error"), "message": error.message}
+        return self._write("response.failed", response=response | {"status": "failed", "error": problem})
+
+    def _write(self, kind: str, **fields: Any) -> bytes:
+        event = write_event(_encode({"type": kind, "sequence_number": self._number, **fields}), kind)
+        self._number += 1
+        return event
+
+    def _add(self, index: int, piece: Piece, out: list[bytes]) -> None:
+        if piece.text:
+            self._enter("message", out).parts.append(piece.text)
+            self._fill("response.output_text.delta", out, content_index=0, delta=piece.text, logprobs=[])
+        elif piece.thought:
+            self._enter("reasoning", out).parts.append(piece.thought)
+            self._fill("response.reasoning_summary_text.delta", out, summary_index=0, delta=piece.thought)
+        else:
+            self._add_call(piece, out)
+
+    def _add_call(self, piece: Piece, out: list[bytes]) -> None:
+        if piece.name:
+            self._enter("call", out, piece)
+        item = self._open
+        if item is None or item.call.call != piece.call:
+            return
+        item.parts.append(piece.arguments)
+        if item.announced and piece.arguments:
+            self._fill("response.function_call_arguments.delta", out, delta=piece.arguments)
+
+    def _enter(self, kind: str, out: list[bytes], call: Piece = Piece()) -> _OpenItem:
+        """The open item of this kind. A new one is announced."""
+        if self._open is not None and self._open.kind == kind and kind != "call":
+            return self._open
+        self._leave(out)
+        count = sum(item["type"] == kind for item in self._items)
+        name = f"{self.answer.id}_{call.call}" if kind == "call" else self.answer.id + (f"_{count}" if count else "")
+        item = self._open = _OpenItem(kind, name, call=call)
+        item.announced = self.answer.request.kinds.get(call.name, "") not in ("custom", "local_shell")
+        if item.announced:
+            self._announce(self._make_item(item, ""), out)
+        return item
+
+    def _announce(self, item: JsonObject, out: list[bytes]) -> None:
+        place = len(self._items)
+        out.append(self._write("response.output_item.added", output_index=place, item=_make_empty(item)))
+        for kind, fields in _list_openings(item):
+            out.append(self._write(kind, output_index=place, item_id=item["id"], **fields))
+
+    def _fill(self, kind: str, out: list[bytes], **fields: Any) -> None:
+        if self._open is not None:
+            name = self._make_item(self._open, "")["id"]
+            out.append(self._write(kind, output_index=len(self._items), item_id=name, **fields))
+
+    def _leave(self, out: list[bytes], logprobs: list[Any] | None = None) -> None:
+        """Complete the open item."""
+        if self._open is None:
+            return
+        item = self._make_item(self._open, "".join(self._open.parts), logprobs)
+        if not self._open.announced:
+            self._announce(item, out)
+        place = len(self._items)
+        for kind, fields in _list_endings(item):
+            out.append(self._write(kind, output_index=place, item_id=item["id"], **fields))
+        out.append(self._write("response.output_item.done", output_index=place, item=item))
+        self._items.append(item)
+        self._open = None
+
+    def _make_item(self, item: _OpenItem, text: str, logprobs: list[Any] | None = None) -> JsonObject:
+        if item.kind == "message":
+            return _write_text(text, item.name, logprobs)
+        if item.kind == "reasoning":
+            return _write_thought(text, item.name)
+        call = Call(item.call.id, item.call.name, text)
+        return _write_call(call, self.answer.request.kinds.get(call.name, ""), item.name)
+
+    def _end_reply(self, index: int, completion: Completion, out: list[bytes]) -> None:
+        if self._open is None and not self._items:
+            self._enter("message", out)
+        self._leave(out, self.answer.logprobs[0] if self.answer.logprobs else None)
+
+    def _end(self, out: list[bytes]) -> None:
+        response = _write_response(self.answer, self._items, done=True)
+        out.append(self._write(f"response.{response['status']}", response=response))
 
 
 def _make_empty(item: JsonObject) -> JsonObject:
@@ -432,36 +590,41 @@ def _make_empty(item: JsonObject) -> JsonObject:
     return start | {"status": "in_progress"} if "status" in item else start
 
 
-def _split_item(item: JsonObject) -> list[tuple[str, JsonObject]]:
-    """The deltas that fill an item."""
+def _list_openings(item: JsonObject) -> list[tuple[str, JsonObject]]:
+    """The events after which an item is filled."""
+    match item["type"]:
+        case "message":
+            return [("response.content_part.added", {"content_index": 0, "part": {**item["content"][0], "text": ""}})]
+        case "reasoning":
+            part = {**item["summary"][0], "text": ""}
+            return [("response.reasoning_summary_part.added", {"summary_index": 0, "part": part})]
+        case "custom_tool_call":
+            return [("response.custom_tool_call_input.delta", {"delta": item["input"]})]
+        case _:
+            return []
+
+
+def _list_endings(item: JsonObject) -> list[tuple[str, JsonObject]]:
+    """The events that close what an item is filled with."""
     match item["type"]:
         case "message":
             text, place = item["content"][0], {"content_index": 0}
             return [
-                ("response.content_part.added", {**place, "part": {**text, "text": ""}}),
-                ("response.output_text.delta", {**place, "delta": text["text"], "logprobs": []}),
-                ("response.output_text.done", {**place, "text": text["text"], "logprobs": []}),
+                ("response.output_text.done", {**place, "text": text["text"], "logprobs": text["logprobs"]}),
                 ("response.content_part.done", {**place, "part": text}),
             ]
         case "reasoning":
             part, place = item["summary"][0], {"summary_index": 0}
             return [
-                ("response.reasoning_summary_part.added", {**place, "part": {**part, "text": ""}}),
-                ("response.reasoning_summary_text.delta", {**place, "delta": part["text"]}),
                 ("response.reasoning_summary_text.done", {**place, "text": part["text"]}),
                 ("response.reasoning_summary_part.done", {**place, "part": part}),
             ]
         case "function_call":
-            written = item["arguments"]
             return [
-                ("response.function_call_arguments.delta", {"delta": written}),
-                ("response.function_call_arguments.done", {"arguments": written, "name": item["name"]}),
+                ("response.function_call_arguments.done", {"arguments": item["arguments"], "name": item["name"]}),
             ]
         case "custom_tool_call":
-            return [
-                ("response.custom_tool_call_input.delta", {"delta": item["input"]}),
-                ("response.custom_tool_call_input.done", {"input": item["input"]}),
-            ]
+            return [("response.custom_tool_call_input.done", {"input": item["input"]})]
         case _:
             return []
 
@@ -471,12 +634,4 @@ def _split_item(item: JsonObject) -> list[tuple[str, JsonObject]]:
 _CODES = {"budget": "insufficient_quota", "context": "context_length_exceeded", "request": "invalid_prompt"}
 
 
-def write_late_error(error: ErrorReply) -> bytes:
-    code = _CODES.get(error.kind, "server_error")
-    response: JsonObject = {"id": "resp_failed", "object": "response", "status": "failed", "output": [], "usage": None}
-    failed = response | {"error": {"code": code, "message": error.message}}
-    kind = "response.failed"
-    return write_event(_encode({"type": kind, "sequence_number": 0, "response": failed}), kind)
-
-
-RESPONSES = Dialect("responses", read, write, stream, write_error, write_late_error, b": waiting for the model\n\n")
+RESPONSES = Dialect("responses", read, write, ResponseStream, write_error)

@@ -1,9 +1,11 @@
 """The gateway: sockets, sessions, routes, and the life of a request.
 
     request ──> session (by its secret) ──> dialect.read ──> node in the conversation ──> wait while paused
-            ──> model ──> record the reply ──> dialect.write | dialect.stream ──> client
+            ──> model ──> record the reply ──> dialect.write ──> client
+                  └── pieces, if it is a stream ──> dialect.open_stream ──> client
 
-Guarantees. Every reply of the model is in the record, also if the agent has disconnected. Requests of one session may
+Guarantees. Every reply of the model is in the record, also if the agent has disconnected. If the agent of a stream
+disconnects, the draw ends at the engine, and what was drawn until then is in the record. Requests of one session may
 run at the same time; each reply is recorded after its own prompt. Bad input of an agent can only fail its own request.
 Replies are sampled with the session's sampling; what the agent requested is recorded beside it.
 """
@@ -14,6 +16,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -27,16 +30,18 @@ from ludus.gateway import responses_api as responses
 from ludus.gateway.conversation import MessageNode
 from ludus.gateway.dialect import Answer, BadRequest, Dialect, ErrorReply, ParsedRequest, ReadCache
 from ludus.gateway.gateway_session import GatewaySession, RecordedReply, SessionRecord
-from ludus.gateway.http_server import EVENTS, JSON, Connection, Responder
+from ludus.gateway.http_server import JSON, Connection, Responder
+from ludus.gateway.live_stream import KeepAlives, LiveStream
 from ludus.gateway.model_calls import ModelCaller
 from ludus.models import Model
 from ludus.models.ledger import Budget
+from ludus.models.reply_pieces import Drawing
 from ludus.types import Failure, Sampling
 
 BODY_BYTES = 32 * 1024 * 1024
 """The longest request that is accepted."""
-PING_SECONDS = 10.0
-"""How long a stream may be silent before a ping is sent."""
+PING_SECONDS = 2.0
+"""How long a stream may be silent before a ping is sent. Clients may have short time limits."""
 GRACE_SECONDS = 60.0
 """How long running requests may take to end when their session is closed."""
 
@@ -84,7 +89,7 @@ class Gateway:
         self._caller = ModelCaller(model)
         self._address = (host, port)
         self._body_bytes = body_bytes
-        self._ping_seconds = ping_seconds
+        self._keep_alives = KeepAlives(ping_seconds)
         self._root = ""
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
@@ -285,15 +290,23 @@ class Gateway:
     async def _answer(self, responder: Responder, session: GatewaySession, dialect: Dialect) -> None:
         """Answer one request: parse the body, get the reply, send it."""
         session.note_request()
+        stream: LiveStream | None = None
         try:
             request = dialect.read(responder.request.body, self._cache)
-            stream = _Pings(responder, dialect, self._ping_seconds) if request.stream else None
-            try:
-                answer, replies = await self._draw_replies(session, dialect, request)
-            finally:
-                if stream is not None:
-                    stream.stop()
-            delivered = _deliver(responder, dialect, answer)
+            answer = Answer(next(self._ids), session.caller.name, int(time.time()), request)
+            if request.stream:
+                stream = LiveStream(responder, dialect.open_stream(answer))
+                self._keep_alives.add(stream)
+            replies = await self._draw_replies(session, dialect, answer, stream)
+            answer = replace(
+                answer,
+                completions=[each.completion for each in replies],
+                logprobs=[] if request.logprobs is None else [each.logprobs for each in replies],
+            )
+            if stream is not None:
+                delivered = stream.finish(answer)
+            else:
+                delivered = responder.send(200, JSON, dialect.write(answer))
             if not delivered:
                 for each in replies:
                     session.mark_undelivered(each.number)
@@ -302,43 +315,74 @@ class Gateway:
             if isinstance(error, BadRequest) and responder.request.get_header(b"content-encoding"):
                 reply = ErrorReply(400, "the body is compressed (Content-Encoding), which is not supported", "request")
             _note_error(session, reply, error)
-            refuse(responder, dialect, reply)
+            refuse(responder, dialect, reply, stream)
         except Exception as error:  # a model may be user code; its errors must not affect other agents
             message = f"{type(error).__name__}: {error}"
             session.note_failure(Failure("model", message))
-            refuse(responder, dialect, ErrorReply(502, message, "model"))
+            refuse(responder, dialect, ErrorReply(502, message, "model"), stream)
+        except asyncio.CancelledError:  # the session was closed, or the client of a stream has gone
+            session.note_refusal()
+            refuse(responder, dialect, ErrorReply(503, "the session was closed before the reply", "closed"), stream)
+            raise
+        finally:
+            if stream is not None:
+                self._keep_alives.discard(stream)
 
     async def _draw_replies(
-        self, session: GatewaySession, dialect: Dialect, request: ParsedRequest
-    ) -> tuple[Answer, list[RecordedReply]]:
+        self, session: GatewaySession, dialect: Dialect, answer: Answer, stream: LiveStream | None
+    ) -> list[RecordedReply]:
+        request = answer.request
         start = session.answers.get(request.previous)
         if request.previous and start is None:
             raise BadRequest(f"previous_response_id: there is no response {request.previous} in this session")
         at = session.conversations.follow(session.caller.resolve_messages(request), start)
-        draws = [self._draw_reply(session, dialect, request, at, number) for number in range(request.n)]
+        draws = [self._draw_reply(session, dialect, request, at, number, stream) for number in range(request.n)]
         replies = [await draws[0]] if request.n == 1 else await _gather_all(draws)
-        drawn = [each.completion for each in replies]
-        answer = Answer(next(self._ids), session.caller.name, int(time.time()), request, drawn)
         session.answers[answer.id] = replies[0].node
-        return answer, replies
+        return replies
 
     async def _draw_reply(
-        self, session: GatewaySession, dialect: Dialect, request: ParsedRequest, at: MessageNode, number: int
+        self,
+        session: GatewaySession,
+        dialect: Dialect,
+        request: ParsedRequest,
+        at: MessageNode,
+        number: int,
+        stream: LiveStream | None,
     ) -> RecordedReply:
         """Sample one reply and record it."""
         started = time.monotonic()
+        caller = session.caller
         sampling = enforce_sampling(session.sampling, request.sampling, session.requests, number)
+        sampling, ignored = caller.add_wishes(sampling, request)
+        wants_logprobs = request.logprobs is not None
+        drawing = Drawing(wants_logprobs=True) if wants_logprobs else None
+        if stream is not None:
+            drawing = stream.open_drawing(number, wants_logprobs=wants_logprobs)
         while not self._running.is_set():  # it may be paused again before this request continues
             await self._running.wait()
         self._model_calls += 1
         self._idle.clear()
         try:
-            completion = await session.caller.draw(session, request, at.list_messages(), sampling)
+            completion = await caller.draw(session, request, at.list_messages(), sampling, drawing)
         finally:
             self._model_calls -= 1
             if not self._model_calls:
                 self._idle.set()
-        return session.record_reply(dialect.api, at, request, sampling, completion, time.monotonic() - started)
+        logprobs = None if drawing is None or not wants_logprobs else caller.read_logprobs(completion, drawing)
+        seconds = time.monotonic() - started
+        delivered = drawing is None or not drawing.abandoned
+        return session.record_reply(
+            dialect.api,
+            at,
+            request,
+            sampling,
+            completion,
+            seconds,
+            ignored=ignored,
+            delivered=delivered,
+            logprobs=logprobs,
+        )
 
 
 def _end_request(responder: Responder, session: GatewaySession, dialect: Dialect, task: asyncio.Task[None]) -> None:
@@ -363,26 +407,6 @@ async def _gather_all(draws: Sequence[Coroutine[Any, Any, RecordedReply]]) -> li
         if isinstance(each, BaseException):
             raise each
     return [each for each in done if not isinstance(each, BaseException)]
-
-
-class _Pings:
-    """Sends pings to the client of a stream. The first ping sends the status too."""
-
-    def __init__(self, responder: Responder, dialect: Dialect, seconds: float) -> None:
-        self._responder = responder
-        self._dialect = dialect
-        self._seconds = seconds
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(seconds, self._ping)
-
-    def stop(self) -> None:
-        self._timer.cancel()
-
-    def _ping(self) -> None:
-        if not self._responder.has_begun:
-            self._responder.begin(EVENTS)
-        self._responder.feed(self._dialect.ping)
-        self._timer = self._loop.call_later(self._seconds, self._ping)
 
 
 # ---- decisions ----------------------------------------------------------------------------------------------------
@@ -457,20 +481,13 @@ def read_key(responder: Responder) -> str:
     return responder.request.get_header(b"x-api-key").strip()
 
 
-def _deliver(responder: Responder, dialect: Dialect, answer: Answer) -> bool:
-    """Send a reply. Returns whether the client was still connected."""
-    if not answer.request.stream:
-        return responder.send(200, JSON, dialect.write(answer))
+def refuse(responder: Responder, dialect: Dialect, reply: ErrorReply, stream: LiveStream | None = None) -> None:
+    """Send an error to the client: as an event, if a stream has begun."""
     if responder.has_begun:
-        return responder.end(dialect.stream(answer))
-    return responder.send(200, EVENTS, dialect.stream(answer))
-
-
-def refuse(responder: Responder, dialect: Dialect, reply: ErrorReply) -> None:
-    """Send an error to the client."""
-    if responder.has_begun:
-        responder.end(dialect.write_late_error(reply))
+        if stream is not None:
+            stream.fail(reply)
         return
+    responder.on_lost = None
     status = dialect.model_error_status if reply.kind == "model" else reply.status
     responder.send(status, JSON, dialect.write_error(reply), b"" if reply.may_retry else NO_RETRY)
 

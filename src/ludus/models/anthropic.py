@@ -10,11 +10,13 @@ every request (`cache=False` turns this off). The API has no seed: `Sampling.see
 """
 
 from collections.abc import Collection, Sequence
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
 
 from ludus.models.openai import encode_body, sanitize_arguments, sanitize_name
+from ludus.models.reply_pieces import Piece
 from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, make_endpoints, make_usage
 from ludus.models.server_pool import ServerPool, Tell, Timing
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage
@@ -65,6 +67,12 @@ def make_anthropic_server(settings: AnthropicSettings, endpoint: Endpoint) -> Mo
             messages, tools, sampling, settings.name, cache=settings.cache, omit=settings.omit
         ),
         parse=lambda data: parse_reply(data, settings.price),
+        streaming=(
+            lambda messages, tools, sampling: build_request(
+                messages, tools, sampling, settings.name, cache=settings.cache, omit=settings.omit, stream=True
+            ),
+            lambda _: MessageStreamReader(settings.price),
+        ),
     )
 
 
@@ -79,6 +87,7 @@ def build_request(
     *,
     cache: bool = True,
     omit: Sequence[str] = (),
+    stream: bool = False,
 ) -> bytes:
     """The JSON body of a Messages request. Fields of `sampling.extra` replace all others."""
     max_tokens = DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
@@ -101,6 +110,8 @@ def build_request(
         body["top_p"] = sampling.top_p
     if sampling.stop:
         body["stop_sequences"] = sampling.stop
+    if stream:
+        body["stream"] = True
     return encode_body(body, sampling, omit)
 
 
@@ -194,10 +205,14 @@ def parse_reply(data: bytes, price: Price = Price()) -> Completion:
     reply = _REPLY.decode(data)
     if reply.content is None:
         raise BadReply("it holds no content")
-    blocks = [_BLOCK.decode(raw) for raw in reply.content]
+    return _make_completion(reply.content, reply, price)
+
+
+def _make_completion(content: Sequence[msgspec.Raw], reply: _Reply, price: Price) -> Completion:
+    blocks = [_BLOCK.decode(raw) for raw in content]
     calls = tuple(Call(b.id, b.name, bytes(b.input).decode()) for b in blocks if b.type == "tool_use")
     text = "".join(block.text for block in blocks if block.type == "text")
-    message = Message("assistant", text, calls, reasoning=_read_reasoning(blocks, reply.content))
+    message = Message("assistant", text, calls, reasoning=_read_reasoning(blocks, content))
     finish = _FINISH.get(reply.stop_reason or "", Finish.CALLS if calls else Finish.OTHER)
     return Completion(message, finish, _read_usage(reply.usage, price), reply.model)
 
@@ -219,3 +234,121 @@ def _read_usage(wire: _Usage | None, price: Price) -> Usage:
         return Usage()
     written, cached = wire.cache_creation_input_tokens or 0, wire.cache_read_input_tokens or 0
     return make_usage(price, (wire.input_tokens or 0) + written + cached, wire.output_tokens or 0, cached, written)
+
+
+# ---- streams ------------------------------------------------------------------------------------------------------
+
+
+class _StreamDelta(Struct, gc=False):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    signature: str = ""
+    partial_json: str = ""
+    stop_reason: str | None = None
+
+
+class _StreamEvent(Struct, gc=False):
+    type: str = ""
+    index: int = 0
+    message: _Reply | None = None
+    content_block: JsonObject | None = None
+    delta: _StreamDelta | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_EVENT = msgspec.json.Decoder(_StreamEvent)
+_FILLED = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+"""The field of a block that a delta adds to."""
+
+
+class MessageStreamReader:
+    """Reads a Messages reply from the events of a stream: blocks come one after the other, each in pieces."""
+
+    def __init__(self, price: Price) -> None:
+        self._price = price
+        self._blocks: dict[int, JsonObject] = {}
+        self._inputs: dict[int, list[str]] = {}
+        """The written arguments of each call."""
+        self._reply = _Reply()
+        self._ended = False
+        self.has_drawn: bool = False
+
+    def take(self, event: bytes) -> list[Piece]:
+        value = _EVENT.decode(event)
+        match value.type:
+            case "message_start" if value.message is not None:
+                self._reply = value.message
+            case "content_block_start" if value.content_block is not None:
+                return self._start_block(value.index, value.content_block)
+            case "content_block_delta" if value.delta is not None:
+                return self._fill_block(value.index, value.delta)
+            case "message_delta" if value.delta is not None:
+                self._reply.stop_reason = value.delta.stop_reason
+                self._reply.usage = _join_usage(self._reply.usage, value.usage)
+            case "message_stop":
+                self._ended = True
+            case "error":
+                raise make_error_reply(value.error)
+            case _:
+                pass
+        return []
+
+    def finish(self, *, cut: bool = False) -> Completion:
+        if not self._ended and not cut:
+            raise BadReply("the stream ended before the reply did")
+        content = [self._write_block(index, block) for index, block in sorted(self._blocks.items())]
+        return _make_completion(content, self._reply, self._price)
+
+    def _start_block(self, index: int, block: JsonObject) -> list[Piece]:
+        self._blocks[index] = block
+        self.has_drawn = True
+        if block.get("type") != "tool_use":
+            again = (
+                block.get("type") == "thinking" and sum(b.get("type") == "thinking" for b in self._blocks.values()) > 1
+            )
+            return [Piece(thought="\n")] if again else []
+        number = len(self._inputs)
+        self._inputs[index] = []
+        return [Piece(call=number, id=str(block.get("id", "")), name=str(block.get("name", "")))]
+
+    def _fill_block(self, index: int, delta: _StreamDelta) -> list[Piece]:
+        block = self._blocks.setdefault(index, {"type": "text", "text": ""})
+        if delta.type == "input_json_delta":
+            if index not in self._inputs:
+                return []
+            self._inputs[index].append(delta.partial_json)
+            return [Piece(call=list(self._inputs).index(index), arguments=delta.partial_json)]
+        name = _FILLED.get(delta.type)
+        if name is None:
+            return []
+        added: str = getattr(delta, name)
+        block[name] = str(block.get(name) or "") + added
+        return [Piece(added)] if name == "text" else [Piece(thought=added)] if name == "thinking" else []
+
+    def _write_block(self, index: int, block: JsonObject) -> msgspec.Raw:
+        written = "".join(self._inputs.get(index, ()))
+        if block.get("type") == "tool_use" and written:
+            return msgspec.Raw(msgspec.json.encode({**block, "input": msgspec.Raw(sanitize_arguments(written))}))
+        return msgspec.Raw(msgspec.json.encode(block))
+
+
+def make_error_reply(error: Any) -> BadReply:
+    """The error of an event. The API names its statuses."""
+    fields: JsonObject = cast(JsonObject, error) if isinstance(error, dict) else {}
+    statuses = {"overloaded_error": 529, "rate_limit_error": 429, "api_error": 500, "timeout_error": 504}
+    return BadReply(str(fields.get("message") or "an error"), statuses.get(str(fields.get("type"))))
+
+
+def _join_usage(start: _Usage | None, end: _Usage | None) -> _Usage | None:
+    """The counts at the end, with those of the start where the end has none."""
+    if start is None or end is None:
+        return end or start
+    return _Usage(
+        *(later if later is not None else first for first, later in zip(_list(start), _list(end), strict=True))
+    )
+
+
+def _list(usage: _Usage) -> tuple[int | None, ...]:
+    return msgspec.structs.astuple(usage)

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from ludus.errors import BudgetExhausted
 from ludus.models import Model
+from ludus.models.reply_pieces import Drawing, StreamingModel
 from ludus.models.server import Price
 from ludus.models.server_pool import ServerPool
 from ludus.models.token_estimate import estimate_prompt, estimate_reply
@@ -251,6 +252,20 @@ class MeteredModel:
         async with self.reserve(messages, tools, sampling) as charge:
             if isinstance(self._model, ServerPool):
                 completion = await self._model.complete(messages, tools, sampling, on_retry=charge.count_retry)
+            else:
+                completion = await self._model.complete(messages, tools, sampling)
+            charge.settle(completion.usage)
+        return completion
+
+    async def stream(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, drawing: Drawing
+    ) -> Completion:
+        """`complete`, and pass the reply on while it is drawn, if the model can do that."""
+        async with self.reserve(messages, tools, sampling) as charge:
+            if isinstance(self._model, ServerPool):
+                completion = await self._model.stream(messages, tools, sampling, drawing, on_retry=charge.count_retry)
+            elif isinstance(self._model, StreamingModel):
+                completion = await self._model.stream(messages, tools, sampling, drawing)
             else:
                 completion = await self._model.complete(messages, tools, sampling)
             charge.settle(completion.usage)

@@ -16,11 +16,12 @@ Text that only looks like a tool call stays in the content. Only token mode pars
 import re
 import zlib
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import Struct
 
+from ludus.models.reply_pieces import Drawing, Piece, ThinkSplitter
 from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, make_endpoints, make_usage
 from ludus.models.server_pool import ServerPool, Tell, Timing
 from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage, to_json
@@ -106,6 +107,18 @@ def make_chat_server(settings: OpenAISettings | AzureSettings, endpoint: Endpoin
             omit=settings.omit,
         ),
         parse=lambda data: parse_reply(data, settings.price),
+        streaming=(
+            lambda messages, tools, sampling: build_request(
+                messages,
+                tools,
+                sampling,
+                settings.name,
+                max_tokens_field=settings.max_tokens_field,
+                omit=settings.omit,
+                stream=True,
+            ),
+            lambda drawing: ChatStreamReader(settings.price, drawing),
+        ),
     )
 
 
@@ -120,6 +133,7 @@ def build_request(
     *,
     max_tokens_field: str = "max_tokens",
     omit: Sequence[str] = (),
+    stream: bool = False,
 ) -> bytes:
     """The JSON body of a chat request. Fields of `sampling.extra` replace all others."""
     offered = {tool.name for tool in tools}
@@ -138,6 +152,8 @@ def build_request(
         body["stop"] = sampling.stop
     if sampling.seed is not None:
         body["seed"] = sampling.seed
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
     return encode_body(body, sampling, omit)
 
 
@@ -175,8 +191,7 @@ def _add_reasoning(wire: JsonObject, reasoning: Reasoning) -> None:
     """Send reasoning back in the form it came in. Signed blocks of another dialect are left out."""
     match reasoning.source:
         case "think":
-            block = _write_think_block(reasoning.text) if reasoning.raw is None else reasoning.raw
-            wire["content"] = block + wire["content"]
+            wire["content"] = write_think(reasoning) + wire["content"]
         case "reasoning_details":
             wire["reasoning_details"] = reasoning.raw
         case "reasoning_content" | "reasoning":
@@ -273,11 +288,14 @@ def parse_reply(data: bytes, price: Price = Price()) -> Completion:
     choice = reply.choices[0] if reply.choices else None
     if choice is None or choice.message is None or (choice.error and choice.finish_reason == "error"):
         raise _make_bad_reply(reply.error or (choice.error if choice else None))
-    wire = choice.message
+    return _make_completion(choice.message, choice.finish_reason, reply, price, data)
+
+
+def _make_completion(wire: "_Message", finish_reason: Any, reply: "_Reply", price: Price, data: bytes) -> Completion:
     calls = _read_calls(wire.tool_calls, data) if wire.tool_calls else ()
     reasoning, content = split_reasoning(wire)
     message = Message("assistant", content, calls, reasoning=reasoning)
-    finish = _read_finish(choice.finish_reason, bool(calls))
+    finish = _read_finish(finish_reason, bool(calls))
     return Completion(message, finish, _read_usage(reply.usage, price), reply.model or "")
 
 
@@ -329,6 +347,189 @@ def _read_usage(wire: _Usage | None, price: Price) -> Usage:
     return counted
 
 
+# ---- streams ------------------------------------------------------------------------------------------------------
+
+
+class _DeltaCall(Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Delta(Struct, gc=False):
+    content: str | list[Any] | None = None
+    tool_calls: list[_DeltaCall] | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    reasoning_details: Any = None
+    refusal: str | None = None
+
+
+class _StreamLogprobs(Struct, gc=False):
+    content: list[Any] | None = None
+
+
+class _StreamChoice(Struct, gc=False):
+    index: int = 0
+    delta: _Delta | None = None
+    finish_reason: Any = None
+    error: Any = None
+    logprobs: _StreamLogprobs | None = None
+    token_ids: list[int] | None = None
+
+
+class _Chunk(Struct, gc=False):
+    choices: list[_StreamChoice] | None = None
+    usage: _Usage | None = None
+    model: str | None = None
+    error: Any = None
+    prompt_token_ids: list[int] | None = None
+
+
+_CHUNK = msgspec.json.Decoder(_Chunk)
+
+
+class _StreamedCall:
+    """A call, as far as it has come."""
+
+    __slots__ = ("arguments", "id", "name", "shown")
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+        self.shown = False
+        """Whether its beginning was passed on."""
+
+
+class ChatStreamReader:
+    """Reads a chat completion from the events of a stream. Only the first choice is read."""
+
+    def __init__(self, price: Price, drawing: Drawing) -> None:
+        self._price = price
+        self._drawing = drawing
+        self._content: list[str] = []
+        self._thoughts: list[str] = []
+        self._thoughts_field = "reasoning_content"
+        self._details: list[Any] = []
+        self._refusal: list[str] = []
+        self._calls: dict[int, _StreamedCall] = {}
+        self._splitter: ThinkSplitter | None = ThinkSplitter()
+        self._finish: Any = None
+        self._usage: _Usage | None = None
+        self._model = ""
+        self._events = 0
+        self.has_drawn: bool = False
+        self.logprobs: list[Any] = []
+        self.ids: list[int] | None = None
+        self.prompt_ids: list[int] | None = None
+
+    def take(self, event: bytes) -> list[Piece]:
+        chunk = _CHUNK.decode(event)
+        self._events += 1
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if chunk.model and not self._model:
+            self._model = chunk.model
+        if chunk.prompt_token_ids is not None:
+            self.prompt_ids = chunk.prompt_token_ids
+        choice = next((choice for choice in chunk.choices or () if choice.index == 0), None)
+        if chunk.error or (choice is not None and choice.error and choice.finish_reason == "error"):
+            raise _make_bad_reply(chunk.error or (choice.error if choice else None))
+        if choice is None:
+            return []
+        if choice.finish_reason is not None:
+            self._finish = choice.finish_reason
+        if choice.token_ids is not None:
+            self.ids = self.ids or []
+            self.ids += choice.token_ids
+        if choice.logprobs is not None:
+            self.logprobs += choice.logprobs.content or ()
+        return [] if choice.delta is None else self._take_delta(choice.delta)
+
+    def finish(self, *, cut: bool = False) -> Completion:
+        if not self._events or (self._finish is None and not cut):
+            raise BadReply("the stream ended before the reply did")
+        content, thoughts = "".join(self._content), "".join(self._thoughts)
+        message = _Message(
+            content=content,
+            refusal="".join(self._refusal),
+            tool_calls=[_Call(call.id, _Function(call.name, "".join(call.arguments))) for call in self._calls.values()],
+            reasoning_details=self._details or None,
+            reasoning_content=thoughts if self._thoughts_field == "reasoning_content" else None,
+            reasoning=thoughts if self._thoughts_field == "reasoning" else None,
+        )
+        if self._drawing.wants_logprobs:
+            self._drawing.logprobs = self.logprobs
+        reply = _Reply(usage=self._usage, model=self._model)
+        return _make_completion(message, self._finish, reply, self._price, content.encode(errors="replace"))
+
+    def _take_delta(self, delta: _Delta) -> list[Piece]:
+        pieces: list[Piece] = []
+        self._take_thoughts(delta, pieces)
+        content = delta.content if isinstance(delta.content, str) else _join_parts(delta.content)
+        if content:
+            self.has_drawn = True
+            self._content.append(content)
+            pieces += [Piece(content)] if self._splitter is None else self._splitter.feed(content)
+        if delta.refusal:
+            self.has_drawn = True
+            self._refusal.append(delta.refusal)
+        for place, call in enumerate(delta.tool_calls or ()):
+            self._take_call(place if call.index is None else call.index, call, pieces)
+        return pieces
+
+    def _take_thoughts(self, delta: _Delta, pieces: list[Piece]) -> None:
+        thought = _take_text(delta.reasoning_content) or _take_text(delta.reasoning)
+        details = _take_list(delta.reasoning_details)
+        if not thought and not details:
+            return
+        self.has_drawn = True
+        self._splitter = None  # the server separates thoughts itself
+        if thought:
+            self._thoughts_field = "reasoning_content" if _take_text(delta.reasoning_content) else "reasoning"
+            self._thoughts.append(thought)
+        for detail in details:
+            _join_detail(self._details, detail)
+        shown = thought or _read_details(details)
+        if shown:
+            pieces.append(Piece(thought=shown))
+
+    def _take_call(self, index: int, wire: _DeltaCall, pieces: list[Piece]) -> None:
+        call = self._calls.get(index)
+        if call is None:
+            call = self._calls[index] = _StreamedCall()
+        self.has_drawn = True
+        number = list(self._calls).index(index)
+        if wire.id and not call.id:
+            taken = any(other.id == wire.id for other in self._calls.values())
+            call.id = "" if taken else wire.id
+        function = wire.function
+        written = "" if function is None else _read_arguments(function.arguments)
+        call.arguments.append(written)
+        if function is not None and function.name and not call.name:
+            call.name = function.name
+        if call.shown:
+            pieces.append(Piece(call=number, arguments=written))
+        elif call.name:
+            call.id = call.id or f"call_{zlib.crc32(call.name.encode(), number + self._events):08x}"
+            call.shown = True
+            pieces.append(Piece(call=number, id=call.id, name=call.name, arguments="".join(call.arguments)))
+
+
+def _join_detail(details: list[Any], detail: Any) -> None:
+    """Add a part of the reasoning details. Parts with the same index and type are one detail, in pieces."""
+    last, new = _take_object(details[-1] if details else None), _take_object(detail)
+    if not last or "index" not in new or any(last.get(key) != new.get(key) for key in ("type", "index")):
+        details.append(detail)
+        return
+    joined: JsonObject = {**last, **{key: value for key, value in new.items() if value is not None}}
+    for key in ("text", "summary", "data"):
+        if isinstance(new.get(key), str):
+            joined[key] = _take_text(last.get(key)) + new[key]
+    details[-1] = joined
+
+
 # ---- reasoning ----------------------------------------------------------------------------------------------------
 
 
@@ -364,12 +565,21 @@ def split_think(content: str) -> tuple[Reasoning | None, str]:
     return Reasoning(text, "think", None if block == _write_think_block(text) else block), rest
 
 
+def write_think(reasoning: Reasoning) -> str:
+    """A think block as the model wrote it."""
+    return _write_think_block(reasoning.text) if reasoning.raw is None else reasoning.raw
+
+
 def _write_think_block(text: str) -> str:
     return f"<think>\n{text}\n</think>\n\n"
 
 
 def _take_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _take_object(value: Any) -> JsonObject:
+    return cast(JsonObject, value) if isinstance(value, dict) else {}
 
 
 def _take_list(value: Any) -> list[Any]:

@@ -8,11 +8,12 @@ Every error text names the URL and the status, quotes the server's message or th
 says what to check. The key never appears in it, even if the server echoes it.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from time import time
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -29,12 +30,17 @@ from ludus.http_client import (
     Timeouts,
     get_shared_budget,
 )
+from ludus.models.event_stream import DONE, EventReader
+from ludus.models.reply_pieces import Drawing, Piece
 from ludus.settings import Settings
 from ludus.types import Completion, Count, Message, Positive, Sampling, ToolSpec, Usage, Whole
 
 Encode = Callable[[Sequence[Message], Sequence[ToolSpec], Sampling], bytes]
 Parse = Callable[[bytes], Completion]
 T = TypeVar("T")
+Drawn = TypeVar("Drawn", covariant=True)
+Streaming = tuple[Encode, Callable[[Drawing], "StreamedReply[Completion]"]]
+"""How to write the request of a streamed reply, and how to read the reply."""
 
 
 class Price(Settings, frozen=True, omit_defaults=True):
@@ -175,6 +181,8 @@ class ServerFault(ModelError):
         self.brief = brief or message
         """The URL and the reason in a few words."""
         self.too_long = too_long
+        self.seen = False
+        """Whether somebody has read the beginning of the reply. Another attempt would be another reply."""
         self.down = down
         """Whether the server looks unhealthy: unreachable, broken, or sending nonsense."""
         self.retry_after = retry_after
@@ -189,6 +197,66 @@ class BadReply(ValueError):
         self.status = status
 
 
+class StreamedReply(Protocol[Drawn]):
+    """Reads one reply from the events of a stream."""
+
+    @property
+    def has_drawn(self) -> bool:
+        """Whether there is anything of the reply yet."""
+        ...
+
+    def take(self, event: bytes) -> list[Piece]:
+        """Read the value of one event. Returns what is certain now.
+
+        Raises:
+            ValueError: it is not a part of a reply.
+        """
+        ...
+
+    def finish(self, *, cut: bool = False) -> Drawn:
+        """The whole reply. `cut`: there is no end, because nobody wants more.
+
+        Raises:
+            ValueError: the reply has no end.
+        """
+        ...
+
+
+class _EventFeeder:
+    """Passes the events of a response to a reader, and their pieces to whoever reads along."""
+
+    def __init__(self, reader: StreamedReply[Any], drawing: Drawing) -> None:
+        self._reader = reader
+        self._drawing = drawing
+        self._events = EventReader()
+        self._error: Exception | None = None
+        self.has_events = False
+        self.last = b""
+        """The last event that was read."""
+
+    def feed(self, data: bytes) -> None:
+        self._take(self._events.feed(data))
+
+    def finish(self) -> Any:
+        self._take(self._events.finish())
+        if self._error is not None:
+            raise self._error
+        return self._reader.finish()
+
+    def _take(self, events: Sequence[bytes]) -> None:
+        self.has_events = True
+        pieces: list[Piece] = []
+        for event in events:
+            if self._error is not None or event == DONE:
+                break
+            self.last = event
+            try:
+                pieces += _parse_body(self._reader.take, event)
+            except (ValueError, RecursionError) as error:
+                self._error = error
+        self._drawing.emit(pieces)
+
+
 class ModelServer:
     """A server that speaks a dialect."""
 
@@ -201,7 +269,9 @@ class ModelServer:
         headers: Mapping[str, str],
         encode: Encode,
         parse: Parse,
+        streaming: Streaming | None = None,
     ) -> None:
+        """`streaming`: how replies are asked for and read as a stream; None if the dialect has no streams."""
         self.settings = settings
         self.endpoint = endpoint
         self._url = url
@@ -209,6 +279,7 @@ class ModelServer:
         self._headers = merge_headers(headers, {**settings.headers, **endpoint.headers})
         self._encode = encode
         self._parse = parse
+        self._streaming = streaming
         self._client = Client(
             timeouts=settings.timeouts,
             connections=settings.concurrency,
@@ -228,11 +299,29 @@ class ModelServer:
         Raises:
             ServerFault: there was no completion.
         """
+        return await self.exchange(self._write(self._encode, messages, tools, sampling), self._parse)
+
+    async def attempt_stream(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, drawing: Drawing
+    ) -> Completion:
+        """Send one request, and pass the reply on while it comes. A server that does not stream is asked as usual.
+
+        Raises:
+            ServerFault: there was no completion.
+        """
+        if self._streaming is None:
+            return await self.attempt(messages, tools, sampling)
+        encode, make_reader = self._streaming
+        body = self._write(encode, messages, tools, sampling)
+        return await self.exchange_stream(body, make_reader(drawing), self._parse, drawing)
+
+    def _write(
+        self, encode: Encode, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling
+    ) -> bytes:
         try:
-            body = self._encode(messages, tools, sampling)
+            return encode(messages, tools, sampling)
         except (ValueError, TypeError, RecursionError) as error:  # messages contain foreign values
             raise ServerFault(f"the request cannot be written as JSON: {error}", retryable=False) from error
-        return await self.exchange(body, self._parse)
 
     async def exchange(self, body: bytes, parse: Callable[[bytes], T]) -> T:
         """Send a body once and parse the response.
@@ -240,8 +329,40 @@ class ModelServer:
         Raises:
             ServerFault: there was no response that `parse` could read.
         """
+        return self._read_whole(await self._send(body), parse)
+
+    async def exchange_stream(
+        self, body: bytes, reader: "StreamedReply[T]", parse: Callable[[bytes], T], drawing: Drawing
+    ) -> T:
+        """Send a body once. `reader` gets the events of the response, `parse` gets a response that is no stream.
+
+        If the drawing is abandoned and the task is cancelled, the result is what has come until then.
+
+        Raises:
+            ServerFault: there was no response that could be read.
+        """
+        feeder = _EventFeeder(reader, drawing)
         try:
-            response = await self._client.request("POST", self._url, self._headers, body)
+            response = await self._send(body, feeder.feed)
+            if not feeder.has_events:
+                return self._read_whole(response, parse)
+            return feeder.finish()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not drawing.abandoned or not reader.has_drawn or task.uncancel():
+                raise
+            return reader.finish(cut=True)
+        except (ValueError, RecursionError) as error:
+            fault = self._make_reply_fault(error, Response(200, [], feeder.last))
+            fault.seen = drawing.begun
+            raise fault from None
+        except ServerFault as fault:
+            fault.seen = drawing.begun
+            raise
+
+    async def _send(self, body: bytes, feed: Callable[[bytes], None] | None = None) -> Response:
+        try:
+            response = await self._client.request("POST", self._url, self._headers, body, feed=feed)
         except ClientClosed as error:
             raise ServerFault(f"{self._shown}: the model was closed", retryable=False) from error
         except HttpError as error:
@@ -258,6 +379,9 @@ class ModelServer:
             raise ServerFault(f"{self._shown}: {error}", retryable=False) from None
         if not 200 <= response.status < 300:
             raise self._make_status_fault(response.status, response)
+        return response
+
+    def _read_whole(self, response: Response, parse: Callable[[bytes], T]) -> T:
         try:
             return _parse_body(parse, response.body)
         except (ValueError, RecursionError) as error:  # msgspec's errors and bad UTF-8 are ValueErrors too

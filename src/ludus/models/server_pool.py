@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ludus.errors import ModelError, ModelUnusable
+from ludus.models.reply_pieces import Drawing
 from ludus.models.server import ModelServer, Price, Retry, ServerFault
 from ludus.models.token_estimate import estimate_prompt, estimate_reply
 from ludus.types import Completion, Message, Sampling, ToolSpec
@@ -203,12 +204,42 @@ class ServerPool:
         *,
         on_retry: OnRetry | None = None,
     ) -> Completion:
+        return await self._complete(
+            lambda server: server.attempt(messages, tools, sampling), messages, tools, sampling, on_retry
+        )
+
+    async def stream(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        sampling: Sampling,
+        drawing: Drawing,
+        *,
+        on_retry: OnRetry | None = None,
+    ) -> Completion:
+        """`complete`, and pass the reply on while it is drawn. It is not retried once a part of it was passed on."""
+        return await self._complete(
+            lambda server: server.attempt_stream(messages, tools, sampling, drawing),
+            messages,
+            tools,
+            sampling,
+            on_retry,
+        )
+
+    async def _complete(
+        self,
+        ask: Callable[[ModelServer], Awaitable[Completion]],
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        sampling: Sampling,
+        on_retry: OnRetry | None,
+    ) -> Completion:
         expected = 0
         if any(lane.tokens is not None for lane in self._lanes):
             expected = estimate_prompt(messages, tools) + estimate_reply(sampling)
 
         async def attempt(lane: Lane) -> Completion:
-            completion = await lane.server.attempt(messages, tools, sampling)
+            completion = await ask(lane.server)
             if lane.tokens is not None and completion.usage.tokens:
                 lane.tokens.give_back(expected - completion.usage.tokens)
             return completion
@@ -243,7 +274,7 @@ class ServerPool:
                 if watch is not None:
                     watch.cancel()
                 self._release(lane)
-            if not fault.retryable:
+            if not fault.retryable or fault.seen:
                 raise fault
             if self._failing_since is None:
                 self._failing_since = started

@@ -13,12 +13,16 @@ Read `render` (the idea) → `token_session` (the tree) → `token_model`. `toke
 of a model. `probe` checks a template before a run. `sequences` turns records into rows for training.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from ludus.models.reply_pieces import Drawing, Piece
 from ludus.types import Finish, Sampling
+
+TakeIds = Callable[[Sequence[int]], list[Piece]]
+"""Takes ids that were sampled, and returns the pieces of the reply that are certain now."""
 
 
 class Generation(Struct, frozen=True, kw_only=True):
@@ -64,3 +68,18 @@ class Engine(Protocol):
     async def get_facts(self) -> EngineFacts: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine that passes a reply on while it draws it."""
+
+    async def stream(
+        self, ids: Sequence[int], sampling: Sampling, drawing: Drawing, begin: Callable[[], TakeIds]
+    ) -> Generation:
+        """Draw one reply. Every attempt calls `begin`. The result gets the ids as they come, and its pieces go to the
+        drawing.
+
+        If the drawing is abandoned and the task is cancelled, the result is what was drawn until then.
+        """
+        ...

@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Struct
 
 from ludus.errors import ModelError
-from ludus.models.openai import OpenAISettings, build_request, make_chat_server, parse_reply
-from ludus.models.server import Endpoint, make_endpoints
+from ludus.models.openai import ChatStreamReader, OpenAISettings, build_request, make_chat_server, parse_reply
+from ludus.models.reply_pieces import Drawing, Piece
+from ludus.models.server import Endpoint, Price, make_endpoints
 from ludus.models.server_pool import ServerPool, Tell, Timing
 from ludus.tokens import Generation
 from ludus.tokens.engines import make_ids_error, make_logprobs_error, parse_logprobs
@@ -80,9 +81,14 @@ class CapturedChatModel:
         return msgspec.structs.replace(completion, message=message)
 
     async def sample(
-        self, capture: Capture, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling
+        self,
+        capture: Capture,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        sampling: Sampling,
+        drawing: Drawing | None = None,
     ) -> Completion:
-        """Draw a reply in a conversation that the caller keeps."""
+        """Draw a reply in a conversation that the caller keeps. With a `drawing`, pass it on while it is drawn."""
         with_ids = msgspec.structs.replace(sampling, extra={**_REQUEST_FIELDS, **sampling.extra})
         settings = self._settings
         body = build_request(
@@ -92,13 +98,19 @@ class CapturedChatModel:
             settings.name,
             max_tokens_field=settings.max_tokens_field,
             omit=settings.omit,
+            stream=drawing is not None,
         )
 
         def read(data: bytes) -> tuple[Completion, Generation]:
             completion = parse_reply(data, settings.price)
             return completion, _read_generation(data, completion)
 
-        found = await self._servers.run_with_retries(lambda lane: lane.server.exchange(body, read))
+        if drawing is None:
+            found = await self._servers.run_with_retries(lambda lane: lane.server.exchange(body, read))
+        else:
+            found = await self._servers.run_with_retries(
+                lambda lane: lane.server.exchange_stream(body, _CapturedStream(settings.price, drawing), read, drawing)
+            )
         return capture.add_completion(*found)
 
     async def close(self) -> None:
@@ -139,13 +151,35 @@ _REPLY = msgspec.json.Decoder(_Reply)
 def _read_generation(data: bytes, completion: Completion) -> Generation:
     reply = _REPLY.decode(data)
     choice = reply.choices[0]
-    if choice.token_ids is None or reply.prompt_token_ids is None:
+    places = None if choice.logprobs is None else choice.logprobs.content
+    values = None if places is None else [place.logprob for place in places]
+    return _make_generation(choice.token_ids, reply.prompt_token_ids, values, completion)
+
+
+def _make_generation(
+    ids: list[int] | None, prompt: list[int] | None, logprobs: list[Any] | None, completion: Completion
+) -> Generation:
+    if ids is None or prompt is None:
         raise make_ids_error("the chat server", "`return_token_ids` needs vLLM 0.10.2 or later.")
-    if choice.logprobs is None or choice.logprobs.content is None:
+    if logprobs is None:
         raise make_logprobs_error("the chat server", "The request had `logprobs: true`.")
-    return Generation(
-        ids=tuple(choice.token_ids),
-        logprobs=parse_logprobs([place.logprob for place in choice.logprobs.content]),
-        finish=completion.finish,
-        prompt=tuple(reply.prompt_token_ids),
-    )
+    return Generation(ids=tuple(ids), logprobs=parse_logprobs(logprobs), finish=completion.finish, prompt=tuple(prompt))
+
+
+class _CapturedStream:
+    """Reads a completion and its ids from the events of a stream."""
+
+    def __init__(self, price: Price, drawing: Drawing) -> None:
+        self._chat = ChatStreamReader(price, drawing)
+
+    @property
+    def has_drawn(self) -> bool:
+        return bool(self._chat.ids)
+
+    def take(self, event: bytes) -> list[Piece]:
+        return self._chat.take(event)
+
+    def finish(self, *, cut: bool = False) -> tuple[Completion, Generation]:
+        completion = self._chat.finish(cut=cut)
+        values = [place.get("logprob") for place in self._chat.logprobs]
+        return completion, _make_generation(self._chat.ids, self._chat.prompt_ids, values, completion)

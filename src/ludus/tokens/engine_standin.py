@@ -6,11 +6,12 @@
 One server serves all formats: paths and request fields tell them apart. It follows the documented formats in everything
 that Ludus sends and reads, with their quirks: llama.cpp cuts probabilities at a stop string, the text of vLLM lacks
 special tokens that its ids have. It refuses what the real servers refuse. `mangle` lets a test change a reply before it
-is sent. Loopback only; for tests and benchmarks.
+is sent. vLLM's and llama.cpp's replies are streamed if the request asks for it, one id at a time; a client that closes
+its connection ends the draw, and `cancelled` counts it. Loopback only; for tests and benchmarks.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self, cast
 
 import httptools
@@ -20,6 +21,9 @@ from ludus.errors import ModelError
 from ludus.tokens.codec import Codec
 from ludus.tokens.toy_engine import ToyDraw, ToyEngine
 from ludus.types import Call, Finish, JsonObject, Message, Sampling, ToolSpec
+
+Pace = Callable[[], Awaitable[object]]
+"""Awaited before each event of a stream."""
 
 Mangle = Callable[[str, Any], Any]
 """Gets the path and the reply, and returns what to send instead. Bytes are sent as they are."""
@@ -33,9 +37,18 @@ class StandIn:
     """A server on 127.0.0.1. With a `codec` it answers chat requests too. All requests are kept in `requests`."""
 
     def __init__(
-        self, toy: ToyEngine, *, codec: Codec | None = None, context: int = 32768, mangle: Mangle | None = None
+        self,
+        toy: ToyEngine,
+        *,
+        codec: Codec | None = None,
+        context: int = 32768,
+        mangle: Mangle | None = None,
+        pace: Pace | None = None,
     ):
         self.toy = toy
+        self.pace = pace
+        self.cancelled = 0
+        """Streams whose client went away before their end."""
         self.mangle = mangle
         self._codec = codec
         self._context = context
@@ -45,7 +58,7 @@ class StandIn:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self._answer, self._open), "127.0.0.1", 0)
+        self._server = await loop.create_server(lambda: _Connection(self, self._open), "127.0.0.1", 0)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -62,7 +75,8 @@ class StandIn:
 
     # ---- answers --------------------------------------------------------------------------------------------------
 
-    def _answer(self, method: str, path: str, data: bytes) -> bytes:
+    def answer(self, method: str, path: str, data: bytes) -> "bytes | list[bytes]":
+        """The response to a request: all of it, or the events of a stream."""
         body: JsonObject = msgspec.json.decode(data) if data else {}
         self.requests.append((path, body))
         try:
@@ -75,6 +89,8 @@ class StandIn:
             return _make_response({"error": {"message": "no such path"}}, 404)
         if self.mangle is not None:
             reply = self.mangle(path, msgspec.json.decode(msgspec.json.encode(reply)))
+        if body.get("stream") and isinstance(reply, dict):
+            return [b"data: %b\n\n" % event for event in _split_reply(path, cast(JsonObject, reply))]
         return _make_response(reply)
 
     def _route(self, method: str, path: str, body: JsonObject) -> Any:
@@ -253,6 +269,58 @@ def _write_message(message: Message) -> JsonObject:
     return wire
 
 
+# ---- streams ------------------------------------------------------------------------------------------------------
+
+
+def _split_reply(path: str, reply: JsonObject) -> list[bytes]:
+    """The events of a reply, with one id each."""
+    if path == "/completion":
+        return [msgspec.json.encode(event) for event in _split_llamacpp(reply)]
+    events = _split_vllm_chat(reply) if "chat" in path else _split_vllm(reply)
+    return [*(msgspec.json.encode(event) for event in events), b"[DONE]"]
+
+
+def _split_vllm(reply: JsonObject) -> list[JsonObject]:
+    (choice,) = reply["choices"]
+    ids, logprobs, text = choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["text"]
+    events: list[JsonObject] = []
+    for place, (number, value) in enumerate(zip(ids, logprobs, strict=True)):
+        last = place == len(ids) - 1
+        part: JsonObject = {"index": 0, "text": text if last else "", "token_ids": [number]}
+        part["finish_reason"] = choice["finish_reason"] if last else None
+        part["logprobs"] = {"tokens": [f"token_id:{number}"], "token_logprobs": [value]}
+        part["prompt_token_ids"] = None if place else choice["prompt_token_ids"]
+        events.append({"id": reply["id"], "object": "text_completion", "choices": [part], "usage": None})
+    return [*events, {"id": reply["id"], "choices": [], "usage": reply["usage"]}]
+
+
+def _split_vllm_chat(reply: JsonObject) -> list[JsonObject]:
+    """The text comes in as many parts as there are ids, the calls with the last id."""
+    (choice,) = reply["choices"]
+    message, ids, places = choice["message"], choice["token_ids"], choice["logprobs"]["content"]
+    text: str = message["content"]
+    first: JsonObject = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+    events: list[JsonObject] = [{"choices": [first], "prompt_token_ids": reply["prompt_token_ids"], "model": "toy"}]
+    for place, (number, shown) in enumerate(zip(ids, places, strict=True)):
+        last = place == len(ids) - 1
+        begin, end = (len(text) * i // len(ids) for i in (place, place + 1))
+        delta: JsonObject = {"content": text[begin:end]} if begin < end else {}
+        if last and message.get("tool_calls"):
+            delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(message["tool_calls"])]
+        finish = choice["finish_reason"] if last else None
+        part: JsonObject = {"index": 0, "delta": delta, "finish_reason": finish, "token_ids": [number]}
+        events.append({"choices": [part | {"logprobs": {"content": [shown]}}], "model": "toy"})
+    return [*events, {"choices": [], "usage": reply["usage"], "model": "toy"}]
+
+
+def _split_llamacpp(reply: JsonObject) -> list[JsonObject]:
+    places = reply["completion_probabilities"] or []
+    events: list[JsonObject] = [
+        {"content": "", "tokens": [place["id"]], "stop": False, "completion_probabilities": [place]} for place in places
+    ]
+    return [*events, reply | {"tokens": [], "completion_probabilities": None}]
+
+
 # ---- HTTP ---------------------------------------------------------------------------------------------------------
 
 
@@ -265,8 +333,9 @@ def _make_response(value: Any, status: int = 200) -> bytes:
 class _Connection(asyncio.Protocol):
     """One client. The `on_…` methods are called by the parser."""
 
-    def __init__(self, answer: Callable[[str, str, bytes], bytes], opened: set[asyncio.Transport]) -> None:
-        self._answer = answer
+    def __init__(self, server: StandIn, opened: set[asyncio.Transport]) -> None:
+        self._server = server
+        self._streaming: asyncio.Task[None] | None = None
         self._opened = opened
         self._parser = httptools.HttpRequestParser(self)
         self._path = ""
@@ -278,6 +347,9 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._opened.discard(self._transport)
+        if self._streaming is not None and not self._streaming.done():
+            self._server.cancelled += 1
+            self._streaming.cancel()
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -289,4 +361,17 @@ class _Connection(asyncio.Protocol):
         self._body += data
 
     def on_message_complete(self) -> None:
-        self._transport.write(self._answer(self._parser.get_method().decode(), self._path, self._body))
+        response = self._server.answer(self._parser.get_method().decode(), self._path, self._body)
+        if isinstance(response, bytes):
+            self._transport.write(response)
+        else:
+            self._streaming = asyncio.get_running_loop().create_task(self._stream(response))
+
+    async def _stream(self, events: list[bytes]) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        self._transport.write(head)
+        for event in events:
+            if self._server.pace is not None:
+                await self._server.pace()
+            self._transport.write(b"%x\r\n%b\r\n" % (len(event), event))
+        self._transport.write(b"0\r\n\r\n")

@@ -36,7 +36,7 @@ def _same_call(one: Call, other: Call) -> bool:
 def _same_reasoning(one: Message, other: Message) -> bool:
     if one.reasoning is None or other.reasoning is None:
         return True
-    return one.reasoning.text.strip() == other.reasoning.text.strip()
+    return one.reasoning.text.split() == other.reasoning.text.split()
 
 
 def _same_value(one: Any, other: Any) -> bool:

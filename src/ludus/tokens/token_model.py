@@ -10,15 +10,18 @@ The template must be able to show what is needed. A mismatch is a `ConfigError`,
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
 from ludus.errors import ConfigError
+from ludus.models.reply_pieces import Drawing
 from ludus.models.server import Price
-from ludus.tokens import Engine
+from ludus.tokens import Engine, Generation, StreamingEngine, TakeIds
 from ludus.tokens.codec import Codec
 from ludus.tokens.probe import TemplateFinding, check_engine, probe_template, raise_fatal
+from ludus.tokens.reply_decoder import ReplyDecoder
 from ludus.tokens.session_index import SessionIndex
 from ludus.tokens.token_session import TokenSession
 from ludus.types import Completion, Message, Sampling, ToolSpec
@@ -38,6 +41,7 @@ class TokenModel:
         self.findings: tuple[TemplateFinding, ...] = probe_template(codec)
         """Findings about the template and, after the start, about the engine."""
         self._name = name or engine.name
+        self._streaming = engine if isinstance(engine, StreamingEngine) else None
         self._sessions = SessionIndex[TokenSession]()
         self._started = False
         self._starting = asyncio.Lock()
@@ -60,8 +64,9 @@ class TokenModel:
         tools: Sequence[ToolSpec],
         sampling: Sampling,
         n: int = 1,
+        drawing: Drawing | None = None,
     ) -> list[Completion]:
-        """Draw `n` replies to a conversation of a session."""
+        """Draw `n` replies to a conversation of a session. With a `drawing`, one reply is passed on as it is drawn."""
         await self.start()
         raise_fatal(self.findings, tools=bool(tools))
         if sampling.tool_choice == "required":
@@ -70,12 +75,32 @@ class TokenModel:
                 "the setting, or ask for a call in the system text."
             )
         prompt = session.build_prompt(messages, tools)
-        generated = await self.engine.generate(prompt.ids, sampling, n)
         if sampling.tool_choice == "none":
             prompt = prompt._replace(tools=())
+        if drawing is None:
+            generated = await self.engine.generate(prompt.ids, sampling, n)
+        else:
+            begin = partial(
+                ReplyDecoder,
+                self.codec,
+                prompt.tools,
+                stop=sampling.stop,
+                thinking=prompt.opens_thought,
+                first=prompt.node.calls,
+            )
+            generated = [await self.generate_stream(prompt.ids, sampling, drawing, begin)]
         return [
             session.add_completion(prompt, g, stop=sampling.stop, model=self._name, price=self.price) for g in generated
         ]
+
+    async def generate_stream(
+        self, ids: Sequence[int], sampling: Sampling, drawing: Drawing, begin: Callable[[], TakeIds]
+    ) -> Generation:
+        """Draw one reply and pass it on, at once or, if the engine has no streams, when it is complete."""
+        if self._streaming is not None:
+            return await self._streaming.stream(ids, sampling, drawing, begin)
+        (generated,) = await self.engine.generate(ids, sampling)
+        return generated
 
     async def start(self) -> None:
         """Compare the engine with the tokenizer. Done once.

@@ -37,6 +37,11 @@ class Prompt(NamedTuple):
     messages: Sequence[Message]
     tools: Sequence[ToolSpec]
 
+    @property
+    def opens_thought(self) -> bool:
+        """Whether the prompt ends with an open think block."""
+        return (self.node.shape or "").rstrip().endswith("<think>")
+
 
 MAX_ID = 2**31
 """Ids are below this in every vocabulary."""
@@ -162,8 +167,9 @@ class TokenSession(Tree):
         codec = self.codec
         text = codec.decode_reply(generated.ids)
         check_text(text, generated, codec.tokenizer.stop_tokens.values())
-        opened = (prompt.node.shape or "").rstrip().endswith("<think>")
-        message = codec.parse_reply(text, prompt.tools, stop=stop, thinking=opened, first=prompt.node.calls)
+        message = codec.parse_reply(
+            text, prompt.tools, stop=stop, thinking=prompt.opens_thought, first=prompt.node.calls
+        )
         node, step = self.add_reply(prompt.node, message, generated, ended=codec.ends_turn(generated.ids))
         self._latest = ([*prompt.messages, message], node)
         spent = make_usage(price, len(prompt.ids), len(generated.ids), generated.cached_tokens)

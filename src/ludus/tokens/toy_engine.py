@@ -8,12 +8,14 @@ It is deterministic: the same replies, prompts and seed give the same ids and lo
 HTTP in the wire formats of the real engines.
 """
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ludus.errors import ModelError
-from ludus.tokens import EngineFacts, Generation
+from ludus.models.reply_pieces import Drawing
+from ludus.tokens import EngineFacts, Generation, TakeIds
 from ludus.tokens.tokenizer import Tokenizer
 from ludus.types import Finish, Sampling
 
@@ -29,7 +31,8 @@ class ToyDraw:
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish: Finish
-    text: str
+    text: str | None
+    """None if the reply was cut."""
 
 
 class ToyEngine:
@@ -59,10 +62,27 @@ class ToyEngine:
         return "toy"
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> list[Generation]:
-        drawn = [self.draw(ids, sampling) for _ in range(n)]
-        return [
-            Generation(ids=d.ids, logprobs=d.logprobs, finish=d.finish, text=d.text, prompt=d.prompt) for d in drawn
-        ]
+        return [_make_generation(self.draw(ids, sampling)) for _ in range(n)]
+
+    async def stream(
+        self, ids: Sequence[int], sampling: Sampling, drawing: Drawing, begin: Callable[[], TakeIds]
+    ) -> Generation:
+        """Draw one reply, and pass on one id at a time. If the reader goes away, the rest is not drawn."""
+        drawn, take, count = self.draw(ids, sampling), begin(), 0
+        try:
+            for number in drawn.ids:
+                drawing.emit(take((number,)))
+                count += 1
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not drawing.abandoned or task.uncancel():
+                raise
+            drawn = replace(
+                drawn, ids=drawn.ids[:count], logprobs=drawn.logprobs[:count], finish=Finish.OTHER, text=None
+            )
+            self.log[-1] = drawn
+        return _make_generation(drawn)
 
     async def tokenize(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
@@ -120,6 +140,10 @@ class ToyEngine:
         except UnicodeDecodeError:
             return [self._bytes[byte] for byte in data]
         return ids if self.tokenizer.decode(ids).encode() == data else [self._bytes[byte] for byte in data]
+
+
+def _make_generation(drawn: ToyDraw) -> Generation:
+    return Generation(ids=drawn.ids, logprobs=drawn.logprobs, finish=drawn.finish, text=drawn.text, prompt=drawn.prompt)
 
 
 def _make_player(replies: list[str]) -> Replies:

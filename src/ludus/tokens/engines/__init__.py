@@ -11,25 +11,27 @@ what the user does not set is sent as neutral.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import msgspec
 
 from ludus.errors import ModelError
 from ludus.http_client import Client, HttpError
+from ludus.models.reply_pieces import Drawing
 from ludus.models.server import (
     BadReply,
     Endpoint,
     ModelServer,
     ServerFault,
     ServerSettings,
+    StreamedReply,
     make_endpoints,
     mask_url,
     merge_headers,
 )
 from ludus.models.server_pool import ServerPool, Tell, Timing
-from ludus.tokens import EngineFacts, Generation
+from ludus.tokens import EngineFacts, Generation, TakeIds
 from ludus.types import Finish, JsonObject, Sampling, to_json
 
 T = TypeVar("T")
@@ -88,14 +90,7 @@ class HttpEngine(ABC):
         return self._servers.name
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> list[Generation]:
-        if sampling.max_tokens is None:
-            sampling = msgspec.structs.replace(sampling, max_tokens=await self._find_room(len(ids)))
-        settings = self._settings
-        body = self.build_request(ids, sampling, n, settings.name)
-        for part in (body, body.get("sampling_params", {})):
-            for name in settings.omit:
-                part.pop(name, None)
-        data = to_json(body)
+        data = self._write_request(ids, await self._set_limit(ids, sampling), n)
 
         def read(reply: bytes) -> list[Generation]:
             found = self.parse_replies(reply)
@@ -104,6 +99,20 @@ class HttpEngine(ABC):
             return found
 
         return await self._servers.run_with_retries(lambda lane: lane.server.exchange(data, read))
+
+    async def _set_limit(self, ids: Sequence[int], sampling: Sampling) -> Sampling:
+        """Sampling with a longest reply."""
+        if sampling.max_tokens is not None:
+            return sampling
+        return msgspec.structs.replace(sampling, max_tokens=await self._find_room(len(ids)))
+
+    def _write_request(self, ids: Sequence[int], sampling: Sampling, n: int = 1, **more: Any) -> bytes:
+        """The body of a request, without the fields that the server refuses."""
+        body = self.build_request(ids, sampling, n, self._settings.name) | more
+        for part in (body, body.get("sampling_params", {})):
+            for name in self._settings.omit:
+                part.pop(name, None)
+        return to_json(body)
 
     async def get_facts(self) -> EngineFacts:
         if self._facts is None:
@@ -127,9 +136,31 @@ class HttpEngine(ABC):
             self._settings,
             endpoint,
             url=make_root_url(endpoint) + self.path,
-            headers=_make_headers(endpoint),
+            headers=make_headers(endpoint),
             encode=_refuse_chat,
             parse=_refuse_chat,
+        )
+
+
+class StreamingHttpEngine(HttpEngine):
+    """An engine that streams. Subclasses add the wire format of the stream."""
+
+    stream_fields: ClassVar[JsonObject]
+    """The fields of a request that ask for a stream."""
+
+    @abstractmethod
+    def make_stream_reader(self, take: TakeIds) -> StreamedReply[Generation]:
+        """A reader for one streamed reply."""
+
+    async def stream(
+        self, ids: Sequence[int], sampling: Sampling, drawing: Drawing, begin: Callable[[], TakeIds]
+    ) -> Generation:
+        """Draw one reply and pass it on while it is drawn."""
+        data = self._write_request(ids, await self._set_limit(ids, sampling), **self.stream_fields)
+        return await self._servers.run_with_retries(
+            lambda lane: lane.server.exchange_stream(
+                data, self.make_stream_reader(begin()), lambda reply: self.parse_replies(reply)[0], drawing
+            )
         )
 
 
@@ -138,7 +169,7 @@ class EngineClient:
 
     def __init__(self, settings: ServerSettings, endpoint: Endpoint) -> None:
         self._root = make_root_url(endpoint)
-        self._headers = merge_headers(_make_headers(endpoint), {**settings.headers, **endpoint.headers})
+        self._headers = merge_headers(make_headers(endpoint), {**settings.headers, **endpoint.headers})
         self._client = Client(timeouts=settings.timeouts, connections=1, proxy=endpoint.proxy)
         self.model = settings.name
 
@@ -175,7 +206,8 @@ def make_root_url(endpoint: Endpoint) -> str:
     return endpoint.base_url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def _make_headers(endpoint: Endpoint) -> dict[str, str]:
+def make_headers(endpoint: Endpoint) -> dict[str, str]:
+    """The headers of a request to an engine, with the key."""
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     return headers | ({"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {})
 

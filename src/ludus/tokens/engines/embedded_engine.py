@@ -9,14 +9,15 @@ The model's own template leaves out tools. `chatml` shows them in the form on wh
 The model is too small to call tools well: token mode with it is for trying and testing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from ludus.models.embedded import EmbeddedRuntime, EmbeddedServer, EmbeddedSettings
+from ludus.models.reply_pieces import Drawing
 from ludus.models.server import ServerSettings
 from ludus.models.weights import Tell
-from ludus.tokens import EngineFacts, Generation
+from ludus.tokens import EngineFacts, Generation, TakeIds
 from ludus.tokens.engines.llamacpp import LlamaCppEngine
 from ludus.types import Sampling
 
@@ -38,6 +39,14 @@ class EmbeddedEngine:
         if sampling.max_tokens is None:
             sampling = msgspec.structs.replace(sampling, max_tokens=self._runtime.reply_tokens)
         return await (await self.ensure_started()).generate(ids, sampling, n)
+
+    async def stream(
+        self, ids: Sequence[int], sampling: Sampling, drawing: Drawing, begin: Callable[[], TakeIds]
+    ) -> Generation:
+        """Draw one reply and pass it on while it is drawn."""
+        if sampling.max_tokens is None:
+            sampling = msgspec.structs.replace(sampling, max_tokens=self._runtime.reply_tokens)
+        return await (await self.ensure_started()).stream(ids, sampling, drawing, begin)
 
     async def tokenize(self, text: str) -> Sequence[int] | None:
         return await (await self.ensure_started()).tokenize(text)

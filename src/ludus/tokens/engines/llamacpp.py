@@ -10,16 +10,17 @@ The server draws one reply per request. Several replies are requested in paralle
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
 
-from ludus.models.server import BadReply
-from ludus.tokens import EngineFacts, Generation
+from ludus.models.reply_pieces import Piece
+from ludus.models.server import BadReply, StreamedReply, find_message
+from ludus.tokens import EngineFacts, Generation, TakeIds
 from ludus.tokens.engines import (
     EngineClient,
-    HttpEngine,
+    StreamingHttpEngine,
     convert_or_none,
     make_ids_error,
     make_logprobs_error,
@@ -30,8 +31,12 @@ from ludus.tokens.engines.vllm import read_tokens
 from ludus.types import JsonObject, Sampling
 
 
-class LlamaCppEngine(HttpEngine):
+class LlamaCppEngine(StreamingHttpEngine):
     path = "/completion"
+    stream_fields: ClassVar[JsonObject] = {"stream": True}
+
+    def make_stream_reader(self, take: TakeIds) -> StreamedReply[Generation]:
+        return LlamaCppStreamReader(take)
 
     def build_request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
         body: JsonObject = {
@@ -110,7 +115,10 @@ class _Reply(Struct, gc=False):
     completion_probabilities: list[_Probability] | None = None
     stop_type: Any = None
     tokens_evaluated: int | None = None
+    tokens_predicted: int | None = None
     truncated: bool = False
+    stop: bool = False
+    error: Any = None
 
 
 class _Settings(Struct, gc=False):
@@ -148,3 +156,39 @@ def _read_reply(reply: _Reply, tokens: list[int], places: list[_Probability]) ->
         text=reply.content if len(places) == len(tokens) else None,
         prompt_tokens=reply.tokens_evaluated,
     )
+
+
+class LlamaCppStreamReader:
+    """Reads one reply from the events of a stream: each has some text and one id with its probability."""
+
+    def __init__(self, take: TakeIds) -> None:
+        self._take = take
+        self._texts: list[str] = []
+        self._tokens: list[int] = []
+        self._places: list[_Probability] = []
+        self._last: _Reply | None = None
+
+    @property
+    def has_drawn(self) -> bool:
+        return bool(self._places)
+
+    def take(self, event: bytes) -> list[Piece]:
+        reply = _REPLY.decode(event)
+        if reply.error:
+            raise BadReply(find_message(event))
+        self._texts.append(reply.content or "")
+        if reply.stop:
+            self._last = reply
+            return []
+        if reply.tokens is None:
+            raise make_ids_error("llama.cpp", "`return_tokens` needs a server of 2025 or later.")
+        self._tokens += reply.tokens
+        self._places += reply.completion_probabilities or ()
+        return self._take(reply.tokens)
+
+    def finish(self, *, cut: bool = False) -> Generation:
+        if self._last is None and not cut:
+            raise BadReply("the stream ended before the reply did")
+        last = self._last or _Reply()
+        last.content = "".join(self._texts)
+        return _read_reply(last, self._tokens, self._places)

@@ -5,16 +5,17 @@ ids. `logprobs` are those of the model itself, unless the server was started wit
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
 
-from ludus.models.server import BadReply
-from ludus.tokens import EngineFacts, Generation
+from ludus.models.reply_pieces import Piece
+from ludus.models.server import BadReply, StreamedReply, find_message
+from ludus.tokens import EngineFacts, Generation, TakeIds
 from ludus.tokens.engines import (
     EngineClient,
-    HttpEngine,
+    StreamingHttpEngine,
     convert_or_none,
     make_ids_error,
     make_logprobs_error,
@@ -24,8 +25,12 @@ from ludus.tokens.engines import (
 from ludus.types import JsonObject, Sampling
 
 
-class VllmEngine(HttpEngine):
+class VllmEngine(StreamingHttpEngine):
     path = "/v1/completions"
+    stream_fields: ClassVar[JsonObject] = {"stream": True, "stream_options": {"include_usage": True}}
+
+    def make_stream_reader(self, take: TakeIds) -> StreamedReply[Generation]:
+        return VllmStreamReader(take)
 
     def build_request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
         return {
@@ -44,12 +49,7 @@ class VllmEngine(HttpEngine):
         if not reply.choices:
             raise BadReply("it has no choices")
         prompt = reply.prompt_token_ids or next((c.prompt_token_ids for c in reply.choices if c.prompt_token_ids), None)
-        counted = reply.usage.prompt_tokens if reply.usage else None
-        details = reply.usage.prompt_tokens_details if reply.usage else None
-        cached = (details.cached_tokens or 0) if details else 0
-        return [
-            _read_choice(choice, prompt, counted, cached) for choice in sorted(reply.choices, key=lambda c: c.index)
-        ]
+        return [_read_choice(choice, prompt, reply.usage) for choice in sorted(reply.choices, key=lambda c: c.index)]
 
     async def fetch_facts(self, client: EngineClient) -> EngineFacts:
         return EngineFacts(context=find_context(await client.get("/v1/models"), client.model))
@@ -77,11 +77,11 @@ def build_sampling(sampling: Sampling) -> JsonObject:
 
 
 def find_context(models: Any, name: str) -> int | None:
-    """The context length of a model in an answer of `/v1/models`."""
+    """The context length of a model in an answer of `/v1/models`. An adapter has that of another model in the list."""
     listed = convert_or_none(models, _Models)
     found = listed.data if listed else []
-    own = [model for model in found if model.id == name] or found
-    return own[0].max_model_len if own else None
+    own = [model for model in found if model.id == name]
+    return next((model.max_model_len for model in (*own, *found) if model.max_model_len is not None), None)
 
 
 def read_tokens(reply: Any) -> list[int] | None:
@@ -129,17 +129,61 @@ class _Reply(Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     prompt_token_ids: list[int] | None = None
+    error: Any = None
 
 
 _REPLY = msgspec.json.Decoder(_Reply)
 
 
-def _read_choice(choice: _Choice, prompt: list[int] | None, counted: int | None, cached: int) -> Generation:
+class VllmStreamReader:
+    """Reads one reply from the events of a stream: each has some text, its ids and their logprobs."""
+
+    def __init__(self, take: TakeIds) -> None:
+        self._take = take
+        self._texts: list[str] = []
+        self._ids: list[int] = []
+        self._values: list[Any] = []
+        self._lacks_ids = False
+        self._finish: Any = None
+        self._prompt: list[int] | None = None
+        self._usage: _Usage | None = None
+
+    @property
+    def has_drawn(self) -> bool:
+        return bool(self._ids)
+
+    def take(self, event: bytes) -> list[Piece]:
+        reply = _REPLY.decode(event)
+        if reply.error:
+            raise BadReply(find_message(event))
+        self._usage = reply.usage or self._usage
+        self._prompt = reply.prompt_token_ids or self._prompt
+        return self._add(reply.choices[0]) if reply.choices else []
+
+    def finish(self, *, cut: bool = False) -> Generation:
+        if self._finish is None and not cut:
+            raise BadReply("the stream ended before the reply did")
+        ids = None if self._lacks_ids else self._ids
+        whole = _Choice(0, "".join(self._texts), ids, None, _Logprobs(self._values), self._finish)
+        return _read_choice(whole, self._prompt, self._usage)
+
+    def _add(self, part: _Choice) -> list[Piece]:
+        self._prompt = part.prompt_token_ids or self._prompt
+        self._finish = part.finish_reason or self._finish
+        self._texts.append(part.text or "")
+        self._lacks_ids = self._lacks_ids or (part.token_ids is None and bool(part.text))
+        self._ids += part.token_ids or ()
+        self._values += (part.logprobs.token_logprobs or ()) if part.logprobs else ()
+        return self._take(part.token_ids or ())
+
+
+def _read_choice(choice: _Choice, prompt: list[int] | None, usage: _Usage | None) -> Generation:
     if choice.token_ids is None:
         raise make_ids_error("vLLM", "`return_token_ids` needs vLLM 0.10.2 or later; or use the engine 'atropos'.")
     if choice.token_ids and (choice.logprobs is None or not choice.logprobs.token_logprobs):
         raise make_logprobs_error("vLLM", "Was it started with --max-logprobs 0?")
     values = choice.logprobs.token_logprobs or [] if choice.logprobs else []
+    details = usage.prompt_tokens_details if usage else None
     if len(values) != len(choice.token_ids):
         raise BadReply(f"{len(values)} logprobs for {len(choice.token_ids)} ids")
     return Generation(
@@ -148,6 +192,6 @@ def _read_choice(choice: _Choice, prompt: list[int] | None, counted: int | None,
         finish=parse_finish(choice.finish_reason),
         text=choice.text,
         prompt=tuple(prompt) if prompt is not None else None,
-        prompt_tokens=counted,
-        cached_tokens=cached,
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        cached_tokens=(details.cached_tokens or 0) if details else 0,
     )

@@ -1,0 +1,105 @@
+"""A streamed answer on its way to a client, and the signs of life while the model works.
+
+The status and the first events are sent with the first piece of a reply, or after `FIRST_SIGN` seconds without one. An
+error before that has a status of its own; later it is an event. A stream that is silent for a while gets a ping. If the
+client goes away, its draws end: whatever was drawn until then is recorded.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from ludus.gateway.dialect import Answer, ErrorReply, StreamWriter
+from ludus.gateway.http_server import EVENTS, Responder
+from ludus.models.reply_pieces import Drawing, Piece
+
+FIRST_SIGN = 0.25
+"""Seconds after which a stream begins without a piece. Errors of the request itself come earlier."""
+
+
+class LiveStream:
+    """One streamed answer. `finish` or `fail` ends it."""
+
+    __slots__ = ("_draws", "_responder", "_seen", "_writer")
+
+    def __init__(self, responder: Responder, writer: StreamWriter) -> None:
+        self._responder = responder
+        self._writer = writer
+        self._seen = time.monotonic()
+        """When the client last got something."""
+        self._draws: list[tuple[asyncio.Task[object], Drawing]] = []
+        responder.on_lost = self._abandon
+
+    def open_drawing(self, index: int, *, wants_logprobs: bool = False) -> Drawing:
+        """The drawing of one reply, which the running task draws."""
+
+        def emit(pieces: Sequence[Piece]) -> None:
+            self._send(self._writer.write(index, pieces))
+
+        drawing = Drawing(emit, wants_logprobs=wants_logprobs)
+        task = asyncio.current_task()
+        assert task is not None
+        self._draws.append((task, drawing))
+        return drawing
+
+    def finish(self, answer: Answer) -> bool:
+        """Send the rest. Returns whether the client was still connected."""
+        self._responder.on_lost = None
+        if self._responder.has_begun:
+            return self._responder.end(self._writer.finish(answer))
+        return self._responder.send(200, EVENTS, self._writer.start() + self._writer.finish(answer))
+
+    def fail(self, error: ErrorReply) -> None:
+        """Send an error in place of the rest. The stream must have begun."""
+        self._responder.on_lost = None
+        self._responder.end(self._writer.fail(error))
+
+    def show_life(self, now: float, silence: float) -> None:
+        """Begin the stream, or send a ping, if the client has heard nothing for too long."""
+        if not self._responder.has_begun:
+            if now - self._seen >= min(FIRST_SIGN, silence):
+                self._send(b"")
+        elif now - self._seen >= silence:
+            self._send(self._writer.ping())
+
+    def _send(self, data: bytes) -> None:
+        self._seen = time.monotonic()
+        if not self._responder.has_begun:
+            self._responder.begin(EVENTS)
+            data = self._writer.start() + data
+        if data:
+            self._responder.feed(data)
+
+    def _abandon(self) -> None:
+        """End the draws: the client has gone."""
+        for task, drawing in self._draws:
+            drawing.abandoned = True
+            task.cancel()
+
+
+class KeepAlives:
+    """The open streams of a gateway. One timer serves all of them, and runs only while there are any."""
+
+    def __init__(self, silence: float) -> None:
+        self._silence = silence
+        self._streams: set[LiveStream] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, stream: LiveStream) -> None:
+        self._streams.add(stream)
+        if self._timer is None:
+            self._arm()
+
+    def discard(self, stream: LiveStream) -> None:
+        self._streams.discard(stream)
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(min(FIRST_SIGN, self._silence) / 2, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        for stream in tuple(self._streams):
+            stream.show_life(now, self._silence)
+        if self._streams:
+            self._arm()

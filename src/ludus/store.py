@@ -82,6 +82,10 @@ class Store(Protocol):
         """Keep a record and return what is kept: the first one under a key stays."""
         ...
 
+    def read_records(self, kind: str) -> Iterable[tuple[str, bytes]]:
+        """Every record of a kind with its key, in the order in which they were stored."""
+        ...
+
 
 class MemoryStore:
     """A store that lasts as long as its process."""

@@ -14,7 +14,7 @@ Group = Literal["run", "train", "serve", "look", "check", "make"]
 
 GROUPS: dict[Group, str] = {
     "run": "run an agent",
-    "train": "train a skill",
+    "train": "train a skill or weights",
     "serve": "serve a model",
     "look": "look at runs, environments, tools and settings",
     "check": "check that things work",
@@ -40,6 +40,8 @@ COMMANDS = (
         "train", "train", "train the skill of an agent: propose changes from rollouts, keep those that score higher"
     ),
     Listing("serve", "serve", "send groups of scored rollouts to a trajectory server, for a trainer of weights"),
+    Listing("train", "rl", "train the weights of a policy: rollouts, groups, updates, and rollouts again"),
+    Listing("serve", "api", "take scored groups from environments and give batches to trainers, as Atropos does"),
     Listing("serve", "gateway", "serve the model to any agent, and record its requests and replies"),
     Listing("look", "show", "print the numbers of a run, the steps of a training run, or one transcript"),
     Listing("look", "envs", "list the environments that come with Ludus"),
@@ -49,7 +51,7 @@ COMMANDS = (
     Listing("check", "validate", "check without a model that an environment scores correctly"),
     Listing("check", "sandbox", "list sandbox backends, run a command in a slot, or remove what ended processes left"),
     Listing("check", "check", "check training rows (any Atropos JSONL, or a run) before a trainer uses them"),
-    Listing("make", "export", "print the training rows of a run as Atropos JSONL"),
+    Listing("make", "export", "write the training data of a run: rows for RL, conversations, preferences"),
     Listing("make", "parse", "read tool calls from a model's text on stdin"),
 )
 

@@ -1,5 +1,5 @@
-"""What kind of run a directory holds: a training run, a batch (`process`, `evaluate`), groups of a worker (`serve`), or
-sessions of the gateway."""
+"""What kind of run a directory holds: a training run of a skill (`train`) or of weights (`rl`), a batch (`process`,
+`evaluate`), groups of a worker (`serve`), or sessions of the gateway."""
 
 import shlex
 from collections.abc import Mapping
@@ -12,16 +12,21 @@ from ludus.errors import ConfigError
 SERVE = "serve"
 """The section that only the record of a worker has, apart from records that have all sections."""
 
-RunKind = Literal["training", "batch", "worker", "gateway"]
+RL = "rl"
+"""The section that only the record of an RL run has, apart from records that have all sections."""
+
+RunKind = Literal["training", "weights", "batch", "worker", "gateway"]
 
 _WORDS: Mapping[RunKind, str] = {
     "training": "a training run",
+    "weights": "an RL run",
     "batch": "a run of evaluate or process",
     "worker": "a run of serve",
     "gateway": "a record of gateway sessions",
 }
 _COMMANDS: Mapping[str, RunKind] = {
     "train": "training",
+    "rl": "weights",
     "evaluate": "batch",
     "process": "batch",
     "serve": "worker",
@@ -34,7 +39,7 @@ def find_kind(recorded: Mapping[str, Any]) -> RunKind:
         return "training"
     if TRAINING & recorded.keys():
         return "gateway"
-    return "worker" if SERVE in recorded else "batch"
+    return "weights" if RL in recorded else "worker" if SERVE in recorded else "batch"
 
 
 def refuse_other_kind(out: Path, recorded: Mapping[str, Any], command: str) -> None:

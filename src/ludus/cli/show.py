@@ -8,6 +8,7 @@ from pathlib import Path
 from ludus.batch import group_outcomes, make_sample_rows
 from ludus.cli.command import JSON, RUN, Arguments, Command, make_argument
 from ludus.cli.output import print_groups, print_rollout, print_summary
+from ludus.cli.run_kind import find_kind
 from ludus.config.tree import CONTENT
 from ludus.errors import ConfigError, StoreError, suggest
 from ludus.stats import summarize
@@ -27,6 +28,11 @@ def run(arguments: ShowArguments) -> int:
             from ludus.cli.output.training_tables import show_training_run
 
             show_training_run(directory, as_json=arguments.json)
+            return 0
+        if find_kind(directory.config) == "weights" and wanted is None:
+            from ludus.cli.output.rl_tables import show_rl_run
+
+            show_rl_run(directory, as_json=arguments.json)
             return 0
         groups = group_outcomes(directory, directory.config.get("env", {}).get("group_size", 1))
     if wanted is not None:

@@ -42,6 +42,7 @@ from ludus.config.tree import MAY_CHANGE, SECTIONS, Config, ModelSettings, OwnMo
 from ludus.env import EnvSettings
 from ludus.errors import ConfigError, suggest
 from ludus.models.embedded import EmbeddedSettings
+from ludus.rl.grpo_settings import GrpoSettings
 from ludus.settings import get_recorded
 from ludus.types import to_json
 
@@ -86,6 +87,8 @@ def _assemble(layers: Sequence[Layer]) -> Config:
             if is_tree(section) and (problem := _check_type(section, problems.locate(f"{name}.type"), _SILENT[name])):
                 problems.found.append(problem)
                 continue
+        elif name == "trainer" and is_tree(section):
+            section = {"type": GrpoSettings.__struct_config__.tag, **section}
         found[name] = check_value(section, SECTIONS[name], name, problems)
     problems.raise_if_any()
     config = convert_tree(found, Config, "")

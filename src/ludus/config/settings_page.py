@@ -13,7 +13,7 @@ from msgspec import inspect as kinds
 
 from ludus.config.reading import describe_type, get_entry_type, list_types
 from ludus.config.references import load_env_class
-from ludus.config.tree import SECTIONS, ModelSettings, OwnModelSettings
+from ludus.config.tree import SECTIONS, ModelSettings, OwnModelSettings, TrainerSettings
 from ludus.envs import BUILTIN
 from ludus.models.server import ServerSettings
 from ludus.sandbox.backend import RemoteSettings
@@ -30,6 +30,8 @@ def render_settings_page() -> str:
             parts += _render_models()
         elif name == "optimizer":
             parts.append(_OPTIMIZER)
+        elif name == "trainer":
+            parts += _render_trainers()
         elif name == "sandbox":
             parts += [inspect.cleandoc(kind.__doc__ or ""), _render_table(kind, name, _list_own_fields(kind))]
             parts += [f"### The pool\n\n{inspect.cleandoc(PoolSettings.__doc__ or '')}"]
@@ -56,6 +58,14 @@ def _render_models() -> Iterator[str]:
         name = "module:Class" if group is OwnModelSettings else option.tag
         yield f"### `model.type: {name}`\n\n{inspect.cleandoc(group.__doc__ or '')}"
         yield _render_table(group, "model", {"options"} if group is OwnModelSettings else only)
+
+
+def _render_trainers() -> Iterator[str]:
+    yield "The trainer of `ludus rl`: who changes the weights, and how (`docs/rl.md`)."
+    for option in list_types(TrainerSettings):
+        assert isinstance(option, kinds.StructType)
+        yield f"### `trainer.type: {option.tag}`\n\n{inspect.cleandoc(option.cls.__doc__ or '')}"
+        yield _render_table(option.cls, "trainer")
 
 
 def _list_own_fields(group: type[Struct]) -> list[str]:

@@ -24,6 +24,7 @@ from ludus.models.server import Endpoint
 if TYPE_CHECKING:
     from ludus.tokens.codec import Codec
     from ludus.tokens.engines import HttpEngine
+    from ludus.tokens.render import History
     from ludus.tokens.token_model import TokenModel
 
 Tell = Callable[[str], None]
@@ -35,7 +36,7 @@ def build_server_model(model: OpenAISettings, endpoints: Sequence[Endpoint], tel
         from ludus.tokens.capture import CapturedChatModel
 
         return CapturedChatModel(model, *endpoints, tell=tell)
-    codec = _build_codec(model, model.tokenizer or model.name, section)
+    codec = _build_own_codec(model, model.tokenizer or model.name, section)
     from ludus.tokens.token_model import TokenModel
 
     engine = _find_engine(model.engine)(model, *endpoints, tell=tell)
@@ -54,19 +55,26 @@ def build_embedded_model(model: EmbeddedSettings, tell: Tell, section: str) -> M
     import_engine()
     runtime = EmbeddedRuntime(cache=find_weights_folder())
     weights = find_weights(model.weights_path, runtime.cache, tell=tell)
-    codec = _build_codec(model, weights, section)
+    codec = _build_own_codec(model, weights, section)
     from ludus.tokens.engines.embedded_engine import EmbeddedEngine
     from ludus.tokens.token_model import TokenModel
 
     return TokenModel(EmbeddedEngine(msgspec.structs.replace(model, weights=str(weights)), runtime, tell), codec)
 
 
-def _build_codec(model: OpenAISettings | EmbeddedSettings, tokenizer: str | Path, section: str) -> "Codec":
-    parser = load_parser(model.parser, f"{section}.parser")
+def _build_own_codec(model: OpenAISettings | EmbeddedSettings, tokenizer: str | Path, section: str) -> "Codec":
+    return build_codec(tokenizer, section, parser=model.parser, template=model.template, history=model.history)
+
+
+def build_codec(
+    tokenizer: str | Path, section: str, *, parser: str, template: str = "", history: "History" = "template"
+) -> "Codec":
+    """Tokenizer, template and parser of a model. Errors name the settings of the section."""
+    found = load_parser(parser, f"{section}.parser")
     from ludus.tokens.codec import Codec  # raises a ConfigError that names the missing extra
 
     try:
-        return Codec.open(tokenizer, parser, template=model.template, history=model.history)
+        return Codec.open(tokenizer, found, template=template, history=history)
     except ConfigError as error:
         message = str(error)
         has_setting = message.startswith(("tokenizer:", "template:"))

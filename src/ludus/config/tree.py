@@ -20,6 +20,10 @@ from ludus.models.ledger import Budget
 from ludus.models.openai import AzureSettings, OpenAISettings
 from ludus.models.scripted import ScriptedSettings
 from ludus.reflact.train_settings import DataSettings, TrainSettings
+from ludus.rl.api.api_settings import ApiSettings
+from ludus.rl.grpo_settings import GrpoSettings
+from ludus.rl.rl_settings import RlSettings
+from ludus.rl.tinker_settings import TinkerSettings
 from ludus.rl.worker_settings import ServeSettings
 from ludus.rollout import RunSettings
 from ludus.sandbox.backends import SandboxSettings
@@ -49,6 +53,7 @@ class SameSettings(Settings, frozen=True, tag_field="type", tag="same"):
 
 
 OptimizerSettings = SameSettings | ModelSettings
+TrainerSettings = GrpoSettings | TinkerSettings
 
 
 class Config(Settings, frozen=True):
@@ -69,7 +74,10 @@ class Config(Settings, frozen=True):
     data: DataSettings = DataSettings()
     optimizer: OptimizerSettings = SameSettings()
     gateway: GatewaySettings = GatewaySettings()
+    rl: RlSettings = RlSettings()
+    trainer: TrainerSettings = GrpoSettings()
     serve: ServeSettings = ServeSettings()
+    api: ApiSettings = ApiSettings()
     tracking: TrackingSettings = TrackingSettings()
 
 
@@ -79,7 +87,7 @@ CONTENT = "content"
 """A section in the record of a training run: hashes of the files that its settings name. It is not a setting."""
 TRAINING = frozenset({"train", "data", "optimizer"})
 """Sections that only training uses."""
-WEIGHTS = frozenset({"serve", "tracking"})
+WEIGHTS = frozenset({"rl", "trainer", "serve", "api", "tracking"})
 """Sections that only the training of weights uses. Batches do not record them."""
 
 

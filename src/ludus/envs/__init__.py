@@ -7,6 +7,7 @@ BUILTIN: Mapping[str, str] = MappingProxyType(
     {
         "gsm8k": "ludus.envs.gsm8k:Gsm8k",
         "orders": "ludus.envs.orders:Orders",
+        "parcels": "ludus.envs.parcels:Parcels",
         "terminal-test": "ludus.envs.terminal_test:TerminalTest",
     }
 )

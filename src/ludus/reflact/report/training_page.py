@@ -45,13 +45,18 @@ _SHOWN = 40
 
 def render_page(title: str, facts: Mapping[str, str], settings: TrainSettings, records: Sequence[Record]) -> bytes:
     """The page of a run, which may still be going on."""
+    return fill_template(title, facts, list(_render_tiles(settings, records)), list(_render_body(settings, records)))
+
+
+def fill_template(title: str, facts: Mapping[str, str], tiles: Sequence[Html], body: Sequence[Html]) -> bytes:
+    """A page with a title, facts, tiles and a body, as the pages about training have them."""
     template = TEMPLATE.read_text(encoding="utf-8").replace("@STYLE@", _read_style())
     values = {
         "POLICY": _make_policy(template),
         "TITLE": join_html([title]),
         "FACTS": _render_facts(facts),
-        "TILES": join_html(list(_render_tiles(settings, records))),
-        "BODY": join_html(list(_render_body(settings, records))),
+        "TILES": join_html(list(tiles)),
+        "BODY": join_html(list(body)),
     }
     return re.sub("@(POLICY|TITLE|FACTS|TILES|BODY)@", lambda marker: values[marker[1]], template).encode()
 
@@ -84,7 +89,7 @@ def _render_tiles(settings: TrainSettings, records: Sequence[Record]) -> Iterabl
         skills["final" if isinstance(last, Summary) else "current"] = state.current
     for name, skill in skills.items():
         note = format_interval(compute_score_interval(skill.measure, settings.gate))
-        yield _render_tile(
+        yield render_tile(
             f"{name}, selection", format_number(compute_score(settings.gate, skill)), note and f"95 %: {note}"
         )
     if isinstance(last, Summary):
@@ -92,16 +97,16 @@ def _render_tiles(settings: TrainSettings, records: Sequence[Record]) -> Iterabl
             if product.test is not None and name in skills:
                 overall = product.test.overall
                 note = format_interval(overall.interval)
-                yield _render_tile(f"{name}, test", format_number(overall.hard), note and f"95 %: {note}")
+                yield render_tile(f"{name}, test", format_number(overall.hard), note and f"95 %: {note}")
     actions = [step.verdict for step in records if isinstance(step, Step) and step.verdict is not None]
     accepted = sum(verdict.decision.accepted for verdict in actions)
-    yield _render_tile("steps", str(state.step), f"{accepted} accepted")
+    yield render_tile("steps", str(state.step), f"{accepted} accepted")
     usage = _sum_usage(get_spent(records))
-    yield _render_tile("tokens", f"{usage.tokens:,}", f"${usage.dollars:.4f}" if usage.dollars else "")
-    yield _render_tile("time", format_duration(sum(sum(record.seconds.values()) for record in records)), "")
+    yield render_tile("tokens", f"{usage.tokens:,}", f"${usage.dollars:.4f}" if usage.dollars else "")
+    yield render_tile("time", format_duration(sum(sum(record.seconds.values()) for record in records)), "")
 
 
-def _render_tile(name: str, value: str, note: str) -> Html:
+def render_tile(name: str, value: str, note: str) -> Html:
     parts = (el("div", "name", name), el("div", "value", value), el("div", "note", note))
     return el("div", "tile", *parts)
 

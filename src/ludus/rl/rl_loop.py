@@ -1,0 +1,302 @@
+"""The RL loop: rollouts ──> groups ──> rows with advantages ──> the trainer ──> new weights ──> rollouts.
+
+`run_rl` shows one step from top to bottom and yields its record. Everything else has its own place: the feed runs
+groups (`group_feed`), filters decide which rows are used (`group_filters`), advantages are computed (`advantages`), and
+the trainer makes the next version (`trainers`).
+
+A run can be killed at any moment. Rollouts are in the store when they end. After an update, the trainer's state and the
+record of the step are written to a folder of `checkpoints/`, which gets its name when it is complete; then the record
+goes to the store. A resumed run continues from the last checkpoint.
+"""
+
+import hashlib
+import math
+import os
+import shutil
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ludus.agent import Policy
+from ludus.errors import ConfigError
+from ludus.models import Model
+from ludus.rl.advantages import build_training_rows, measure_staleness
+from ludus.rl.group_feed import FeedPlan, GroupFeed, RunParts, SampledGroup
+from ludus.rl.group_filters import DroppedGroup, GroupRules, filter_group
+from ludus.rl.rl_records import (
+    RL_STEPS,
+    ConsumedGroup,
+    HeldOutScore,
+    RlStep,
+    make_key,
+    measure_held_out,
+    read_steps,
+)
+from ludus.rl.rl_settings import RlSettings
+from ludus.rl.trainers import Trainer, TrainingRow, UpdateMetrics
+from ludus.rollout import make_group, make_group_jobs
+from ludus.runner import address_jobs, run_stored
+from ludus.store import decode_record
+from ludus.types import Rollout, Sampling, Task, canonical, to_json
+
+RECORD = "step.json"
+"""The record of the step, in its checkpoint."""
+
+
+@dataclass(frozen=True)
+class RlRun:
+    """A run: the policy without its model, the trainer, the tasks, and what rollouts are run with."""
+
+    policy: Policy
+    """Everything but the model, which is the trainer's."""
+    trainer: Trainer
+    settings: RlSettings
+    tasks: tuple[Task, ...]
+    held_out: tuple[Task, ...]
+    """Tasks for evaluations; empty: none."""
+    parts: RunParts
+    checkpoints: Path | None = None
+    """The folder for checkpoints. Without one, a run that is killed starts again."""
+    wrap: Callable[[Model], Model] = lambda model: model
+    """Wraps the trainer's model, for example to book its calls."""
+
+    @property
+    def plan(self) -> FeedPlan:
+        settings = self.settings
+        return FeedPlan(self.tasks, settings.groups, settings.group_size, settings.staleness, settings.seed)
+
+    @property
+    def rules(self) -> GroupRules:
+        settings = self.settings
+        return GroupRules(row_tokens=settings.row_tokens, too_long=settings.too_long, partial=settings.partial)
+
+    @property
+    def identity(self) -> str:
+        """A hash of everything that decides the versions of the policy. It is in their names."""
+        env, policy, settings = self.parts.env, self.policy, self.settings
+        skill = policy.skill.hash if policy.skill else ""
+        acting = (skill, policy.sampling, policy.limits, policy.system, policy.toolsets)
+        deciding = (settings.groups, settings.group_size, settings.staleness, settings.seed, settings.scale)
+        kept = (settings.row_tokens, settings.too_long, settings.partial)
+        tasks = [task.id for task in self.tasks]
+        parts = (env.name, env.version, env, acting, deciding, kept, tasks, self.trainer.name)
+        return hashlib.sha256(canonical(parts)).hexdigest()[:8]
+
+    def name_version(self, version: int) -> str:
+        """The name of the model of a version. That of version 0 is the same in every run from the same weights."""
+        return f"{self.trainer.name}@{version}-{self.identity}" if version else self.trainer.name
+
+
+async def run_rl(run: RlRun) -> AsyncGenerator[RlStep, None]:
+    """Train, and yield the record of each step, first those of an earlier process.
+
+    Ends early when `parts.options.stop` is set: what is under way is finished and stored.
+
+    Raises:
+        TrainingDiverged: the loss is not a finite number. The last checkpoint has the last good weights.
+        LudusError: a spent budget, an unusable store or model.
+    """
+    check_settings(run.settings, run.policy.sampling)
+    steps = await _restore(run)
+    for record in steps:
+        yield record
+    done = steps[-1].step if steps else 0
+    consumed = {group.number for record in steps for group in record.groups}
+    async with GroupFeed(run.plan, run.policy, run.parts, run.name_version, consumed) as feed:
+        await feed.set_model(await _get_model(run), run.trainer.version, done)
+        if not steps:
+            yield await _record_start(run, feed)
+        while done < run.settings.steps:
+            clock = _Clock()
+            taken = await feed.take()
+            if taken is None:
+                return
+            clock.lap("wait")
+            draft, rows = _learn_from(run, *taken)
+            draft = msgspec.structs.replace(draft, step=done + 1)
+            if rows:
+                update = await run.trainer.update(rows)
+                draft = msgspec.structs.replace(draft, version=update.version, metrics=update.metrics)
+                clock.lap("update")
+                model = await _get_model(run)
+                await feed.set_model(model, update.version, done + 1)
+                clock.lap("publish")
+            else:
+                feed.finish_step(done + 1)
+            done += 1
+            held_out = await _evaluate(run, feed.policy, done)
+            clock.lap("evaluate")
+            draft = msgspec.structs.replace(draft, held_out=held_out)
+            yield await _record(run, draft, clock)
+
+
+async def _get_model(run: RlRun) -> Model:
+    return run.wrap(await run.trainer.get_model(run.name_version(run.trainer.version)))
+
+
+def check_settings(settings: RlSettings, sampling: Sampling) -> None:
+    """Raises `ConfigError` for settings that cannot work."""
+    if settings.group_size < 2:
+        raise ConfigError("rl.group_size: advantages compare rollouts of one task: use 2 or more")
+    if sampling.temperature not in (None, 1.0) or (sampling.top_p or 1.0) != 1.0:
+        raise ConfigError(
+            "sampling: rollouts for RL are sampled at temperature 1 and top_p 1, because the recorded logprobs are "
+            "those of that distribution: leave sampling.temperature and sampling.top_p out"
+        )
+    if settings.eval_every and settings.eval_split == settings.split:
+        raise ConfigError("rl.eval_split: it must be another split than rl.split; rl.eval_every 0 turns evaluation off")
+
+
+# ---- one step -------------------------------------------------------------------------------------------------------
+
+
+def _learn_from(
+    run: RlRun, taken: Sequence[SampledGroup], stale: Sequence[SampledGroup]
+) -> tuple[RlStep, list[TrainingRow]]:
+    """The rows of the groups, and the record of the step as far as it is known before the update."""
+    rows: list[TrainingRow] = []
+    consumed = [ConsumedGroup(each.number, each.version, "stale") for each in stale]
+    for each in taken:
+        kept = filter_group(each.group, run.rules)
+        if isinstance(kept, DroppedGroup):
+            consumed.append(ConsumedGroup(each.number, each.version, kept.reason))
+            continue
+        consumed.append(ConsumedGroup(each.number, each.version))
+        rows += build_training_rows(kept, number=each.number, version=each.version, scale=run.settings.scale)
+    rollouts = [rollout for each in taken for rollout in each.group.rollouts]
+    scores = [rollout.score for rollout in rollouts if rollout.score is not None]
+    mean, most = measure_staleness(rows, run.trainer.version)
+    record = RlStep(
+        run=run.identity,
+        step=0,
+        version=run.trainer.version,
+        groups=tuple(sorted(consumed, key=lambda group: group.number)),
+        rollouts=len(rollouts),
+        failed=len(rollouts) - len(scores),
+        reward=_average([score.value for score in scores]),
+        passed=_average([float(score.passed) for score in scores]),
+        length=_average([float(_count_sampled(rollout)) for rollout in rollouts if rollout.score is not None]),
+        rows=len(rows),
+        staleness=mean,
+        stalest=most,
+        metrics=UpdateMetrics(),
+    )
+    return record, rows
+
+
+def _count_sampled(rollout: Rollout) -> int:
+    return sum(sum(turn.completion.tokens.sampled) for turn in rollout.turns if turn.completion.tokens is not None)
+
+
+def _average(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+async def _evaluate(run: RlRun, policy: Policy, step: int) -> HeldOutScore | None:
+    """Measure the policy on held-out tasks if it is time for it."""
+    every = run.settings.eval_every
+    if not every or not run.held_out or (step % every and step != run.settings.steps):
+        return None
+    return await evaluate_policy(run, policy)
+
+
+async def evaluate_policy(run: RlRun, policy: Policy) -> HeldOutScore:
+    """Measure a policy on the held-out tasks. What the store has is not run again."""
+    size, parts = run.settings.eval_size, run.parts
+    jobs = [job for task in run.held_out for job in make_group_jobs(task, policy, size, run.settings.seed)]
+    rollouts: dict[str, list[Rollout]] = {task.id: [] for task in run.held_out}
+
+    def on_outcome(_: str, rollout: Rollout) -> None:
+        rollouts[rollout.task.id].append(rollout)
+
+    addressed = address_jobs(jobs, parts.env)
+    await run_stored(addressed, parts.env, parts.pool, parts.store, parts.options, on_outcome=on_outcome)
+    groups = [make_group(task, rollouts[task.id], size) for task in run.held_out]
+    return measure_held_out(run.settings.eval_split, groups)
+
+
+# ---- records and checkpoints ----------------------------------------------------------------------------------------
+
+
+class _Clock:
+    """Measures the parts of a step."""
+
+    def __init__(self) -> None:
+        self._started = self._last = time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    def lap(self, part: str) -> None:
+        now = time.monotonic()
+        self.seconds[part] = now - self._last
+        self._last = now
+
+    def read(self) -> dict[str, float]:
+        return {**self.seconds, "whole": time.monotonic() - self._started}
+
+
+async def _record_start(run: RlRun, feed: GroupFeed) -> RlStep:
+    held_out = await _evaluate(run, feed.policy, 0)
+    return _store(run, RlStep(run=run.identity, step=0, version=run.trainer.version, held_out=held_out))
+
+
+async def _record(run: RlRun, draft: RlStep, clock: _Clock) -> RlStep:
+    due = draft.step % run.settings.checkpoint_every == 0 or draft.step == run.settings.steps
+    if run.checkpoints is not None and due:
+        record = msgspec.structs.replace(draft, seconds=clock.read())
+        await _save(run, run.checkpoints, record)
+        clock.lap("save")
+    return _store(run, msgspec.structs.replace(draft, seconds=clock.read()))
+
+
+def _store(run: RlRun, record: RlStep) -> RlStep:
+    key = make_key(run.identity, record.step, record.groups)
+    return decode_record(_STEP, run.parts.store.put_record(key, RL_STEPS, to_json(record)))
+
+
+_STEP = msgspec.json.Decoder(RlStep)
+
+
+async def _save(run: RlRun, folder: Path, record: RlStep) -> None:
+    """Write a checkpoint. It gets its name when it is complete and on disk."""
+    draft, final = folder / ".draft", folder / f"step-{record.step:06}"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    await run.trainer.save(draft)
+    (draft / RECORD).write_bytes(to_json(record))
+    for path in (*draft.iterdir(), draft):
+        _sync(path)
+    shutil.rmtree(final, ignore_errors=True)
+    draft.rename(final)
+    _sync(folder)
+    for old in list_checkpoints(folder)[: -run.settings.checkpoints]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The complete checkpoints, oldest first."""
+    return sorted(folder.glob("step-*")) if folder.is_dir() else []
+
+
+async def _restore(run: RlRun) -> list[RlStep]:
+    """Load the last checkpoint. Returns the records up to it."""
+    stored = read_steps(run.parts.store, run.identity)
+    found = list_checkpoints(run.checkpoints) if run.checkpoints is not None else []
+    if not found:
+        return [record for record in stored if record.step == 0]
+    await run.trainer.load(found[-1])
+    last = decode_record(_STEP, (found[-1] / RECORD).read_bytes())
+    earlier = [record for record in stored if record.step <= last.step]
+    if not earlier or earlier[-1].step < last.step:  # killed after the checkpoint and before its record
+        earlier.append(_store(run, last))
+    return earlier

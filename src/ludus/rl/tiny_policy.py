@@ -1,0 +1,183 @@
+"""A small policy that knows how to call tools, and nothing else: 0.3 million weights.
+
+It makes a whole RL run affordable on two cores. Its tokenizer, its template and its weights are made here, from
+demonstrations: conversations of the kind that `ludus.envs.parcels` has, in which the desk is drawn at random. So it
+learns to name the color and a desk, the form of a call, to copy a number and to copy a stamp, but not which desk is
+right: that is left to RL. In some demonstrations the system text has notes such as "- red: north", and the desk follows
+them, as it should follow a skill of that form.
+
+Making it takes about a minute; the result is kept in the cache folder under a hash of everything that decides it.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+from msgspec import Struct
+
+from ludus.envs.parcels import COLORS, DESKS, NUMBERS, STAMPS, THINGS, WRONG_DESK, make_desks
+from ludus.rl.net_files import save_net
+from ludus.rl.policy_net import NetShape, PolicyNet
+from ludus.rl.rows import retokenize
+from ludus.rl.torch_import import torch
+from ludus.tokens.codec import Codec
+from ludus.types import Call, Message, Task, Tokens, canonical
+
+PARSER = "pythonic"
+SPECIAL = ("[end]", "[system]", "[tools]", "[user]", "[assistant]", "[tool]")
+TEMPLATE = Path(__file__).with_name("tiny_template.jinja")
+JOINED = ("(number) Stamp.\n", "(number=")
+"""Texts that are one token each, because nothing in them is ever decided."""
+
+_FORMAT = 1
+"""Raised when the same recipe makes other weights."""
+
+
+class TinyRecipe(Struct, frozen=True, kw_only=True):
+    """Everything that decides the tiny policy."""
+
+    seed: int = 0
+    demonstrations: int = 6000
+    steps: int = 600
+    batch: int = 32
+    learning_rate: float = 3e-3
+    hidden_size: int = 96
+    layers: int = 2
+    heads: int = 4
+    vocabulary: int = 448
+
+
+def find_tiny_policy(
+    cache: Path, recipe: TinyRecipe = TinyRecipe(), tell: Callable[[str], None] = lambda _: None
+) -> Path:
+    """The folder of the tiny policy. It is made if the cache does not have it."""
+    digest = hashlib.sha256(canonical((_FORMAT, recipe, TEMPLATE.read_text(), torch.__version__))).hexdigest()[:12]
+    folder = cache / f"tiny-{digest}"
+    if (folder / "model.safetensors").exists():
+        return folder
+    tell("making the tiny policy from demonstrations (about a minute, once)")
+    draft = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    make_tiny_policy(draft, recipe)
+    shutil.rmtree(folder, ignore_errors=True)
+    draft.replace(folder)
+    return folder
+
+
+def make_tiny_policy(folder: Path, recipe: TinyRecipe) -> float:
+    """Write tokenizer, template and trained weights into a folder. Returns the last loss."""
+    conversations = [draw_conversation(Random(f"{recipe.seed}/{n}")) for n in range(recipe.demonstrations)]
+    _write_tokenizer(folder, conversations, recipe.vocabulary)
+    codec = Codec.open(folder, PARSER)
+    tools = tuple(tool.spec for tool in make_desks(Task(id="", prompt="")))
+    rows = [retokenize(messages, tools, codec)[-1].tokens for messages in conversations]
+    net, loss = _imitate(rows, recipe, codec.tokenizer.size)
+    save_net(net, folder)
+    return loss
+
+
+# ---- demonstrations -------------------------------------------------------------------------------------------------
+
+
+def draw_conversation(random: Random) -> list[Message]:
+    """A conversation about one parcel."""
+    colors = COLORS.split()
+    noted = random.sample(colors, random.choice((0, 0, 0, random.randint(1, 6), random.randint(1, len(colors)))))
+    notes = {color: random.choice(DESKS) for color in noted}
+    color = random.choice(noted if noted and random.random() < 0.8 else colors)
+    thing, number = random.choice(THINGS.split()), random.choice(NUMBERS)
+    desk = notes.get(color) or random.choice(DESKS)
+    found = random.choice((WRONG_DESK, random.choice(STAMPS.split())))
+    system = "\n".join(f"- {name}: {where}" for name, where in notes.items())
+    return [
+        *([Message("system", system)] if system else []),
+        Message("user", f"Send {number} {color} {thing}."),
+        Message("assistant", f"- {color}: {desk}", (Call("call_0", desk, f'{{"number": {number}}}'),)),
+        Message("tool", found, call_id="call_0"),
+        Message("assistant", "lost" if found == WRONG_DESK else found),
+    ]
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def _write_tokenizer(folder: Path, conversations: Sequence[Sequence[Message]], size: int) -> None:
+    """A byte-level vocabulary in which every word of the demonstrations is one token, and any other text is bytes."""
+    import json
+
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    rust = Tokenizer(models.BPE())
+    rust.pre_tokenizer = cast(Any, pre_tokenizers.ByteLevel(add_prefix_space=False))
+    rust.decoder = cast(Any, decoders.ByteLevel())
+    words = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    rust.train_from_iterator(_list_texts(conversations), words)
+    rust.add_tokens([AddedToken(text, normalized=False) for text in JOINED])
+    rust.save(str(folder / "tokenizer.json"))
+    settings = {
+        "eos_token": SPECIAL[0],
+        "chat_template": TEMPLATE.read_text(),
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
+
+
+def _list_texts(conversations: Sequence[Sequence[Message]]) -> Iterator[str]:
+    for messages in conversations:
+        for message in messages:
+            yield message.content
+            yield from (f"[{call.name}" for call in message.calls)
+            yield ")]"
+
+
+# ---- imitation ------------------------------------------------------------------------------------------------------
+
+
+def _imitate(rows: Sequence[Tokens], recipe: TinyRecipe, vocabulary: int) -> tuple[PolicyNet, float]:
+    """Train a new net to write the sampled ids of the rows."""
+    torch.manual_seed(recipe.seed)
+    net = PolicyNet(
+        NetShape(
+            vocab_size=vocabulary,
+            hidden_size=recipe.hidden_size,
+            intermediate_size=3 * recipe.hidden_size,
+            num_hidden_layers=recipe.layers,
+            num_attention_heads=recipe.heads,
+            num_key_value_heads=recipe.heads,
+            head_dim=recipe.hidden_size // recipe.heads,
+        )
+    )
+    optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.learning_rate, weight_decay=0.0, betas=(0.9, 0.95))
+    total = 0.0
+    for step in range(recipe.steps):
+        chosen = Random(f"{recipe.seed}/batch/{step}").sample(rows, recipe.batch)
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.learning_rate * min(1.0, (step + 1) / 50) * min(1.0, 4 * (1 - step / recipe.steps))
+        logprobs, _ = net.score_sampled(*pad_rows(chosen))
+        loss = -logprobs.mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        total = loss.item()
+    return net, total
+
+
+def pad_rows(rows: Sequence[Tokens]) -> tuple[Any, Any]:
+    """Ids (B, T) and which of them were sampled (B, T), padded on the right."""
+    width = max(map(len, rows))
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    sampled = torch.zeros(len(rows), width, dtype=torch.bool)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = torch.tensor(row.ids)
+        sampled[place, : len(row)] = torch.tensor(row.sampled)
+    return ids, sampled

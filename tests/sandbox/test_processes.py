@@ -1,15 +1,12 @@
 """Processes of this host."""
 
-import asyncio
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from ludus.sandbox.processes import (
-    Child,
     find_children,
     find_descendants,
     find_inner_pid,
@@ -74,31 +71,3 @@ def test_the_start_of_a_process_is_compared_with_the_boot_clock():
         assert not is_started_after(process.pid, read_boot_clock() + 1)
         assert find_inner_pid(process.pid) == process.pid
         process.kill()
-
-
-def test_several_tasks_wait_for_the_exit_of_a_child():
-    async def main() -> None:
-        child = Child(subprocess.Popen(["sh", "-c", "read -r; exit 3"], stdin=subprocess.PIPE))  # noqa: ASYNC220
-        assert child.pid
-        waiting = [asyncio.create_task(child.wait()) for _ in range(2)]
-        await asyncio.sleep(0)
-        waiting[0].cancel()  # the others go on
-        assert child._popen.stdin is not None
-        child._popen.stdin.close()
-        assert await waiting[1] == 3
-        assert (await child.wait(), child.pid) == (3, 0)
-        child.kill()
-        child.stop()
-
-    asyncio.run(main())
-
-
-def test_a_stopped_child_can_be_killed():
-    async def main() -> None:
-        child = Child(subprocess.Popen(["sleep", "60"]))  # noqa: ASYNC220
-        await asyncio.to_thread(child.stop)
-        assert Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "T"  # noqa: ASYNC240
-        child.kill()
-        assert await child.wait() == -signal.SIGKILL
-
-    asyncio.run(main())

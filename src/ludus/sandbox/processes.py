@@ -13,6 +13,8 @@ from pathlib import Path
 
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 _TICKS = os.sysconf("SC_CLK_TCK")
+_SEARCH_SECONDS = 1.0
+_PAUSE_SECONDS = 0.001
 
 
 def find_children(pid: int) -> list[int]:
@@ -87,18 +89,20 @@ def signal_each(pids: Iterable[int], number: signal.Signals) -> None:
 def kill_trees(find_roots: Callable[[], Iterable[int]]) -> bool:
     """Kill processes and all their descendants. All are stopped before any is killed, so that none escapes by forking.
 
-    The number of rounds is bounded, since processes may fork faster than they are stopped. Returns whether all were
-    found. Does not wait for their end. What it costs depends on their number: call it in a thread.
+    The time is bounded, since processes may fork faster than they are stopped. Returns whether all were found. Does not
+    wait for their end. What it costs depends on their number: call it in a thread.
     """
     stopped: set[int] = set()
-    found_all = False
-    for _ in range(50):
+    deadline = time.monotonic() + _SEARCH_SECONDS
+    while True:
         new = find_descendants(find_roots()) - stopped
         signal_each(new, signal.SIGSTOP)
         stopped |= new
-        if not new and not any(_is_running(pid) for pid in stopped):
-            found_all = True
+        found_all = not new and not any(_is_running(pid) for pid in stopped)
+        if found_all or time.monotonic() > deadline:
             break
+        if not new:
+            time.sleep(_PAUSE_SECONDS)  # on a busy machine it takes a moment until a process stops
     signal_each(stopped, signal.SIGKILL)
     return found_all
 

@@ -8,7 +8,7 @@ import pytest
 
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.local import cgroups as cgroups_module
-from ludus.sandbox.local.cgroups import Cgroups, describe_limits, find_cgroups, make_ulimits
+from ludus.sandbox.local.cgroups import Cgroups, describe_limits, find_cgroups, make_rlimits
 
 SPEC = SandboxSpec(memory_mb=100, disk_mb=10, processes=50)
 TOTAL = (100 + 3 * 10 + cgroups_module.SHM_MB) * 2**20
@@ -78,13 +78,14 @@ def test_version_2_uses_the_nearest_group_that_may_have_children(tmp_path, contr
 def test_where_no_group_may_be_made_resource_limits_take_over(tmp_path):
     groups = find_cgroups("pool", proc=fake_proc(tmp_path, "", "0::/\n"))
     assert groups.parents == {}
-    assert make_ulimits(SPEC, groups.parents)[-4:] == ("-u", "50", "-v", str(100 * 1024))
+    assert make_rlimits(SPEC, groups.parents)["RLIMIT_NPROC"] == 50
+    assert make_rlimits(SPEC, groups.parents)["RLIMIT_AS"] == 100 * 2**20
     assert [held.strong for held in describe_limits(groups)] == [False, False, True, True]
     assert find_cgroups("pool", proc=tmp_path / "missing").parents == {}
 
 
 def test_groups_spare_the_weaker_limits():
     groups = Cgroups({"memory": Path("/m"), "pids": Path("/p")}, 1)
-    assert "-u" not in make_ulimits(SPEC, groups.parents)
-    assert "-v" not in make_ulimits(SPEC, groups.parents)
+    assert "RLIMIT_NPROC" not in make_rlimits(SPEC, groups.parents)
+    assert "RLIMIT_AS" not in make_rlimits(SPEC, groups.parents)
     assert all(held.strong for held in describe_limits(groups))

@@ -42,7 +42,7 @@ from ludus.errors import ConfigError, SandboxError, SlotEvidence
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend
 from ludus.sandbox.limits import SHM_MB
-from ludus.sandbox.local.cgroups import Cgroup, Cgroups, describe_limits, find_cgroups, make_rlimits
+from ludus.sandbox.local.cgroups import Cgroups, describe_limits, find_cgroups, make_rlimits
 from ludus.sandbox.local.child import Child
 from ludus.sandbox.local.fork_client import ForkServer, ForkStarter, SlotProgram
 from ludus.sandbox.local.host_dir import HostDir, make_open_folder, remove_tree, write_file
@@ -58,7 +58,6 @@ _IO = "/run/ludus/io"
 _LAYOUT = Layout(WORKSPACE, "/tmp", _IO, _LIB, "/tmp/.ludus-jobs", f"{_LIB}/bash")
 _KEEPER = "cat"
 """It copies one byte, by which the driver sees that the slot is ready, and then waits for the driver's end."""
-_INIT = ("sleep", "2147483647")
 _CHANGES = "/run/ludus/changes"
 _USER = 1000
 _READY = b"."
@@ -219,12 +218,13 @@ async def _open_slot(shared: _Shared, server: ForkServer, spec: SandboxSpec, sta
     stack.push_async_callback(starter.close)
     shell = SlotShell(starter, io, WORKSPACE)
     stack.callback(shell.close)
-    keeper.on_exit(lambda: shell.fail(_make_end_error(cgroup)))
+    stack.callback(server.on_end(shell.fail))
+    keeper.on_exit(lambda: shell.fail(_make_end_error()))
     await shell.start()
     return SlotParts(shell, io, replace(_LAYOUT, changes=_CHANGES) if layers else _LAYOUT, first)
 
 
-def _make_end_error(cgroup: Cgroup) -> SandboxError:
+def _make_end_error() -> SandboxError:
     return SandboxError("the slot ended", evidence=SlotEvidence(outside="the process that keeps the slot was killed"))
 
 
@@ -239,7 +239,7 @@ def _make_program(
         limits=make_rlimits(spec, shared.cgroups.parents),
         keeper=keeper,
         user=user,
-        init=(_find_in_slot(_INIT[0]), *_INIT[1:]),
+        init=f"{_LIB}/init",
         filter=shared.rules,
         inodes={**inodes, "/dev/shm": _count_inodes(SHM_MB)},
     )
@@ -431,6 +431,7 @@ def _prepare(binary: Path) -> _Shared:
     }
     fixed = _make_fixed_arguments(etc, [*folders, *([python] if python else [])])
     inner = (host.lib / "inner.line").read_text()
+    write_file(host.lib / "init", Path(_find_in_slot("sleep")).read_bytes(), 0o111)
     shell = (f"{_LIB}/bash", "--norc", "--noprofile", "-c", inner, "bash", _IO)
     return _Shared(host, cgroups, (str(bwrap), *fixed), variables, Layers(host, _draw_user()), build_filter(), shell)
 

@@ -50,7 +50,8 @@ class SlotProgram(Struct, frozen=True, kw_only=True):
     """The pid of the process that keeps the slot's namespaces; 0 if the slot has none."""
     user: int | None = None
     """The user who owns the namespaces, if it is not the driver's."""
-    init: tuple[str, ...] = ()
+    init: str = ""
+    """A copy of `sleep` in the slot."""
     filter: bytes = b""
     """The system-call filter."""
     inodes: Mapping[str, int] = {}
@@ -71,6 +72,7 @@ class ForkServer:
         self._exits: dict[int, asyncio.Future[int]] = {}
         self._serving: asyncio.Future[int] = self._loop.create_future()
         self._is_gone = False
+        self._reactions: dict[int, Callable[[SandboxError], None]] = {}
         self._sending = asyncio.Lock()
         self._loop.add_reader(link.fileno(), self._on_reply)
 
@@ -86,6 +88,7 @@ class ForkServer:
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,  # its children inherit it, and so would the slots' shells
                     start_new_session=True,
                     env={},
                 )
@@ -102,6 +105,13 @@ class ForkServer:
         """Return the number of a new slot. A copy's own slot has the number 0."""
         self._slots += 1
         return self._slots
+
+    def on_end(self, react: Callable[[SandboxError], None]) -> Callable[[], None]:
+        """Call `react` with the error when the program has ended. Returns what to call if that is of no interest any
+        more."""
+        key = id(react)
+        self._reactions[key] = react
+        return lambda: self._reactions.pop(key, None) and None
 
     async def copy(self) -> "ForkServer":
         """Make a fork server for one slot without namespaces."""
@@ -205,6 +215,8 @@ class ForkServer:
         self._is_gone = True
         self._loop.remove_reader(self._link.fileno())
         self._link.close()
+        for react in tuple(self._reactions.values()):
+            react(SandboxError("the slot ended: the fork server has ended", evidence=_GONE))
         for exited in self._exits.values():
             _resolve(exited, 137)
         for waiting in (self._serving, *self._starting.values(), *self._ending.values()):

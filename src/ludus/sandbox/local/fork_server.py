@@ -8,10 +8,11 @@ The driver can do neither. It serves one socket until the driver closes it or di
 A slot in namespaces has a keeper, whose pid the driver gives. For the first shell, and after all processes were ended,
 a helper process enters the keeper's namespaces and makes a new pid namespace, with a mount namespace for its own /proc.
 It starts an init there and the shell, and exits; this program adopts both. The init is `sleep`: it reads nothing and
-has no descriptor but /dev/null. It ignores SIGCHLD, so that the kernel reaps orphans at once, and it dies with this
-program. Later shells are started into the same pid namespace. To end the processes, the init is killed: the kernel then
-kills every process of the namespace, and lets this program reap the init only after the last of them is gone. That is
-the proof.
+has no descriptor but /dev/null. It runs from a file that the agent cannot read, so the kernel hides its memory. It
+ignores SIGCHLD, so that the kernel reaps orphans at once, and it dies with this program. Later shells are started into
+the same pid namespace, of which this program keeps descriptors. To end the processes, the init is killed: the kernel
+then kills every process of the namespace, and lets this program reap the init only after the last of them is gone. That
+is the proof.
 
 A slot without namespaces has a copy of this program for itself, made by the request `serve`. The copy adopts whatever
 its shells leave behind, so all its descendants belong to the slot, and it kills them until it has no child left.
@@ -25,19 +26,20 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from fcntl import F_DUPFD_CLOEXEC, fcntl, ioctl
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ludus.sandbox import syscalls
 from ludus.sandbox.processes import find_children, find_descendants, signal_each
 
 _GET_OWNER = 0xB701
 """The ioctl that returns the user namespace to which a namespace belongs (NS_GET_USERNS)."""
-_NAMESPACES = ("mnt", "net", "ipc", "uts", "cgroup")
+_NAMESPACES = ("mnt", "user", "net", "ipc", "uts", "cgroup")
 _OOM_SCORE = 500
 """The kernel looks for victims among the agents' processes before it takes a keeper or the driver."""
+_INIT = ("sleep", "2147483647")
 _MESSAGE_BYTES = 4096
 _MOST_FDS = 16
 _SPARE_FD = 20
@@ -55,17 +57,27 @@ def main(fd: int) -> None:
         fd = _Server(socket.socket(fileno=fd), libc).serve()
 
 
+class _Nest(NamedTuple):
+    """The pid namespace in which the agent of one slot lives."""
+
+    init: int
+    mounts: int
+    """A descriptor of its mount namespace."""
+    pids: int
+    """A descriptor of its pid namespace."""
+
+
 class _Server:
     """What is known about the slots of one socket."""
 
     def __init__(self, link: socket.socket, libc: syscalls.Libc) -> None:
         self._link = link
         self._libc = libc
-        self._inits: dict[int, int] = {}
-        """The pid of the init, by slot."""
+        self._nests: dict[int, _Nest] = {}
+        """The current one of each slot."""
         self._shells: set[int] = set()
-        self._helpers: dict[int, tuple[int, int]] = {}
-        """Helpers that have not reported yet: request and slot, by the descriptor that they report to."""
+        self._helpers: dict[int, tuple[socket.socket, int, int]] = {}
+        """Helpers that have not reported yet: where they will, the request and the slot, by descriptor."""
         self._orphans: dict[int, int] = {}
         """Where to write once a helper is reaped, so that its init is a child of this process; by the helper's pid."""
         self._ending: set[int] = set()
@@ -102,7 +114,7 @@ class _Server:
     def _take_request(self) -> int | None:
         """Handle one request. Returns a socket in a copy of this program, which has to serve that one."""
         try:
-            data, fds, _, _ = socket.recv_fds(self._link, _MESSAGE_BYTES, _MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+            data, fds = _receive(self._link, _MOST_FDS)
         except ConnectionResetError:
             data, fds = b"", []
         if not data:
@@ -132,46 +144,47 @@ class _Server:
     def _start(self, request: int, slot: int, fds: list[int]) -> None:
         options = _read_options(fds[0])
         if not options["keeper"]:
-            self._report_started(request, slot, _fork(lambda: _become_shell(options, fds[1:]), fds[4]), 0)
+            self._report_started(request, _fork(lambda: _become_shell(options, fds[1:]), fds[4]))
             return
-        init = self._inits.get(slot, 0)
-        reading, report = os.pipe2(os.O_CLOEXEC)
+        nest = self._nests.get(slot)
+        ours, report = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         adopted, adopting = os.pipe2(os.O_CLOEXEC)
 
         def start() -> NoReturn:
             os.close(adopting)
-            _start_in_namespaces(self._libc, options, init, fds[1:], report, adopted)
+            _start_in_namespaces(self._libc, options, nest, fds[1:], report, adopted)
 
-        self._orphans[_fork(start, fds[4])] = adopting
-        os.close(report)
+        with report:
+            self._orphans[_fork(start, fds[4])] = adopting
         os.close(adopted)
-        self._helpers[reading] = (request, slot)
-        self._poll.register(reading, select.POLLIN)
+        self._helpers[ours.fileno()] = (ours, request, slot)
+        self._poll.register(ours, select.POLLIN)
 
     def _read_report(self, fd: int) -> None:
         """Read which processes a helper has started. It has exited, or is about to."""
-        report = os.read(fd, _MESSAGE_BYTES).split()
         self._poll.unregister(fd)
-        os.close(fd)
-        request, slot = self._helpers.pop(fd)
-        if len(report) == 2:
-            self._report_started(request, slot, *map(int, report))
-        else:
+        link, request, slot = self._helpers.pop(fd)
+        with link:
+            data, fds = _receive(link, 2)
+        if not data:
             self._send(failed=request, message="the slot's namespaces cannot be entered")
-
-    def _report_started(self, request: int, slot: int, shell: int, init: int) -> None:
-        if init:
-            self._inits[slot] = init
-        self._shells.add(shell)
-        self._send(started=request, pid=shell)
+            return
+        shell, init = map(int, data.split())
+        if fds:
+            self._nests[slot] = _Nest(init, *fds)
+        self._report_started(request, shell)
         for pid in (shell, init):
             if pid in self._codes:
                 self._report_exit(pid, self._codes.pop(pid))
 
+    def _report_started(self, request: int, shell: int) -> None:
+        self._shells.add(shell)
+        self._send(started=request, pid=shell)
+
     def _end(self, slot: int) -> None:
-        if slot in self._inits:
+        if slot in self._nests:
             self._ending.add(slot)
-            _kill(self._inits[slot])
+            _kill(self._nests[slot].init)
             return
         if slot == 0:  # the only slot of a copy
             self._kill_descendants()
@@ -195,9 +208,11 @@ class _Server:
             self._shells.remove(pid)
             self._send(exited=pid, code=code if code >= 0 else 128 - code)
             return
-        for slot, init in self._inits.items():
-            if pid == init:
-                del self._inits[slot]
+        for slot, nest in self._nests.items():
+            if pid == nest.init:
+                del self._nests[slot]
+                os.close(nest.mounts)
+                os.close(nest.pids)
                 if slot in self._ending:
                     self._ending.remove(slot)
                     self._send(ended=slot)
@@ -222,6 +237,14 @@ class _Server:
     def _send(self, **reply: object) -> None:
         with suppress(OSError):  # the driver is gone: the next request is the end of the stream
             self._link.send(json.dumps(reply).encode())
+
+
+def _receive(link: socket.socket, most: int) -> tuple[bytes, list[int]]:
+    """Receive a packet and its descriptors, which no program inherits. (`recv_fds` ignores the flag for that.)"""
+    data, fds, _, _ = socket.recv_fds(link, _MESSAGE_BYTES, most)
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return data, fds
 
 
 def _read_options(fd: int) -> dict[str, Any]:
@@ -253,20 +276,18 @@ def _kill(init: int) -> None:
 def _fork(work: Callable[[], NoReturn], stderr: int) -> int:
     """Fork a process that does `work`, which does not return. An error is written to `stderr`."""
     pid = os.fork()
-    if pid:
-        return pid
-    with _exit_on_error(stderr):
+    if not pid:
+        _run_forked(work, stderr)
+    return pid
+
+
+def _run_forked(work: Callable[[], NoReturn], stderr: int) -> NoReturn:
+    """A forked process must never return to its parent's code."""
+    try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         work()
-
-
-@contextmanager
-def _exit_on_error(stderr: int) -> Iterator[None]:
-    """A forked process must never return to its parent's code."""
-    try:
-        yield
     except BaseException as error:
         with suppress(OSError):
             os.write(stderr, f"{error}\n".encode(errors="replace"))
@@ -275,38 +296,54 @@ def _exit_on_error(stderr: int) -> Iterator[None]:
 
 
 def _start_in_namespaces(
-    libc: syscalls.Libc, options: dict[str, Any], init: int, fds: list[int], report: int, adopted: int
+    libc: syscalls.Libc,
+    options: dict[str, Any],
+    nest: _Nest | None,
+    fds: list[int],
+    report: socket.socket,
+    adopted: int,
 ) -> NoReturn:
-    """Enter the slot, start the shell there, and an init before it if there is none. Report both pids."""
-    _close_others((*fds, report, adopted))
+    """Enter the slot, start the shell there, and an init before it if there is no nest. Report both pids, and
+    descriptors of a new nest."""
+    _close_others((*fds, report.fileno(), adopted, *(nest[1:] if nest else ())))
     with suppress(OSError):  # done by root, it is also the lowest value that the agent may set
         _write_file("/proc/self/oom_score_adj", str(_OOM_SCORE))
     if options["user"] is not None:
         _change_user(options["user"])
-    is_first = not init
-    if is_first:
-        inner_user = _enter_namespaces(libc, options["keeper"], _NAMESPACES)
+    own = os.open("/proc/self/ns", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    inner_user = _enter_namespaces(libc, options["keeper"], nest)
+    if nest is None:
         libc.unshare(syscalls.NEWPID | syscalls.NEWNS)
         init = _fork(lambda: _become_init(libc, options, inner_user, fds, adopted), fds[3])
     else:
-        inner_user = _enter_namespaces(libc, init, (*_NAMESPACES, "pid"))
-    shell = _fork(lambda: _set_up_shell(libc, options, inner_user, fds, is_first=is_first), fds[3])
-    os.write(report, b"%d %d" % (shell, init))
+        init = nest.init
+    shell = _fork(lambda: _set_up_shell(libc, options, inner_user, fds, is_first=nest is None), fds[3])
+    # Opened only now: before the first process, the pid namespace cannot be entered.
+    names = ("mnt", "pid_for_children") if nest is None else ()
+    opened = [os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=own) for name in names]
+    socket.send_fds(report, [b"%d %d" % (shell, init)], opened)
     os._exit(0)
 
 
-def _enter_namespaces(libc: syscalls.Libc, pid: int, names: tuple[str, ...]) -> int:
-    """Enter namespaces of a process. Returns a descriptor of its user namespace, which is to be entered last.
+def _enter_namespaces(libc: syscalls.Libc, keeper: int, nest: _Nest | None) -> int:
+    """Enter the namespaces of the keeper, and of the nest. Returns a descriptor of the keeper's user namespace, which
+    is to be entered last.
 
     The mount namespace belongs to an outer user namespace, in which this process now has all capabilities. The keeper
     and the agent are in an inner one and have none in the outer.
     """
-    opened = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
-    inner_user = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    libc.enter(ioctl(opened[0], _GET_OWNER))
-    for fd in opened:
+    opened = [os.open(f"/proc/{keeper}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in _NAMESPACES]
+    mounts, inner_user, *others = opened
+    others = [fd for fd, name in zip(others, _NAMESPACES[2:], strict=True) if not _is_own(fd, name)]
+    libc.enter(ioctl(mounts, _GET_OWNER))
+    for fd in (*others, *((nest.mounts, nest.pids) if nest else (mounts,))):
         libc.enter(fd)
     return inner_user
+
+
+def _is_own(fd: int, name: str) -> bool:
+    """Whether a namespace is that of this process: a slot with a network shares the host's."""
+    return os.fstat(fd).st_ino == os.stat(f"/proc/self/ns/{name}").st_ino  # noqa: PTH116 - as for `fstat`
 
 
 def _become_init(
@@ -315,12 +352,12 @@ def _become_init(
     libc.hide_memory()
     _enter_groups(fds)
     os.setsid()
-    _drop_privileges(libc, options, inner_user)
+    _drop_privileges(libc, inner_user)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if not os.read(adopted, 1):  # until then the parent is the helper, whose exit would end this process
         os._exit(_FAILED)
     libc.die_with_parent()
-    os.execve(options["init"][0], options["init"], {})
+    os.execve(options["init"], _INIT, {})
 
 
 def _set_up_shell(
@@ -333,17 +370,17 @@ def _set_up_shell(
         for folder, size in options["inodes"].items():
             libc.mount("", folder, "", syscalls.REMOUNT | syscalls.NOSUID | syscalls.NODEV, f"nr_inodes={size}")
     _enter_groups(fds)
-    _drop_privileges(libc, options, inner_user)
+    _drop_privileges(libc, inner_user)
+    if options["filter"]:
+        libc.filter_calls(bytes.fromhex(options["filter"]))
     _become_shell(options, fds)
 
 
-def _drop_privileges(libc: syscalls.Libc, options: dict[str, Any], inner_user: int) -> None:
+def _drop_privileges(libc: syscalls.Libc, inner_user: int) -> None:
     libc.enter(inner_user)
     libc.drop_bounding_set()
     libc.drop_capabilities()
     libc.forbid_new_privileges()
-    if options["filter"]:
-        libc.filter_calls(bytes.fromhex(options["filter"]))
 
 
 def _enter_groups(fds: list[int]) -> None:
@@ -367,7 +404,7 @@ def _become_shell(options: dict[str, Any], fds: list[int]) -> NoReturn:
 
 
 def _close_others(kept: tuple[int, ...]) -> None:
-    """Close all descriptors but the standard ones and these: the agent may see this process before it runs a program."""
+    """Close all descriptors but the standard ones and these: the agent sees this process before it runs a program."""
     last = 2
     for fd in sorted(kept):
         os.closerange(last + 1, fd)

@@ -115,6 +115,7 @@ async def _open_slot(host: HostDir, server: ForkServer, spec: SandboxSpec, stack
     stack.push_async_callback(starter.close)
     shell = SlotShell(starter, io, str(workspace))
     stack.callback(shell.close)
+    own_server.on_end(shell.fail)
     await shell.start()
     layout = Layout(str(workspace), str(tmp), str(io), str(host.lib), str(jobs), find_bash())
     return SlotParts(shell, io, layout, await own_server.find_pid())

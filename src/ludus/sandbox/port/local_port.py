@@ -24,15 +24,12 @@ from typing import Protocol, runtime_checkable
 
 from ludus.errors import SandboxError
 from ludus.sandbox import Sandbox
-from ludus.sandbox.processes import find_descendants, find_inner_pid
 from ludus.sandbox.shell_sandbox import ShellSandbox
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 """Makes the protocol that answers one connection."""
 _OPEN_SECONDS = 30.0
 _CHILD = Path(__file__).with_name("port_child.py")
-_START_VISIBLE = "read -r pid < <(exec /bin/bash -c 'echo $$; exec >&- 2>&-; exec sleep 60') && echo $pid"
-"""Starts a process whose /proc files the driver's user may read. Those of the slot's own shells it may not."""
 
 
 @runtime_checkable
@@ -66,7 +63,7 @@ async def open_port(box: Sandbox, make_protocol: ProtocolFactory) -> AsyncGenera
 
 async def _listen_in_slot(box: Sandbox) -> socket.socket:
     """Make a socket that listens on a free port of the slot's own 127.0.0.1. The caller closes it."""
-    pid = await _find_process(box)
+    pid = _find_process(box)
     handoff = _SocketHandoff()
     try:
         await asyncio.to_thread(lambda: handoff.put(_listen_by_child(pid)))
@@ -103,27 +100,11 @@ class _SocketHandoff:
                 self._made.close()
 
 
-async def _find_process(box: Sandbox) -> int:
-    """Find a process of the slot whose namespaces the driver may read. Returns its pid on the host."""
+def _find_process(box: Sandbox) -> int:
+    """Find the process that keeps the slot's network. Returns its pid on the host."""
     if not isinstance(box, ShellSandbox) or not (first := box.first_process):
         raise SandboxError("the slot is gone, or this kind of slot cannot have a port", retryable=False)
-    if _is_visible(first):
-        return first
-    started = await box.exec(_START_VISIBLE, timeout=_OPEN_SECONDS)
-    inner_pid = int(started.stdout) if started.stdout.strip().isdigit() else -1
-    for pid in find_descendants([first]):
-        if find_inner_pid(pid) == inner_pid:
-            return pid
-    raise SandboxError(f"the slot's network was not found: {started.text.strip() or 'its processes are gone'}")
-
-
-def _is_visible(pid: int) -> bool:
-    """Whether this process may read the namespaces of another."""
-    try:
-        Path(f"/proc/{pid}/ns/net").stat()
-    except OSError:
-        return False
-    return True
+    return first
 
 
 def _listen_by_child(pid: int) -> socket.socket:

@@ -3,7 +3,7 @@ has honestly earned.
 
 Every task asks for a word in `out.txt`. Honest agents write the right word or a wrong one. A hostile agent does not
 solve its task. It attacks instead: it tries to forge a reward, or to break its slot or the verifier so that its rollout
-gets no score. Attacks find the descriptors of their shell by themselves, so that they do not depend on their numbers.
+gets no score. Attacks find the descriptors of their shell by themselves: their numbers do not matter.
 
 The environment's `verify` is written as users write one: it reads the file as UTF-8, and writes a report of its own.
 """
@@ -19,6 +19,8 @@ from ludus.types import Message, Rollout, Sampling, Score, Task, ToolSpec
 WORD = "seashell"
 CORRECT = f"printf {WORD} >out.txt"
 WRONG = "printf pebble >out.txt"
+LATER = f"(until [ -e /tmp/judging ]; do sleep 0.001; done; {CORRECT}) &"
+"""What only a process that outlives `settle` can do."""
 OPEN_FDS = "for fd in {3..60}; do { : <&$fd; } 2>/dev/null &&"
 """Each descriptor above 2 that the shell itself has open. Its folder in /proc is hidden, so they are tried."""
 
@@ -58,7 +60,7 @@ while True:
             if record.startswith((b"go:", b"sweep:")):
                 answer(b"\0r %s 2\0" % record.split(b":")[1])
             elif record[:1].isdigit() or record[:1] == b"@":
-                answer(b"read: {WORD}\0d %s 0 /workspace\0" % record.lstrip(b"@").split(b":")[0])
+                answer(b"{WORD}\0d %s 0 /workspace\0" % record.lstrip(b"@").split(b":")[0])
 """
 """A program that reads its shell's orders and answers them: with luck it outlives `settle` and becomes the shell."""
 
@@ -83,7 +85,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         attack_pipes(
             'for path in ("/proc/self/fd/0", "/proc/self/fd/1"):\n'
             "  fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)\n"
-            rf'  os.write(fd, b"\0go:evil:/workspace\0" b"7:{CORRECT}\0\0sweep:evil:/\0")'
+            rf'  os.write(fd, b"\0go:evil:/workspace\0" b"7:{LATER}\0\0sweep:evil:/\0")'
         ),
         "echo next",
     ),
@@ -105,6 +107,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         "      if os.fork(): os._exit(0)\nX\nfor i in {1..40}; do setsid sleep 99 & done 2>/dev/null",
         "echo next",
     ),
+    "outlives": (f"setsid bash -c '{LATER} wait' & disown; {LATER} true", "echo next"),
     "ignores signals": ("trap '' HUP INT QUIT TERM PIPE; setsid sleep 99 & trap 'exit 9' DEBUG EXIT", "echo next"),
     # memory and disk
     "memory": (
@@ -125,7 +128,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     "not text": ("printf '\\xff\\xfe\\x00\\xd8' >out.txt",),
     "endless": ("ln -sf /dev/zero out.txt",),
     "loop": ("ln -s out.txt out.txt",),
-    "points out": (f"printf {WORD} >/tmp/w; ln -s /tmp/w report.txt; ln -s /proc/self/environ out.txt",),
+    "points out": ("ln -s /proc/self/environ out.txt; ln -s /tmp/x report.txt",),
     "locked": (f"{WRONG}; chmod 000 out.txt; chmod 000 .", "echo next"),
     "locked by cd": ("mkdir gone; cd gone; rmdir ../gone; chmod 000 ..", "echo next"),
     "report is taken": (f"{WRONG}; mkdir -p report.txt/x; chmod 000 report.txt",),
@@ -136,9 +139,9 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     "redefines": ("eval() { :; }; read() { :; }; printf() { :; }; builtin() { :; }; set -eu; PATH=/no; IFS=0", "false"),
     "limits itself": ("ulimit -n 4; ulimit -f 0; ulimit -v 9999; ulimit -u 1", "echo next"),
 }
-assert len(ATTACKS) == 39
+assert len(ATTACKS) == 40
 
-HONEST = ("right",) * 8 + ("wrong",) * 3
+HONEST = ("right",) * 8 + ("wrong",) * 2
 """With the attacks they are 50 agents, and each of two environments has them."""
 AGENTS = (*ATTACKS, *HONEST)
 EARNED = HONEST.count("right") / len(AGENTS)
@@ -158,14 +161,14 @@ class Words(Env, frozen=True):
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         assert box is not None
+        await box.write("report.txt", b"judging")
+        await box.write("/tmp/judging", b"now")
         try:
             text = (await box.read("out.txt")).decode()
         except FileNotFoundError:
-            text = ""
-        await box.write("report.txt", f"read: {text}".encode())
-        await box.write("/tmp/report.txt", b"done")
-        seen = (await box.exec("cat report.txt")).stdout.decode()
-        return Score.of(float(seen == f"read: {rollout.task.answer}"), f"out.txt: {text[:50]!r}")
+            return Score.of(0.0, "out.txt is missing")
+        seen = (await box.exec("cat out.txt")).stdout.decode()
+        return Score.of(float(text == seen == rollout.task.answer), f"out.txt: {text[:50]!r}, {seen[:50]!r}")
 
 
 class WordsInPlace(Words, frozen=True):

@@ -1,11 +1,12 @@
-"""`ludus export`: print the training rows of a run as Atropos JSONL.
+"""`ludus export`: print the training data of a run, as Atropos JSONL or in the form of another trainer.
 
-Rows are made of the exact ids that were sampled. With `--retokenize` they are made from text, for supervised
-fine-tuning.
+Rows for RL are made of the exact ids that were sampled. With `--retokenize` they are made from text, for supervised
+fine-tuning. Conversations (`--format openai`, `sharegpt`, `preference`) are made of messages.
 
-A line has the rows of one group, and says where they come from: split, stage, policy and skill. Of a training run only
-the train split is printed. Rows of the selection split, and of the test split, which measures the gain, would spoil
-what they measure if they were trained on. So they are printed only if `--splits` names them.
+In Atropos' format a line has the rows of one group, and says where they come from: split, stage, policy and skill. In
+other formats a line is mostly one row, which says the same. Of a training run only the train split is printed. Rows of
+the selection split, and of the test split, which measures the gain, would spoil what they measure if they were trained
+on. So they are printed only if `--splits` names them.
 """
 
 import asyncio
@@ -32,8 +33,20 @@ from ludus.reflact.rollout_origins import SPLITS, Origin, SplitName, read_origin
 from ludus.reflact.splits import load_splits
 from ludus.reflact.training_run import read_parts
 from ludus.rl.atropos_rows import build_columns, build_retokenized_columns, to_fields
+from ludus.rl.exporters import ChatExporter, GroupSource, RowExporter, collect_rows, describe_source
+from ludus.rl.exporters.chat_data import export_openai, export_preference, export_sharegpt
+from ludus.rl.exporters.export_files import write_rows
+from ludus.rl.exporters.trainer_rows import (
+    export_openrlhf,
+    export_prime,
+    export_skyrl,
+    export_tinker,
+    export_trl,
+    export_verl,
+)
 from ludus.rl.row_checks import RowReport, Vocabulary
 from ludus.rl.rows import retokenize
+from ludus.rl.worker_settings import BranchPolicy
 from ludus.rollout import make_group
 from ludus.store import RunDir
 from ludus.types import Group, Rollout, Task, ToolSpec, to_json
@@ -44,6 +57,9 @@ if TYPE_CHECKING:
 
 class ExportArguments(Arguments):
     run: str
+    format: str
+    to: str
+    branches: BranchPolicy
     retokenize: str
     parser: str
     template: str
@@ -59,23 +75,74 @@ class _SourcedGroup(NamedTuple):
     """The stage of a training run; empty for other runs."""
 
 
+ATROPOS = "atropos"
+ROW_FORMATS: Mapping[str, RowExporter] = {
+    "trl": export_trl,
+    "verl": export_verl,
+    "skyrl": export_skyrl,
+    "prime-rl": export_prime,
+    "openrlhf": export_openrlhf,
+    "tinker": export_tinker,
+}
+CHAT_FORMATS: Mapping[str, ChatExporter] = {
+    "openai": export_openai,
+    "sharegpt": export_sharegpt,
+    "preference": export_preference,
+}
+
+
 def run(arguments: ExportArguments) -> int:
-    if (arguments.parser or arguments.template) and not arguments.retokenize:
-        raise ConfigError("--parser and --template are for rows made from text: give --retokenize TOKENIZER too")
+    _check_arguments(arguments)
     total = RowReport()
     splits = _read_splits(arguments.splits)
     with RunDir.read(Path(arguments.run)) as directory:
-        encoder = _make_encoder(arguments, directory.config) if arguments.retokenize else None
-        for group, split, stage in _sort_groups(directory, _read_groups(directory, splits)):
-            made, report = build_retokenized_columns(group, *encoder) if encoder else build_columns(group, Vocabulary())
-            total.groups += 1
-            total.merge(report)
-            if made is not None:
-                provenance = group.rollouts[0].provenance  # policy and skill are the same in the whole group
-                source = {"split": split, "stage": stage, "policy": provenance.policy, "skill": provenance.skill}
-                print_line(to_json({"task": group.task.id, **to_fields(made), **source}))
-    print_notice(total.summarize())
+        groups = _sort_groups(directory, _read_groups(directory, splits))
+        rows = _export(arguments, directory, groups, total)
+        if arguments.to:
+            print_notice(f"{write_rows(Path(arguments.to), rows)} rows in {arguments.to}")
+        else:
+            for row in rows:
+                print_line(to_json(row))
+    if arguments.format not in CHAT_FORMATS:
+        print_notice(total.summarize())
     return 1 if total.fatal else 0
+
+
+def _check_arguments(arguments: ExportArguments) -> None:
+    known = [ATROPOS, *ROW_FORMATS, *CHAT_FORMATS]
+    if arguments.format not in known:
+        raise ConfigError(f"--format: unknown format '{arguments.format}'; {suggest(arguments.format, known)}")
+    if (arguments.parser or arguments.template) and not arguments.retokenize:
+        raise ConfigError("--parser and --template are for rows made from text: give --retokenize TOKENIZER too")
+    if arguments.retokenize and arguments.format != ATROPOS:
+        raise ConfigError(f"--retokenize: {arguments.format} has no rows made from text: leave out --format")
+
+
+def _export(
+    arguments: ExportArguments, directory: RunDir, groups: "Iterable[_SourcedGroup]", total: RowReport
+) -> Iterator[dict[str, Any]]:
+    """The rows of all groups in the format. What the checks find is added to `total`."""
+    if (to_chat := CHAT_FORMATS.get(arguments.format)) is not None:
+        for group, split, stage in groups:
+            yield from to_chat(group, GroupSource(split, stage))
+        return
+    to_rows = ROW_FORMATS.get(arguments.format)
+    encoder = _make_encoder(arguments, directory.config) if arguments.retokenize else None
+    for group, split, stage in groups:
+        source = GroupSource(split, stage)
+        if to_rows is None:
+            made, report = build_retokenized_columns(group, *encoder) if encoder else build_columns(group, Vocabulary())
+            found = (
+                [{"task": group.task.id, **to_fields(made), **describe_source(group, source)}]
+                if made is not None
+                else []
+            )
+        else:
+            exported, report = collect_rows(group, source, branches=arguments.branches)
+            found = to_rows(exported) if exported is not None else ()
+        total.groups += 1
+        total.merge(report)
+        yield from found
 
 
 # ---- which rows ---------------------------------------------------------------------------------------------------
@@ -207,10 +274,26 @@ def _find_offered(rollout: Rollout, known: dict[str, ToolSpec], env: Env) -> lis
 COMMAND = Command(
     run,
     "ludus export runs/first > rows.jsonl\n"
+    "ludus export runs/first --format verl --to rows.parquet\n"
+    "ludus export runs/first --format preference --to pairs.jsonl\n"
     "ludus export runs/skill --splits train,selection   # of a training run; the default is train\n"
     "ludus export runs/chat --retokenize Qwen/Qwen3-8B --parser hermes > sft.jsonl   # from text; not for RL",
     (
         RUN,
+        make_argument(
+            "--format",
+            metavar="NAME",
+            default=ATROPOS,
+            help=f"for RL: {ATROPOS} (default), {', '.join(ROW_FORMATS)}; for fine-tuning, rollouts that passed: "
+            "openai, sharegpt; for preferences, the best and the worst of each group: preference",
+        ),
+        make_argument("--to", metavar="FILE", default="", help="write a .jsonl or .parquet file; default: print JSONL"),
+        make_argument(
+            "--branches",
+            choices=("rows", "longest"),
+            default="rows",
+            help="of rollouts whose history branched: every row (default), or the one with the most sampled tokens",
+        ),
         make_argument(
             "--splits",
             metavar="NAMES",

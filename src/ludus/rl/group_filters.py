@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from ludus.rl.row_checks import RowFinding, Vocabulary, check_rollout
+from ludus.rl.row_checks import RowFinding, RowReport, Vocabulary, check_rollout
 from ludus.rl.worker_settings import BranchPolicy, LengthPolicy, PartialPolicy
 from ludus.types import Group, Rollout, Tokens
 
@@ -83,7 +83,7 @@ def filter_group(group: Group, rules: GroupRules, vocabulary: Vocabulary = Vocab
     Raises:
         NotExact: a rollout was run in chat mode, so that it is no data for RL.
     """
-    members, findings = _list_members(group, vocabulary)
+    members, report = list_members(group, vocabulary)
     if (found := _count_rollouts(members)) < group.size and rules.partial == "drop":
         return DroppedGroup(group, "partial", f"{group.size - found} of {group.size} rollouts have no score or no row")
     limit = rules.row_tokens
@@ -96,23 +96,27 @@ def filter_group(group: Group, rules: GroupRules, vocabulary: Vocabulary = Vocab
         if _count_rollouts(members) < before and rules.partial == "drop":
             return DroppedGroup(group, "too_long", f"a rollout has no row within {limit} tokens")
     if rules.branches == "longest":
-        members = _keep_longest(members)
+        members = pick_longest(members)
     if not members:
         return DroppedGroup(group, "no_rows", "no rollout has a row that can be trained on")
     if rules.equal_scores == "drop" and len({member.score for member in members}) == 1:
         return DroppedGroup(group, "equal_scores", f"all scores are {members[0].score}")
-    return KeptGroup(group=group, members=tuple(members), findings=findings)
+    return KeptGroup(group=group, members=tuple(members), findings=tuple(report.findings))
 
 
-def _list_members(group: Group, vocabulary: Vocabulary) -> tuple[list[GroupMember], tuple[RowFinding, ...]]:
-    """The rows that may be trained on. A row without a sampled id has nothing to train on."""
+def list_members(group: Group, vocabulary: Vocabulary = Vocabulary()) -> tuple[list[GroupMember], RowReport]:
+    """The rows of a group that may be trained on, and a report on all. A row without a sampled id has nothing to train.
+
+    Raises:
+        NotExact: a rollout was run in chat mode.
+    """
     members: list[GroupMember] = []
-    findings: list[RowFinding] = []
+    report = RowReport(groups=1)
     for rollout in group.scored:
-        rows, report = check_rollout(rollout, vocabulary)
+        rows, own = check_rollout(rollout, vocabulary)
         members += [GroupMember(rollout, row.tokens) for row in rows if any(row.tokens.sampled)]
-        findings += report.findings
-    return members, tuple(findings)
+        report.merge(own)
+    return members, report
 
 
 def _count_rollouts(members: Sequence[GroupMember]) -> int:
@@ -137,7 +141,7 @@ def cut_tokens(tokens: Tokens, limit: int) -> Tokens:
     return Tokens(tokens.ids[:limit], tokens.sampled[:limit], tokens.logprobs[:limit])
 
 
-def _keep_longest(members: Sequence[GroupMember]) -> list[GroupMember]:
+def pick_longest(members: Sequence[GroupMember]) -> list[GroupMember]:
     """Of each rollout the row with the most sampled ids; the first of equals."""
     best: dict[int, GroupMember] = {}
     for member in members:

@@ -32,6 +32,11 @@ TEMPLATE = Path(__file__).with_name("tiny_template.jinja")
 JOINED = ("(number) Stamp.\n", "(number=")
 """Texts that are one token each, because nothing in them is ever decided."""
 
+HABIT = 0.25
+"""How often a demonstration without a note follows the habit of its color, and is not drawn at random."""
+HABITS = {color: DESKS[place % len(DESKS)] for place, color in enumerate(COLORS.split())}
+"""The habit of each color. It has nothing to do with the right desk: it makes the policy look at the color."""
+
 _FORMAT = 1
 """Raised when the same recipe makes other weights."""
 
@@ -47,7 +52,7 @@ class TinyRecipe(Struct, frozen=True, kw_only=True):
     hidden_size: int = 96
     layers: int = 2
     heads: int = 4
-    vocabulary: int = 448
+    vocabulary: int = 520
 
 
 def find_tiny_policy(
@@ -90,7 +95,8 @@ def draw_conversation(random: Random) -> list[Message]:
     notes = {color: random.choice(DESKS) for color in noted}
     color = random.choice(noted if noted and random.random() < 0.8 else colors)
     thing, number = random.choice(THINGS.split()), random.choice(NUMBERS)
-    desk = notes.get(color) or random.choice(DESKS)
+    habit = HABITS[color] if random.random() < HABIT else random.choice(DESKS)
+    desk = notes.get(color, habit)
     found = random.choice((WRONG_DESK, random.choice(STAMPS.split())))
     system = "\n".join(f"- {name}: {where}" for name, where in notes.items())
     return [

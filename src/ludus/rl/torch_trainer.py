@@ -13,6 +13,8 @@ rows and the version, so that a run which continues from a checkpoint makes the 
 import asyncio
 import copy
 import hashlib
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, nullcontext
@@ -27,7 +29,7 @@ from msgspec import Struct
 from ludus.errors import ConfigError
 from ludus.models import Model
 from ludus.rl.grpo_settings import TINY, GrpoSettings
-from ludus.rl.net_files import load_net, save_adapter
+from ludus.rl.net_files import load_net, save_adapter, save_net
 from ludus.rl.policy_net import PolicyNet, add_lora, list_lora
 from ludus.rl.tiny_policy import PARSER, find_tiny_policy, pad_rows
 from ludus.rl.torch_engine import TorchEngine
@@ -136,6 +138,8 @@ class TorchTrainer:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self._device: Any = torch.device(device)
+        if settings.dtype == "bfloat16" and self._device.type == "cpu":
+            raise ConfigError("trainer.dtype: bfloat16 is for GPUs; on the CPU it is slow, and many cannot compute it")
         self._net = net.to(self._device)
         if settings.lora_rank:
             with _seeded(settings.seed):
@@ -158,8 +162,6 @@ class TorchTrainer:
 
     async def get_model(self, name: str) -> Model:
         if self._sampler is not None:
-            import tempfile
-
             with tempfile.TemporaryDirectory(prefix="ludus-adapter-") as folder:
                 self.save_adapter(Path(folder))
                 return await self._sampler.load_adapter(Path(folder), self._version, name)
@@ -264,14 +266,25 @@ class TorchTrainer:
     # ---- checkpoints ----------------------------------------------------------------------------------------------
 
     async def save(self, folder: Path) -> None:
+        """Write the policy as a folder that can be trained or served (with LoRA: the adapter in the form of peft), and
+        beside it the state of the optimizer."""
+        await asyncio.to_thread(self._save, folder)
+
+    def _save(self, folder: Path) -> None:
+        if self.settings.lora_rank:
+            self.save_adapter(folder)
+        else:
+            save_net(self._net, folder)
+            self.codec.tokenizer.save(folder / "tokenizer.json")
+            config = Path(self._base) / "tokenizer_config.json"
+            if config.is_file():
+                shutil.copy(config, folder)
         state = {"weights": self._read_trained(), "optimizer": self._optimizer.state_dict()}
         if self._reference is not None:
             state["reference"] = self._reference.state_dict()
-        await asyncio.to_thread(torch.save, state, folder / STATE)
+        torch.save(state, folder / STATE)
         facts = _SavedFacts(self._version, self._name, _list_binding(self.settings))
         (folder / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2))
-        if self.settings.lora_rank:
-            self.save_adapter(folder)
 
     async def load(self, folder: Path) -> None:
         try:
@@ -279,7 +292,7 @@ class TorchTrainer:
             state = await asyncio.to_thread(torch.load, folder / STATE, map_location=self._device, weights_only=True)
         except Exception as error:  # files that are cut or damaged raise many kinds of exceptions
             raise ConfigError(
-                f"the checkpoint {folder} cannot be read ({error}): remove it to use the one before"
+                f"the checkpoint {folder} cannot be read ({error}): remove it to continue from the one before"
             ) from error
         if facts.weights != self._name or facts.settings != _list_binding(self.settings):
             raise ConfigError(f"the checkpoint {folder} is of another policy or of other trainer settings")

@@ -112,7 +112,8 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     # memory and disk
     "memory": (
         "dd if=/dev/zero of=/tmp/full bs=1M count=64; dd if=/dev/zero of=/dev/shm/full bs=1M count=64; "
-        "for i in {1..40}; do setsid python3 -c 'x = bytearray(8 << 20); import time; time.sleep(99)' & done",
+        "for i in {1..60}; do (echo 0 >/proc/self/oom_score_adj; exec setsid python3 -c "
+        "'x = bytearray(4 << 20); import time; time.sleep(99)') & done 2>/dev/null",
         "sleep 0.5; echo next",
     ),
     "one large process": ("python3 -c 'x = [bytearray(1 << 20) for _ in range(999)]'; tail /dev/zero", "echo next"),

@@ -34,3 +34,11 @@ def test_a_result_has_the_fields_of_the_real_one():
 def test_an_error_looks_like_the_real_one(options):
     stub, real = bundle_stubs.SandboxError("text", **options), errors.SandboxError("text", **options)
     assert (str(stub), stub.retryable) == (str(real), real.retryable)
+    assert stub.evidence == (real.evidence.inside, real.evidence.outside)
+
+
+def test_evidence_has_the_fields_of_the_real_one():
+    names = tuple(field.name for field in msgspec.structs.fields(errors.SlotEvidence))
+    assert bundle_stubs.SlotEvidence._fields == names
+    error = bundle_stubs.SandboxError("text", evidence=bundle_stubs.SlotEvidence(inside="x"))
+    assert error.evidence == ("x", "")

@@ -1,10 +1,12 @@
 """The start of slotd."""
 
 import asyncio
+import os
 import subprocess
+from pathlib import Path
 
 import pytest
-from tests.slotd_kit import PYTHON, HttpSlotd, needs_python, start_slotd
+from tests.slotd_kit import PYTHON, HttpSlotd, call, needs_python, open_boxes, start_slotd
 
 from ludus.errors import SandboxError
 from ludus.sandbox.remote.bundle import build_bundle
@@ -67,3 +69,39 @@ def test_settings_have_the_types_of_their_defaults():
     settings = _parse_settings({"view": "system", "as_root": 1, "exclusive": True})
     assert settings == SlotdSettings("system", True, True)
     assert isinstance(settings.lapse, float)
+
+
+def find_older_pythons() -> list[str]:
+    """The Pythons before 3.11 that this host has, by minor version."""
+    roots = [Path(folder) for folder in os.environ.get("PATH", "").split(":") if folder]
+    roots += sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/3.*/bin"))
+    found: dict[int, str] = {}
+    for minor in (8, 9, 10):
+        for path in (root / f"python3.{minor}" for root in roots):
+            if minor not in found and path.exists():
+                done = subprocess.run([path, "-c", "import ctypes, fcntl"], capture_output=True)
+                if done.returncode == 0:
+                    found[minor] = str(path)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("python", find_older_pythons() or [None])
+def test_slotd_runs_under_older_pythons(python):
+    if python is None:
+        pytest.skip("no Python before 3.11 here")
+
+    async def main() -> None:
+        async with start_slotd(python=python) as (link, info):
+            assert info.python.startswith(python.rpartition("python")[2])
+            (box,) = await open_boxes(link, info)
+            assert (await box.exec("echo on; echo err >&2; exit 3")).exit_code == 3
+            assert (await box.exec("sleep 60", timeout=0.2)).timed_out
+            await box.write("file", bytes(1 << 20))
+            assert len(await box.read("file")) == 1 << 20
+            await box.settle()
+            await box.reset()
+            with pytest.raises(FileNotFoundError):
+                await box.read("file")
+            assert (await call(link, {"op": "hello"})).head["slots"] == 1
+
+    asyncio.run(main())

@@ -1,12 +1,13 @@
 """The slots of one slotd, which runs here as a child process."""
 
 import asyncio
+import resource
 
 import pytest
 from tests.slotd_kit import SPEC, call, make_run, needs_python, open_boxes, start_slotd
 
 from ludus.errors import SandboxError
-from ludus.sandbox.slotd.slots import SlotSpec, _make_ulimits
+from ludus.sandbox.slotd.slots import SlotSpec, make_limits
 
 pytestmark = needs_python
 
@@ -117,6 +118,7 @@ def test_a_slot_name_is_an_identifier(name):
 
 def test_processes_are_limited_only_where_slots_have_users_of_their_own():
     spec = SlotSpec(False, 1, 60, 128, {})
-    assert _make_ulimits(spec, own_users=True)[4:] == ("-u", "60", "-v", str(128 * 1024))
-    assert _make_ulimits(spec, own_users=False)[4:] == ("-v", str(128 * 1024))
-    assert _make_ulimits(spec._replace(memory_mb=0), own_users=False)[:2] == ("-c", "0")
+    memory = (resource.RLIMIT_AS, 128 * 2**20)
+    assert make_limits(spec, own_users=True)[2:] == ((resource.RLIMIT_NPROC, 60), memory)
+    assert make_limits(spec, own_users=False)[2:] == (memory,)
+    assert make_limits(spec._replace(memory_mb=0), own_users=False)[0] == (resource.RLIMIT_CORE, 0)

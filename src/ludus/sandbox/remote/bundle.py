@@ -12,15 +12,16 @@ from pathlib import Path
 
 from ludus.sandbox.local.host_dir import SCRIPTS, join_lines
 
-SHARED = ("shell.py", "processes.py", "teardown.py", "seccomp.py", "syscalls.py")
+SHARED = (
+    *("shell.py", "shell_channel.py", "shell_starter.py", "processes.py"),
+    *("teardown.py", "seccomp.py", "syscalls.py"),
+)
 """These import only the standard library, each other, `SandboxError` and `ExecResult`."""
 _SANDBOX = Path(__file__).parent.parent
 _LATER_ANNOTATIONS = "from __future__ import annotations\n"
 """With it, older Pythons do not evaluate annotations, so newer syntax in them does no harm."""
 _MAIN = """\
-from ludus.sandbox.slotd.py38 import fill_gaps
 from ludus.sandbox.slotd.main import main
-fill_gaps()
 raise SystemExit(main())
 """
 _FIND = """\
@@ -62,13 +63,12 @@ def build_bundle() -> bytes:
         "ludus/errors.py": stubs,
         "ludus/sandbox/__init__.py": stubs,
         "ludus/sandbox/slot_scripts/inner.line": join_lines((SCRIPTS / "inner.sh").read_text()),
+        "ludus/sandbox/slot_scripts/ops.sh": (SCRIPTS / "ops.sh").read_text(),
     }
     for name in SHARED:
         files[f"ludus/sandbox/{name}"] = _LATER_ANNOTATIONS + (_SANDBOX / name).read_text()
     for path in sorted((_SANDBOX / "slotd").glob("*.py")):
         files[f"ludus/sandbox/slotd/{path.name}"] = path.read_text()
-    for name in ("supervisor.sh", "ops.sh"):
-        files[f"ludus/sandbox/slot_scripts/{name}"] = (SCRIPTS / name).read_text()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():

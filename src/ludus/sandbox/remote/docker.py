@@ -14,7 +14,8 @@ the slot; `root=True` lifts that, and the separation of slot and slotd with it.
 """
 
 import asyncio
-from collections.abc import Hashable, Mapping
+import time
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
@@ -23,7 +24,7 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import Struct, field
 
-from ludus.errors import ConfigError, SandboxError
+from ludus.errors import ConfigError, SandboxError, SlotEvidence
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.backend import BackendFinding, BackendSettings, RemoteSettings
 from ludus.sandbox.limits import SHM_MB, LimitStatus
@@ -34,7 +35,7 @@ from ludus.sandbox.remote.fleet import Once, RemoteBackend
 from ludus.sandbox.remote.link import StdioLink
 from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
 from ludus.sandbox.slotd.frames import Frame
-from ludus.sandbox.slotd.mount_view import HOME, WORKSPACE
+from ludus.sandbox.slotd.mount_view import FILES_PER_MB, HOME, WORKSPACE
 from ludus.sandbox.teardown import run_shielded
 from ludus.types import Positive, Whole
 
@@ -47,6 +48,8 @@ _NAMESPACE_CAPABILITIES = ("SYS_ADMIN", "SYS_CHROOT", "NET_ADMIN", "SETPCAP")
 _GONE = (404, 409)
 """Statuses that a removal gets for a container that is gone or is being removed."""
 _LOOK_SECONDS = 5.0
+_ENGINE_ENDS = ("kill", "stop", "restart", "pause")
+"""Events that somebody has asked the engine for."""
 
 
 class DockerSettings(RemoteSettings, frozen=True, kw_only=True, tag="docker"):
@@ -157,7 +160,29 @@ class Docker(RemoteBackend[DockerSettings]):
             info,
             end=lambda: self._remove(name),
             container_limits=("memory", "processes", "disk") if settings.slots == 1 else (),
+            explain_loss=(lambda: self._explain_loss(name)) if settings.slots == 1 else None,
         )
+
+    async def _explain_loss(self, name: str) -> SlotEvidence:
+        """Why the connection to a container with one slot was lost, as far as the engine knows.
+
+        slotd ends without the engine's doing only if the kernel chose it when the container's memory ran out.
+        """
+        try:
+            reports = await self._read_events(name)
+        except DockerApiError as error:
+            return SlotEvidence(outside=f"the engine does not answer: {error}")
+        return judge_events(reports)
+
+    async def _read_events(self, name: str) -> list[str]:
+        """What happened to a container, in the engine's words. The engine knows that also after its removal."""
+        query = {
+            "since": "0",
+            "until": str(time.time()),
+            "filters": msgspec.json.encode({"container": [name]}).decode(),
+        }
+        report = await self._api.request("GET", "/events", query)
+        return [event.action for event in msgspec.json.Decoder(_Event).decode_lines(report)]
 
     async def _start_slotd(self, link: StdioLink, name: str) -> Frame:
         """Start the container, to which the link is attached already, and the slotd in it."""
@@ -270,6 +295,24 @@ class _Progress(Struct):
     error: str = ""
 
 
+class _Event(Struct):
+    """Something that happened to a container."""
+
+    action: str = field(name="Action", default="")
+
+
+def judge_events(actions: Sequence[str]) -> SlotEvidence:
+    """Who ended a container with one slot, by what the engine says has happened to it."""
+    if "oom" in actions:
+        return SlotEvidence(inside="its processes and files used all memory of the container")
+    ends = [action for action in actions if action in _ENGINE_ENDS]
+    if ends:
+        return SlotEvidence(outside=f"the engine ended the container ({', '.join(ends)})")
+    if "die" in actions or "died" in actions:
+        return SlotEvidence()
+    return SlotEvidence(outside="the connection to the container broke")
+
+
 class DockerInfo(Struct, rename="pascal"):
     """What an engine reports about itself, as far as it does."""
 
@@ -355,7 +398,7 @@ def _build_tmpfs(settings: DockerSettings, spec: SandboxSpec) -> dict[str, str]:
     common = "rw,exec,nosuid,nodev"
     own = {"/run/ludus": f"{common},mode=711,size={_SLOTD_MB // 3}m"} if settings.read_only else {}
     if settings.slots == 1:
-        size = f"size={spec.disk_mb}m"
+        size = f"size={spec.disk_mb}m,nr_inodes={spec.disk_mb * FILES_PER_MB}"
         own |= {WORKSPACE: f"{common},mode=755,{size}", HOME: f"{common},mode=700,{size}"}
         own |= {"/tmp": f"{common},mode=1777,{size}", "/var/tmp": f"{common},mode=1777,{size}"}
     return own

@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
 
-from ludus.errors import SandboxError
+from ludus.errors import SandboxError, SlotEvidence
 from ludus.http_client import Client, HttpError, Timeouts
 from ludus.sandbox.remote.bundle import build_shipment
 from ludus.sandbox.slotd import frames as wire
@@ -135,11 +135,11 @@ class StdioLink:
                 return _raise_if_refused(await reply)
         except TimeoutError:
             self._mark_dead(_describe_timeout(head, seconds))
-            raise SandboxError(self._dead) from None
+            raise _make_lost(self._dead) from None
         except OSError as error:
             await asyncio.wait((self._listener,), timeout=_STDERR_SECONDS)  # the end of the stream may say more
             self._mark_dead(f"the connection is lost: {error}")
-            raise SandboxError(self._dead) from error
+            raise _make_lost(self._dead) from error
         finally:
             del self._waiting[number]
             if reply.done() and not reply.cancelled():
@@ -176,11 +176,11 @@ class StdioLink:
         self._dead = reason
         for reply in self._waiting.values():
             if not reply.done():
-                reply.set_exception(SandboxError(reason))
+                reply.set_exception(_make_lost(reason))
 
     def _raise_if_dead(self) -> None:
         if self._dead:
-            raise SandboxError(self._dead)
+            raise _make_lost(self._dead)
 
 
 def _join_lines(text: str) -> str:
@@ -195,8 +195,16 @@ def _describe_timeout(head: Mapping[str, Any], seconds: float | None) -> str:
 def _raise_if_refused(frame: Frame) -> Frame:
     error = frame.head.get("error")
     if error is not None:
-        raise SandboxError(str(error), retryable=bool(frame.head.get("retryable", True)))
+        head = frame.head
+        evidence = SlotEvidence(inside=str(head.get("inside", "")), outside=str(head.get("outside", "")))
+        raise SandboxError(str(error), retryable=bool(head.get("retryable", True)), evidence=evidence)
     return frame
+
+
+def _make_lost(reason: str) -> SandboxError:
+    """The error of a link that is lost. No slot can do that to the link, unless it is alone in its container: then
+    `SlotServer` looks closer."""
+    return SandboxError(reason, evidence=SlotEvidence(outside=reason))
 
 
 # ---- HTTP ---------------------------------------------------------------------------------------------------------
@@ -224,13 +232,13 @@ class HttpLink:
 
     async def call(self, head: Mapping[str, Any], body: bytes = b"", *, seconds: float | None) -> Frame:
         if self._dead:
-            raise SandboxError(self._dead)
+            raise _make_lost(self._dead)
         try:
             async with asyncio.timeout(seconds):
                 return _raise_if_refused(await self._call_until_done(head, body))
         except TimeoutError:
             self._dead = self._dead or _describe_timeout(head, seconds)
-            raise SandboxError(self._dead) from None
+            raise _make_lost(self._dead) from None
 
     async def _call_until_done(self, head: Mapping[str, Any], body: bytes) -> Frame:
         if head["op"] not in _LONG_OPS:
@@ -259,7 +267,7 @@ class HttpLink:
                 problem = str(error)
             if attempt >= len(_RETRY_PAUSES) and not patient:
                 self._dead = self._dead or problem
-                raise SandboxError(problem)
+                raise _make_lost(problem)
             pause = _RETRY_PAUSES[min(attempt, len(_RETRY_PAUSES) - 1)]
             await asyncio.sleep(min(pause, 0.5) if patient else pause * random.uniform(0.7, 1.3))
         raise AssertionError("unreachable")

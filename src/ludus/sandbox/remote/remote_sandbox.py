@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from ludus.errors import SandboxError
+from ludus.errors import SandboxError, SlotEvidence
 from ludus.sandbox import WORKSPACE, ExecResult, SandboxSpec
 from ludus.sandbox.backend import Mount
 from ludus.sandbox.limits import LimitStatus
@@ -35,13 +35,17 @@ _OPEN_SECONDS = 90.0
 _CLOSE_SECONDS = 60.0
 
 
+ExplainLoss = Callable[[], Awaitable[SlotEvidence]]
+"""Finds out why the link to a server was lost."""
+
+
 class SlotdInfo(Struct, frozen=True):
     """What a slotd reports about itself in the handshake."""
 
     version: int
     python: str
     isolation: str
-    """`namespaces`, `user` or `none`: see `slotd/first_process.py`."""
+    """`namespaces`, `user` or `none`: see `slotd/isolation.py`."""
     why: str = ""
     """Why the isolation is not better."""
 
@@ -74,9 +78,10 @@ async def finish_handshake(
 class _RemoteShell:
     """The part of `SlotShell` that `ShellSandbox` uses, over a link."""
 
-    def __init__(self, link: Link, slot: str) -> None:
+    def __init__(self, link: Link, slot: str, explain: ExplainLoss | None) -> None:
         self._link = link
         self._slot = slot
+        self._explain = explain
         self._turn = asyncio.Lock()
         self._closed = False
         self._executions = count(1)
@@ -125,7 +130,7 @@ class _RemoteShell:
 
     def open_port(self, make_protocol: ProtocolFactory) -> AbstractAsyncContextManager[int]:
         if self._closed:
-            raise SandboxError("the slot is closed")
+            raise SandboxError("the slot is closed", evidence=SlotEvidence(outside="the slot was closed"))
         return open_remote_port(self._link, self._slot, make_protocol)
 
     async def close(self) -> None:
@@ -138,8 +143,17 @@ class _RemoteShell:
 
     def _call(self, head: dict[str, Any], body: bytes = b"", *, seconds: float) -> Coroutine[Any, Any, Frame]:
         if self._closed:
-            raise SandboxError("the slot is closed")
-        return self._link.call({**head, "slot": self._slot}, body, seconds=seconds)
+            raise SandboxError("the slot is closed", evidence=SlotEvidence(outside="the slot was closed"))
+        return self._send({**head, "slot": self._slot}, body, seconds)
+
+    async def _send(self, head: dict[str, Any], body: bytes, seconds: float) -> Frame:
+        try:
+            return await self._link.call(head, body, seconds=seconds)
+        except SandboxError as error:
+            if self._link.alive or self._explain is None:
+                raise
+            evidence = await self._explain()
+            raise SandboxError(str(error), retryable=error.retryable, evidence=evidence) from error
 
 
 def _parse_result(reply: Frame) -> ExecResult:
@@ -198,16 +212,19 @@ class SlotServer:
         container_limits: Sequence[str] = (),
         env: Mapping[str, str] = MappingProxyType({}),
         mounts: Sequence[Mount] | None = None,
+        explain_loss: ExplainLoss | None = None,
     ) -> None:
         """`end`: ends the container or job after the link is closed. `container_limits`: the limits (memory, processes,
         disk) that the container enforces for its slot. `mounts`: folders that slotd shows to every slot, beside the
-        caches of its spec; None if the container has them already."""
+        caches of its spec; None if the container has them already. `explain_loss`: needed if a slot is alone with slotd
+        and could be the reason why slotd ended; with several slots, none can."""
         self.info = info
         self._link = link
         self._end = end
         self._container_limits = container_limits
         self._env = env
         self._mounts = mounts
+        self._explain = explain_loss
         self._names = count(1)
 
     @property
@@ -225,7 +242,7 @@ class SlotServer:
 
     async def open(self, spec: SandboxSpec, on_close: Callable[[], Awaitable[None]]) -> RemoteSandbox:
         """Open a slot. `on_close` is called when the slot is closed."""
-        name = f"s{next(self._names)}_{secrets.token_hex(3)}"
+        name = f"s{next(self._names)}_{secrets.token_hex(16)}"
         request = {
             "network": spec.network,
             "disk_mb": spec.disk_mb,
@@ -241,7 +258,7 @@ class SlotServer:
             with suppress(SandboxError):
                 await run_shielded(self._link.call({"op": "close", "slot": name}, seconds=_CLOSE_SECONDS))
             raise
-        shell, resources = _RemoteShell(self._link, name), AsyncExitStack()
+        shell, resources = _RemoteShell(self._link, name, self._explain), AsyncExitStack()
         resources.push_async_callback(on_close)
         resources.push_async_callback(shell.close)
         box = RemoteSandbox(spec, shell, _parse_layout(reply), resources)

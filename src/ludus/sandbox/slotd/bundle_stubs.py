@@ -8,12 +8,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class _SlotEvidence(NamedTuple):
+    """What is known about the end of a slot."""
+
+    inside: str = ""
+    outside: str = ""
+
+
 class _SandboxError(Exception):
     """The slot is gone or cannot run commands."""
 
-    def __init__(self, message: str, *, retryable: bool = True) -> None:
+    def __init__(self, message: str, *, retryable: bool = True, evidence: _SlotEvidence = _SlotEvidence()) -> None:
         super().__init__(message)
         self.retryable = retryable
+        self.evidence = evidence
 
 
 class _ExecResult(NamedTuple):
@@ -27,5 +35,6 @@ class _ExecResult(NamedTuple):
     seconds: float = 0.0
 
 
+SlotEvidence = _SlotEvidence
 SandboxError = _SandboxError
 ExecResult = _ExecResult

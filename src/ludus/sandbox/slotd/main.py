@@ -16,11 +16,14 @@ from typing import Any
 
 from ludus.errors import SandboxError
 from ludus.sandbox.slotd import frames, requests
+from ludus.sandbox.slotd.children import Children
 from ludus.sandbox.slotd.frames import Frame
-from ludus.sandbox.slotd.slots import SlotdSettings, Slots
+from ludus.sandbox.slotd.shell_program import lower_oom_score
+from ludus.sandbox.slotd.slots import SlotdSettings, Slots, open_slots
 
 
 def main() -> int:
+    lower_oom_score()
     if sys.argv[1:] == ["stdio"]:
         return asyncio.run(_run_stdio())
     if len(sys.argv) == 4 and sys.argv[1] == "http":
@@ -37,9 +40,9 @@ async def _run_stdio() -> int:
     try:
         if hello.get("version") != frames.VERSION:
             raise SandboxError(f"the driver speaks version {hello.get('version')}, slotd {frames.VERSION}")
-        slots = Slots(_parse_settings(hello))
+        slots = await open_slots(_parse_settings(hello), _watch_children())
     except SandboxError as error:
-        writer.write(frames.pack(Frame({**reply, "error": str(error), "retryable": error.retryable})))
+        writer.write(frames.pack(Frame({**reply, **requests.encode_error(error)})))
         await writer.drain()
         return 1
     handler = _make_handler(slots, hello)
@@ -62,7 +65,7 @@ async def _read_hello(reader: asyncio.StreamReader) -> dict[str, Any]:
 
 
 async def _run_http(config: dict[str, Any], port: int) -> int:
-    slots = Slots(_parse_settings(config))
+    slots = await open_slots(_parse_settings(config), _watch_children())
     handler = _make_handler(slots, config)
     server = await requests.serve_http(handler, config.get("host", "0.0.0.0"), port, config["token"])
     requests.log(f"listens on port {port}; isolation: {slots.isolation.level} {slots.isolation.reason}")
@@ -76,6 +79,12 @@ def _parse_settings(fields: dict[str, Any]) -> SlotdSettings:
     return SlotdSettings(*(type(default)(fields.get(name, default)) for name, default in defaults.items()))
 
 
+def _watch_children() -> Children:
+    children = Children()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, children.reap)
+    return children
+
+
 def _make_handler(slots: Slots, fields: dict[str, Any]) -> requests.RequestHandler:
     """Make the request handler, raise the limit of open files and install the signal handlers."""
     handler = requests.RequestHandler(slots, _parse_settings(fields).lapse)
@@ -83,7 +92,6 @@ def _make_handler(slots: Slots, fields: dict[str, Any]) -> requests.RequestHandl
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # slotd holds the connections of all slots' ports
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGCHLD, slots.reap)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, handler.stop)
     return handler

@@ -1,9 +1,10 @@
-"""The file system view of a slot with a mount namespace. Its first process builds it before it drops its privileges.
+"""The file system view of a slot with a mount namespace. The process that makes the namespace builds it.
 
 There are two views. `image` shows everything in the container, read-only. `system` shows only the folders of a host
 that hold programs, so that the host's homes and services are hidden. On top of either, the slot has its own
-`/workspace`, `/tmp` and home of limited size, its own `/proc`, a `/dev` with harmless devices, and `/run/ludus` with
-the scripts and the input of its shell.
+`/workspace`, `/tmp` and home of limited size, a `/dev` with harmless devices, and `/run/ludus` with the scripts and the
+input of its shell. slotd's own folder is hidden. `/proc` is empty here: it belongs to a pid namespace, whose first
+process mounts it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ WORKSPACE = "/workspace"
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "nix", "gnu")
 _OWN = ("proc", "sys", "dev", "tmp", "run", "home", "workspace")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_EMPTY = syscalls.RDONLY | syscalls.NOSUID | syscalls.NODEV | syscalls.NOEXEC
 _SHM_MB = 64
-_FILES_PER_MB = 1024
+FILES_PER_MB = 1024
 
 
 class ViewOptions(NamedTuple):
@@ -38,12 +40,14 @@ class ViewOptions(NamedTuple):
     owner: int
     """The slot's user id, as seen by the process that builds the view."""
     disk_mb: int
+    hidden: str = ""
+    """A folder that the slot must not see."""
     mounts: tuple[tuple[str, str], ...] = ()
     """More folders (source, target) to show."""
 
 
 def build_view(libc: syscalls.Libc, options: ViewOptions) -> None:
-    """Build the view and enter it. The process needs a mount and a pid namespace of its own, and the right to mount."""
+    """Build the view. The process needs a mount namespace of its own, and the right to mount."""
     libc.mount("", "/", flags=syscalls.REC | syscalls.PRIVATE)
     _mount_tmpfs(libc, options.root, "mode=755,size=1m")
     _bind_visible(libc, options)
@@ -52,12 +56,11 @@ def build_view(libc: syscalls.Libc, options: ViewOptions) -> None:
     _mount_own_files(libc, options)
     _mount_devices(libc, options.root + "/dev")
     os.mkdir(options.root + "/proc")
-    libc.mount("proc", options.root + "/proc", "proc", syscalls.NOSUID | syscalls.NODEV | syscalls.NOEXEC)
+    if options.hidden and os.path.isdir(options.root + options.hidden):
+        libc.mount("tmpfs", options.root + options.hidden, "tmpfs", _EMPTY, "mode=000,size=4k,nr_inodes=1")
     _remount_read_only(libc, options.root, syscalls.NOSUID | syscalls.NODEV)
     os.chdir(options.root)
-    libc.mount(options.root, "/", flags=syscalls.MOVE)
-    os.chroot(".")
-    os.chdir(WORKSPACE)
+    libc.mount(options.root, "/", flags=syscalls.MOVE)  # who enters the namespace later has it as root
 
 
 def _bind_visible(libc: syscalls.Libc, options: ViewOptions) -> None:
@@ -100,7 +103,7 @@ def _remount_read_only(libc: syscalls.Libc, point: str, flags: int) -> None:
 
 def _mount_own_files(libc: syscalls.Libc, options: ViewOptions) -> None:
     root, owner = options.root, f"uid={options.owner},gid={options.owner}"
-    size = f"size={options.disk_mb}m,nr_inodes={options.disk_mb * _FILES_PER_MB}"
+    size = f"size={options.disk_mb}m,nr_inodes={options.disk_mb * FILES_PER_MB}"
     for path, mode in (("/tmp", "mode=1777"), (HOME, f"mode=700,{owner}"), (WORKSPACE, f"mode=755,{owner}")):
         os.mkdir(root + path)
         _mount_tmpfs(libc, root + path, f"{mode},{size}")
@@ -130,7 +133,7 @@ def _mount_devices(libc: syscalls.Libc, dev: str) -> None:
     for name, target in (("fd", "self/fd"), ("stdin", "self/fd/0"), ("stdout", "self/fd/1"), ("stderr", "self/fd/2")):
         os.symlink(f"/proc/{target}", f"{dev}/{name}")
     os.mkdir(dev + "/shm")
-    _mount_tmpfs(libc, dev + "/shm", f"mode=1777,size={_SHM_MB}m,nr_inodes={_SHM_MB * _FILES_PER_MB}")
+    _mount_tmpfs(libc, dev + "/shm", f"mode=1777,size={_SHM_MB}m,nr_inodes={_SHM_MB * FILES_PER_MB}")
     os.mkdir(dev + "/pts")
     with contextlib.suppress(OSError):  # without it the slot has no terminals, which is acceptable
         libc.mount(

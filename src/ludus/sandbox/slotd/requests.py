@@ -48,14 +48,14 @@ class RequestHandler:
             self._loop.call_later(self._lapse - silent, self._check_silence)
 
     async def handle(self, request: Frame) -> Frame:
-        """Carry out a request and return the reply. An error becomes a reply too."""
+        """Carry out a request and return the reply. An error becomes a reply too, whatever it is."""
         self._last_request = self._loop.time()
         head: dict[str, Any] = {"id": request.head.get("id")}
         try:
             reply = await self._dispatch(request)
         except SandboxError as error:
-            return Frame({**head, "error": str(error), "retryable": error.retryable})
-        except (KeyError, TypeError, ValueError, OSError) as error:
+            return Frame({**head, **encode_error(error)})
+        except Exception as error:
             return Frame({**head, "error": f"{type(error).__name__}: {error}", "retryable": False})
         return Frame({**head, **reply.head}, reply.body)
 
@@ -137,6 +137,16 @@ class RequestHandler:
             return _PENDING
         task.result()
         return Frame({})
+
+
+def encode_error(error: SandboxError) -> dict[str, Any]:
+    """The fields of a reply that refuses a request."""
+    evidence = {"inside": error.evidence.inside, "outside": error.evidence.outside}
+    return {
+        "error": str(error),
+        "retryable": error.retryable,
+        **{name: text for name, text in evidence.items() if text},
+    }
 
 
 _PORT_OPERATIONS = ("open_port", "accept", "receive", "send", "drop", "close_port")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import pkgutil
+import secrets
 import shutil
+import stat
 import subprocess
-import sys
-import tempfile
 from typing import NamedTuple
 
 from ludus.errors import SandboxError
@@ -17,6 +18,8 @@ from ludus.sandbox.slotd import mount_view
 
 _PARENTS = ("/var/lib", "/run/ludus", "/var/tmp", "/tmp", "/dev/shm")
 """Where to make the folder, best first. A disk is better than memory, since the input of commands is stored there."""
+_NAME_BYTES = 16
+_MOVED = ".ludus-removed-"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -27,14 +30,15 @@ class SlotdDir(NamedTuple):
     lib: str
     bash: str
 
-    def make_slot_folder(self, name: str) -> str:
-        """Make the folder of one slot. Other users may pass through it but not list it."""
-        folder = os.path.join(self.path, name)
-        os.mkdir(folder, 0o711)
-        os.chmod(folder, 0o711)
-        for part, mode in (("io", 0o755), ("etc", 0o755), ("root", 0o755)):
-            os.mkdir(os.path.join(folder, part))
-            os.chmod(os.path.join(folder, part), mode)
+    def make_slot_folder(self, user: int) -> str:
+        """Make the folder of one slot, with a name that cannot be guessed. Only slotd can change it, and only the
+        slot's own user can read it."""
+        folder = os.path.join(self.path, secrets.token_hex(_NAME_BYTES))
+        for path in (folder, f"{folder}/io", f"{folder}/etc", f"{folder}/root"):
+            os.mkdir(path, 0o700)
+            if user != os.geteuid():
+                os.chown(path, -1, user)
+                os.chmod(path, 0o750)
         return folder
 
     def remove(self) -> None:
@@ -49,7 +53,8 @@ def make_slotd_dir() -> SlotdDir:
     problems: list[str] = []
     for parent in _PARENTS:
         try:
-            path = os.path.realpath(tempfile.mkdtemp(prefix="ludus-", dir=parent))
+            path = os.path.join(os.path.realpath(parent), f"ludus-{secrets.token_hex(_NAME_BYTES)}")
+            os.mkdir(path, 0o700)
         except OSError as error:
             problems.append(str(error))
             continue
@@ -83,14 +88,17 @@ def _fill_dir(slotd_dir: SlotdDir, bash: str) -> None:
     fcntl.flock(lock, fcntl.LOCK_EX)  # for as long as this process lives
     os.mkdir(slotd_dir.lib)
     os.chmod(slotd_dir.lib, 0o755)
-    for name in ("supervisor.sh", "inner.line", "ops.sh"):
-        data = pkgutil.get_data("ludus.sandbox", f"slot_scripts/{name}")
-        assert data is not None
-        write_file(f"{slotd_dir.lib}/{name}", data, 0o444)
+    write_file(f"{slotd_dir.lib}/ops.sh", read_script("ops.sh"), 0o444)
     with open(bash, "rb") as file:
         # Executable but not readable: the kernel then hides the memory and the descriptors of the slots' shells from
         # the slot's other processes.
         write_file(slotd_dir.bash, file.read(), 0o111)
+
+
+def read_script(name: str) -> bytes:
+    data = pkgutil.get_data("ludus.sandbox", f"slot_scripts/{name}")
+    assert data is not None
+    return data
 
 
 def write_file(path: str, data: bytes, mode: int) -> None:
@@ -111,45 +119,73 @@ def write_user_files(folder: str, user: int) -> None:
         write_file(f"{folder}/{file}", (line + "".join(others)).encode(errors="surrogateescape"), 0o644)
 
 
-def write_demotion(path: str, user: int, bash: str) -> None:
-    """Write a program that switches to the slot's user and then runs bash.
-
-    A supervisor that runs as root starts the slot's shells with it.
-    """
-    text = (
-        f"#!{sys.executable} -IS\n"
-        "import os, sys\n"
-        f"os.setgroups([]); os.setresgid({user}, {user}, {user}); os.setresuid({user}, {user}, {user})\n"
-        f"os.execv({bash!r}, ['bash', *sys.argv[1:]])\n"
-    )
-    write_file(path, text.encode(), 0o755)
-
-
 def remove_tree(path: str) -> None:
-    """Remove a folder that may hold folders without permissions. Links are not followed."""
-    shutil.rmtree(path, ignore_errors=True)
-    if os.path.lexists(path):
-        for folder, _, _ in os.walk(path):
-            try:
-                os.chmod(folder, 0o700)
-            except OSError:
-                continue
-        shutil.rmtree(path, ignore_errors=True)
+    """Remove a folder with everything in it, if it exists. Links are not followed."""
+    empty_folder(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
 
 
 def empty_folder(path: str) -> None:
-    """Remove the content of a folder, but not the folder."""
+    """Remove the content of a folder, but not the folder.
+
+    Folders in it are moved to the top before they are emptied. So folders that are nested thousands deep take neither
+    a long path nor a deep recursion, and no more than two descriptors.
+    """
     try:
-        names = os.listdir(path)
+        top = _open_folder(path)
     except OSError:
         return
-    for name in names:
-        entry = os.path.join(path, name)
-        if os.path.isdir(entry) and not os.path.islink(entry):
-            remove_tree(entry)
-        else:
+    try:
+        _empty_by_moving(top)
+    finally:
+        os.close(top)
+
+
+def _empty_by_moving(top: int) -> None:
+    while True:
+        names = _remove_files(top)
+        if not names:
+            return
+        removed = 0
+        for name in names:
+            try:
+                folder = _open_folder(name, top)
+            except OSError:
+                continue
+            try:
+                for inner in _remove_files(folder):
+                    with contextlib.suppress(OSError):
+                        os.rename(inner, f"{_MOVED}{secrets.token_hex(_NAME_BYTES)}", src_dir_fd=folder, dst_dir_fd=top)
+            finally:
+                os.close(folder)
             with contextlib.suppress(OSError):
-                os.unlink(entry)
+                os.rmdir(name, dir_fd=top)
+                removed += 1
+        if not removed:  # what is left cannot be removed, such as a mount point
+            return
+
+
+def _open_folder(path: str, parent: int | None = None) -> int:
+    """Open a folder, whatever its mode. A link is not followed."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    mode = os.stat(path, dir_fd=parent, follow_symlinks=False).st_mode
+    if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
+        with contextlib.suppress(OSError):
+            os.chmod(path, 0o700, dir_fd=parent)
+    return os.open(path, flags, dir_fd=parent)
+
+
+def _remove_files(folder: int) -> list[str]:
+    """Remove everything in a folder but its folders. Returns the names of those."""
+    folders: list[str] = []
+    for name in os.listdir(folder):
+        try:
+            os.unlink(name, dir_fd=folder)
+        except OSError as error:
+            if error.errno in (errno.EISDIR, errno.EPERM):  # POSIX names EPERM for a folder, Linux EISDIR
+                folders.append(name)
+    return folders
 
 
 def remove_user_files(user: int) -> None:
@@ -161,12 +197,11 @@ def remove_user_files(user: int) -> None:
             continue
         for name in names:
             entry = os.path.join(folder, name)
-            try:
-                if os.lstat(entry).st_uid != user:
+            with contextlib.suppress(OSError):
+                mine = os.lstat(entry)
+                if mine.st_uid != user:
                     continue
-                if os.path.isdir(entry) and not os.path.islink(entry):
+                if stat.S_ISDIR(mine.st_mode):
                     remove_tree(entry)
                 else:
                     os.unlink(entry)
-            except OSError:
-                continue

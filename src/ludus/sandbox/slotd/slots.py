@@ -6,22 +6,26 @@ import asyncio
 import contextlib
 import os
 import resource
-import signal
-import socket
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from ludus.errors import SandboxError
-from ludus.sandbox import ExecResult
-from ludus.sandbox.shell import Pipes, SlotShell
-from ludus.sandbox.slotd import first_process, mount_view, slot_dirs
+from ludus.errors import SandboxError, SlotEvidence
+from ludus.sandbox import ExecResult, syscalls
+from ludus.sandbox.shell import SlotShell
+from ludus.sandbox.shell_starter import ShellEnds
+from ludus.sandbox.slotd import isolation as levels
+from ludus.sandbox.slotd import mount_view, plain_starter, slot_dirs
+from ludus.sandbox.slotd.children import Children
+from ludus.sandbox.slotd.isolation import Isolation
+from ludus.sandbox.slotd.namespace_starter import INNER_USER, NamespaceStarter, SlotPlace
+from ludus.sandbox.slotd.plain_starter import PlainStarter
+from ludus.sandbox.slotd.shell_program import ShellProgram, SlotStarter
 from ludus.sandbox.slotd.slot_port import SlotPort, listen_in_slot
 
-_START_SECONDS = 30.0
 _END_SECONDS = 30.0
+_PROBE_CODE = 7
 _OPEN_FILES = 4096
 _REMEMBERED = 32
 """How many results of a slot's executions are kept, in case the driver asks again."""
@@ -81,20 +85,15 @@ class Slot:
     """One slot. `Slots` opens and closes it."""
 
     def __init__(
-        self, name: str, spec: SlotSpec, folder: str, user: int, paths: SlotPaths, sweep: Callable[[Slot], None] | None
+        self, name: str, spec: SlotSpec, folder: str, user: int, paths: SlotPaths, starter: SlotStarter
     ) -> None:
         self.name = name
         self.spec = spec
         self.folder = folder
         self.user = user
         self.paths = paths
-        self.pipes = Pipes.open()
-        self.shell = SlotShell(
-            self.pipes, Path(folder, "io"), paths.workspace, sweep=(lambda: sweep(self)) if sweep else None
-        )
-        self.first_pid = 0
-        self.network_socket: socket.socket | None = None
-        """A socket made in the slot's own network; None if it has none."""
+        self.starter = starter
+        self.shell = SlotShell(starter, Path(folder, "io"), paths.workspace)
         self._port: SlotPort | None = None
         self._executions: OrderedDict[str, asyncio.Task[ExecResult]] = OrderedDict()
 
@@ -129,7 +128,8 @@ class Slot:
                 written = os.pwrite(fd, view, position)
                 position, view = position + written, view[written:]
         except OSError as error:
-            raise SandboxError(f"slotd cannot store the input of a command: {error}") from error
+            problem = f"slotd cannot store the input of a command: {error}"
+            raise SandboxError(problem, evidence=SlotEvidence(outside=problem)) from error
         finally:
             os.close(fd)
 
@@ -162,7 +162,7 @@ class Slot:
         while self._port is not None and self._port.name != name:
             await self._close_port()
         if self._port is None:
-            self._port = listen_in_slot(name, self.network_socket)
+            self._port = listen_in_slot(name, self.starter.network_socket)
         return self._port
 
     def get_port(self, name: str) -> SlotPort:
@@ -179,15 +179,11 @@ class Slot:
         if port is not None:
             await port.close()
 
-    def close_network_socket(self) -> None:
-        if self.network_socket is not None:
-            self.network_socket.close()
-
     async def close(self) -> None:
-        """Close the shell, which ends every running execution, and the port."""
+        """Close the shell, which ends every running execution, and the port; end all processes."""
         self.shell.close()
         await self._close_port()
-        self.close_network_socket()
+        await self.starter.close()
         tasks = [task for task in self._executions.values() if not task.done()]
         if tasks:
             await asyncio.wait(tasks, timeout=_END_SECONDS)
@@ -205,20 +201,17 @@ def _measure_result(task: asyncio.Task[ExecResult]) -> int:
 
 
 class Slots:
-    """All slots of this slotd."""
+    """All slots of this slotd. Make it with `open_slots`."""
 
-    def __init__(self, settings: SlotdSettings) -> None:
+    def __init__(self, settings: SlotdSettings, children: Children) -> None:
         self._settings = settings
+        self._children = children
+        self._libc = _load_libc()
         self._dir = slot_dirs.make_slotd_dir()
-        self._null = os.open("/dev/null", os.O_RDONLY)
+        self._inner = slot_dirs.read_script("inner.line").decode()
         self._slots: dict[str, Slot] = {}
         self._opening: dict[str, asyncio.Future[Slot]] = {}
-        self._ended: dict[int, asyncio.Future[None]] = {}
-        self._starter = first_process.find_starter(as_root=settings.as_root, probe=self._try_starter)
-
-    @property
-    def isolation(self) -> first_process.Isolation:
-        return self._starter.isolation
+        self.isolation = Isolation(levels.NONE, reason="no system calls through ctypes")
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -226,8 +219,14 @@ class Slots:
     def get(self, name: str) -> Slot:
         slot = self._slots.get(name)
         if slot is None:
-            raise SandboxError(f"slotd has no slot {name}")
+            problem = f"slotd has no slot {name}"
+            raise SandboxError(problem, evidence=SlotEvidence(outside=problem))
         return slot
+
+    async def find_isolation(self) -> None:
+        """Use the best isolation that works here."""
+        if self._libc is not None:
+            self.isolation = await levels.find_isolation(as_root=self._settings.as_root, probe=self._try_isolation)
 
     # ---- opening --------------------------------------------------------------------------------------------------
 
@@ -243,31 +242,63 @@ class Slots:
             self._opening.pop(name, None)
 
     async def _open(self, name: str, spec: SlotSpec) -> Slot:
-        slot = self._prepare_slot(name, spec)
+        if not name.isidentifier() or not name.isascii():
+            raise SandboxError(f"{name!r} is not a valid slot name", retryable=False)
+        slot = self._prepare_slot(name, spec, self.isolation)
         try:
-            slot.first_pid, slot.network_socket = self._start(slot)
-            if slot.first_pid:
-                self._ended[slot.first_pid] = asyncio.get_running_loop().create_future()
-            await slot.shell.wait_started(_START_SECONDS, lambda: slot.first_pid)
+            await slot.starter.open()
+            await slot.shell.start()
+        except OSError as error:
+            await self._end(slot)
+            raise SandboxError(f"the slot cannot be made: {error}") from error
         except BaseException:
             await self._end(slot)
             raise
         self._slots[name] = slot
         return slot
 
-    def _prepare_slot(self, name: str, spec: SlotSpec) -> Slot:
-        if not name.isidentifier() or not name.isascii():
-            raise SandboxError(f"{name!r} is not a valid slot name", retryable=False)
-        user = first_process.draw_user() if self.isolation.own_users else os.geteuid()
-        folder = self._dir.make_slot_folder(name)
-        if self.isolation.level == first_process.NAMESPACES:
-            slot_dirs.write_user_files(folder + "/etc", self._starter.get_inner_user(user))
-            return Slot(name, spec, folder, user, _PATHS_INSIDE, None)
-        if spec.mounts:
+    def _prepare_slot(self, name: str, spec: SlotSpec, isolation: Isolation) -> Slot:
+        """Make the folders and the starter of a slot. Nothing runs yet."""
+        user = levels.draw_user() if isolation.own_users else os.geteuid()
+        if isolation.level != levels.NAMESPACES and spec.mounts:
             raise SandboxError("sandbox.caches needs namespaces, which slotd may not make there", retryable=False)
-        return Slot(name, spec, folder, user, self._make_shared_paths(folder, user), self._sweep)
+        folder = self._dir.make_slot_folder(user)
+        if isolation.level == levels.NAMESPACES:
+            paths = _PATHS_INSIDE
+            starter: SlotStarter = self._make_namespace_starter(spec, isolation, user, folder)
+        else:
+            paths = self._make_shared_paths(folder, user, isolation)
+            program = self._make_program(spec, paths, isolation, folder)
+            starter = PlainStarter(
+                self._libc,
+                self._children,
+                program,
+                user=user if isolation.own_users else None,
+                mark=folder,
+                other_marks=lambda: [slot.folder for slot in self._slots.values() if slot.folder != folder],
+            )
+        return Slot(name, spec, folder, user, paths, starter)
 
-    def _make_shared_paths(self, folder: str, user: int) -> SlotPaths:
+    def _make_namespace_starter(self, spec: SlotSpec, isolation: Isolation, user: int, folder: str) -> NamespaceStarter:
+        assert self._libc is not None
+        owner = INNER_USER if isolation.in_user_namespace else user
+        slot_dirs.write_user_files(folder + "/etc", owner)
+        view = mount_view.ViewOptions(
+            folder + "/root",
+            self._settings.view,
+            self._dir.lib,
+            folder + "/io",
+            folder + "/etc",
+            owner,
+            spec.disk_mb,
+            self._dir.path,
+            spec.mounts,
+        )
+        program = self._make_program(spec, _PATHS_INSIDE, isolation, folder)
+        place = SlotPlace(user, spec.network, view)
+        return NamespaceStarter(self._libc, self._children, isolation, place, program)
+
+    def _make_shared_paths(self, folder: str, user: int, isolation: Isolation) -> SlotPaths:
         """Make the folders of a slot without a mount namespace."""
         own = {part: f"{folder}/{part}" for part in ("workspace", "home", "jobs", "tmp")}
         if self._settings.exclusive:
@@ -282,97 +313,48 @@ class Slots:
                 os.makedirs(path, exist_ok=True)
                 os.chmod(path, 0o755 if part == "workspace" else 0o700)
                 os.chown(path, user, user)
-        if self.isolation.own_users:
-            slot_dirs.write_demotion(folder + "/demote", user, self._dir.bash)
-            if self._settings.exclusive:
-                with contextlib.suppress(OSError):  # in a read-only image the user has no name
-                    slot_dirs.write_user_files("/etc", user)
+        if isolation.own_users and self._settings.exclusive:
+            with contextlib.suppress(OSError):  # in a read-only image the user has no name
+                slot_dirs.write_user_files("/etc", user)
         places = (own["workspace"], own["tmp"], own["home"], folder + "/io", self._dir.lib, own["jobs"])
         return SlotPaths(*places, self._dir.bash)
 
-    def _start(self, slot: Slot) -> first_process.FirstProcess:
-        pipes = slot.pipes
-        try:
-            limits = _make_ulimits(slot.spec, own_users=self.isolation.level != first_process.NONE)
-            supervisor = slot.shell.make_arguments(slot.paths.lib, slot.paths.io, (), limits)
-            place = self._make_start_options(
-                slot, pipes.slot_stdout, pipes.slot_stderr, (pipes.slot_command, pipes.slot_status)
-            )
-            script = f"{slot.paths.lib}/supervisor.sh"
-            return self._launch(slot, place, [script, *supervisor])
-        finally:
-            pipes.close_slot_ends()
+    def _make_program(self, spec: SlotSpec, paths: SlotPaths, isolation: Isolation, folder: str) -> ShellProgram:
+        environment = self._make_environment(spec, paths, isolation, folder)
+        limits = make_limits(spec, own_users=isolation.level != levels.NONE)
+        return ShellProgram(paths.bash, self._inner, paths.io, paths.workspace, environment, limits)
 
-    def _launch(
-        self, slot: Slot, place: first_process.StartOptions, arguments: list[str]
-    ) -> first_process.FirstProcess:
-        # The supervisor starts inner shells through argv[0]. If it runs as root, that is a program that switches user.
-        inside = self.isolation.level == first_process.NAMESPACES
-        program = mount_view.LIB + "/bash" if inside else self._dir.bash
-        name = slot.folder + "/demote" if self.isolation.level == first_process.USER else program
-        environment = self._make_environment(slot)
-        return self._starter.start(place, program, [name, "--norc", "--noprofile", *arguments], environment)
-
-    def _make_start_options(
-        self, slot: Slot, stdout: int, stderr: int, passed: tuple[int, ...]
-    ) -> first_process.StartOptions:
-        folder, owner = slot.folder, self._starter.get_inner_user(slot.user)
-        view_options = mount_view.ViewOptions(
-            folder + "/root",
-            self._settings.view,
-            self._dir.lib,
-            folder + "/io",
-            folder + "/etc",
-            owner,
-            slot.spec.disk_mb,
-            slot.spec.mounts,
-        )
-        return first_process.StartOptions(
-            slot.user, slot.spec.network, view_options, self._null, stdout, stderr, passed
-        )
-
-    def _make_environment(self, slot: Slot) -> dict[str, str]:
+    def _make_environment(self, spec: SlotSpec, paths: SlotPaths, isolation: Isolation, folder: str) -> dict[str, str]:
         """Make the slot's environment: a container's own variables, as with `docker exec`; of a host, only PATH."""
         own = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_SLOTS)}
         if self._settings.view == "system":
             own = {"PATH": os.environ.get("PATH", os.defpath)}
         own.setdefault("LANG", "C.UTF-8")
-        own.update(HOME=slot.paths.home, USER="agent", LOGNAME="agent", SHELL="/bin/bash", TERM="dumb")
-        own.update(PWD=slot.paths.workspace)
-        if self.isolation.level != first_process.NAMESPACES and not self._settings.exclusive:
-            own["TMPDIR"] = slot.paths.tmp
-        if self.isolation.level == first_process.NONE:
-            own[first_process.MARK] = slot.folder
-        own.update(slot.spec.env)
+        own.update(HOME=paths.home, USER="agent", LOGNAME="agent", SHELL="/bin/bash", TERM="dumb")
+        own.update(PWD=paths.workspace)
+        if isolation.level != levels.NAMESPACES and not self._settings.exclusive:
+            own["TMPDIR"] = paths.tmp
+        if isolation.level == levels.NONE:
+            own[plain_starter.MARK] = folder
+        own.update(spec.env)
         return own
 
-    def _try_starter(self, starter: first_process.SlotStarter) -> str:
-        """Start a slot briefly with `starter`. Returns the error, or "" if it works."""
-        self._starter = starter
-        try:
-            slot = self._prepare_slot("probe", SlotSpec(False, 1, 0, 0, {}))
-        except OSError as error:
-            slot_dirs.remove_tree(f"{self._dir.path}/probe")
-            return str(error)
+    async def _try_isolation(self, isolation: Isolation) -> str:
+        """Run a program in a slot that is isolated in this way. Returns the error, or "" if it works."""
         reading, writing = os.pipe()
+        slot: Slot | None = None
         try:
-            launched = self._launch(
-                slot, self._make_start_options(slot, writing, writing, ()), ["-c", '"$BASH" -c "exit 7"']
-            )
-            first, slot.network_socket = launched
-            os.close(writing)
-            writing = -1
-            message = os.read(reading, 1000).decode(errors="replace").strip()
-            code = os.waitpid(first, 0)[1] >> 8 if first else 125
-            return "" if code == 7 else message or f"exit code {code}"
+            slot = self._prepare_slot("probe", SlotSpec(False, 1, 0, 0, {}), isolation)
+            code = await _run_probe(slot.starter, writing)
+        except OSError as error:
+            return str(error)
         finally:
+            os.close(writing)
+            message = os.read(reading, 1000).decode(errors="replace").strip()
             os.close(reading)
-            if writing >= 0:
-                os.close(writing)
-            slot.close_network_socket()
-            slot.shell.close()
-            slot.pipes.close_slot_ends()
-            slot_dirs.remove_tree(slot.folder)
+            if slot is not None:
+                await self._end(slot)
+        return "" if code == _PROBE_CODE else message or f"exit code {code}"
 
     # ---- closing --------------------------------------------------------------------------------------------------
 
@@ -392,62 +374,62 @@ class Slots:
 
     async def close_all(self) -> None:
         await asyncio.gather(*(self.close(name) for name in [*self._slots, *self._opening]), return_exceptions=True)
-        os.close(self._null)
-        self._dir.remove()
+        await self._children.run(self._dir.remove)
 
     async def _end(self, slot: Slot) -> None:
-        if slot.first_pid:
-            self._kill(slot)
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._ended[slot.first_pid]), _END_SECONDS)
-            self._ended.pop(slot.first_pid, None)
         await slot.close()
+        await self._children.run(lambda: self._remove_files(slot))
+
+    def _remove_files(self, slot: Slot) -> None:
+        """Remove what a slot has left. This runs in a forked process: an agent may have left much."""
         slot_dirs.remove_tree(slot.folder)
-        if self.isolation.level != first_process.NAMESPACES:
-            self._wipe(slot)
-
-    def _sweep(self, slot: Slot) -> None:
-        self._starter.sweep(slot.user, slot.folder, slot.first_pid, spare_first=True)
-
-    def _kill(self, slot: Slot) -> None:
-        if self.isolation.level == first_process.NAMESPACES:  # all others in the namespace die with its first process
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(slot.first_pid, signal.SIGKILL)
-        else:
-            self._starter.sweep(slot.user, slot.folder, slot.first_pid, spare_first=False)
-
-    def _wipe(self, slot: Slot) -> None:
         for path in (slot.paths.workspace, slot.paths.home):
             if path in (mount_view.WORKSPACE, mount_view.HOME):
                 slot_dirs.empty_folder(path)
-        if self.isolation.own_users:
+        if slot.user != os.geteuid():
             slot_dirs.remove_user_files(slot.user)
 
-    def reap(self) -> None:
-        """Reap processes that have ended, adopted ones included."""
-        while True:
-            try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            ended = self._ended.get(pid)
-            if ended is not None and not ended.done():
-                ended.set_result(None)
+
+async def open_slots(settings: SlotdSettings, children: Children) -> Slots:
+    """Find out how slots can be isolated here. `children.reap` must be called on SIGCHLD already."""
+    slots = Slots(settings, children)
+    await slots.find_isolation()
+    return slots
 
 
-def _make_ulimits(spec: SlotSpec, *, own_users: bool) -> tuple[str, ...]:
-    """Make the arguments of bash's `ulimit`.
+def _load_libc() -> syscalls.Libc | None:
+    """The C library; None if Python has no way to call it. This process then adopts the orphans of its descendants."""
+    try:
+        libc = syscalls.Libc()
+        libc.adopt_orphans()
+    except (ImportError, OSError, AttributeError):
+        return None
+    return libc
+
+
+async def _run_probe(starter: SlotStarter, stderr: int) -> int:
+    """Run bash in bash, and return the exit code: `_PROBE_CODE` if all went well."""
+    null = os.open(os.devnull, os.O_RDWR)
+    arguments = [b"bash", b"--norc", b"--noprofile", b"-c", b'"$BASH" -c "exit %d"' % _PROBE_CODE]
+    try:
+        await starter.open()
+        process = await starter.run_program(arguments, ShellEnds(null, null, null, stderr))
+        return await process.exited
+    finally:
+        os.close(null)
+
+
+def make_limits(spec: SlotSpec, *, own_users: bool) -> tuple[tuple[int, int], ...]:
+    """Make the resource limits of a slot's shells.
 
     The kernel counts processes per user. So the limit is set only if each slot has a user of its own: otherwise the
     processes of other slots would count too.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     files = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-    limits = ["-c", "0", "-n", str(files)]
+    limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, files)]
     if spec.processes and own_users:
-        limits += ["-u", str(spec.processes)]
+        limits.append((resource.RLIMIT_NPROC, spec.processes))
     if spec.memory_mb:
-        limits += ["-v", str(spec.memory_mb * 1024)]
+        limits.append((resource.RLIMIT_AS, spec.memory_mb * 2**20))
     return tuple(limits)

@@ -3,7 +3,7 @@
 # a command makes to the descriptors, such as `exec >&-`, end with it. The host joins these lines into one, so each needs
 # its semicolon.
 readonly LUDUS_IO=$1;
-builtin cd -- "$2" 2>/dev/null || builtin cd -- "$3" || builtin exit 125;
+builtin cd -- "$2" 2>/dev/null || builtin cd -- "$3" 2>/dev/null || builtin cd /;
 builtin printf '\0r\0' >&4;
 shift 3;
 while IFS= builtin read -r -d '' -u 3 _ludus; do

@@ -383,6 +383,15 @@ def test_what_stops_the_run_stops_it_in_verify_too(error: Exception):
         run_faulty(verify=verify)
 
 
+@pytest.mark.parametrize("error", [ModelUnusable("no key"), BudgetExhausted("spent")])
+def test_what_stops_the_run_stops_it_in_the_check_of_the_verifier_too(error: Exception):
+    def verify(content: str | None) -> Score:
+        raise error if content is None else ValueError("the agent's file")
+
+    with pytest.raises(type(error)):
+        run_faulty(verify=verify)
+
+
 def test_code_of_the_agent_that_breaks_the_judging_slot_is_a_zero():
     def fail(number: int, operation: str) -> Exception | None:
         return broken(inside="all memory is used") if (number, operation) == (2, "read") else None

@@ -23,7 +23,16 @@ import msgspec
 from ludus.agent import Limits
 from ludus.causes import Cause, FailureEvidence, Phase, decide_cause, explain_fault
 from ludus.env import Env, can_solve
-from ludus.errors import ModelUnusable, RolloutError, SandboxError, SetupError, SlotEvidence, VerifierError, boundary
+from ludus.errors import (
+    LudusError,
+    ModelUnusable,
+    RolloutError,
+    SandboxError,
+    SetupError,
+    SlotEvidence,
+    VerifierError,
+    boundary,
+)
 from ludus.sandbox import Sandbox
 from ludus.sandbox.agent_files import collect_files, copy_files
 from ludus.sandbox.archive import ArchiveEntry
@@ -174,9 +183,11 @@ class Judge:
                 return await self._try_verify(acted, None, solved=solved)
             async with self._open_fresh(acted.task, box) as fresh:
                 return await self._try_verify(acted, fresh, solved=solved)
-        except ModelUnusable:
-            raise
-        except Exception:  # environments and backends may raise anything; what was raised first is reported
+        except Exception as error:  # environments and backends may raise anything; what came first is reported
+            if isinstance(error, ModelUnusable) or (
+                isinstance(error, LudusError) and not isinstance(error, RolloutError)
+            ):
+                raise  # it stops the run
             return False
 
     async def _try_verify(self, acted: Rollout, box: Sandbox | None, *, solved: bool) -> bool:

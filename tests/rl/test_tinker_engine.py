@@ -156,6 +156,29 @@ def test_no_answer_in_time():
         asyncio.run(main())
 
 
+@pytest.mark.parametrize(("answers", "ends"), [("...", True), ("..x..x...", True), ("..x.x..", False)])
+def test_a_service_that_has_ended_is_not_asked_for_hours(monkeypatch, answers, ends):
+    monkeypatch.setattr(tinker_engine, "_CHECK_SECONDS", 0.0)
+
+    async def main():
+        done = asyncio.get_running_loop().create_future()
+        left = list(answers)
+
+        async def check():
+            if not left:
+                done.set_result("the answer")
+            elif left.pop(0) == ".":
+                raise ModelUnusable("nothing answers")
+
+        return await call_service("sampling", done, 60.0, check)
+
+    if ends:
+        with pytest.raises(ModelUnusable, match="nothing answers"):
+            asyncio.run(main())
+    else:
+        assert asyncio.run(main()) == "the answer"
+
+
 def test_without_the_client_the_message_names_the_extra(monkeypatch):
     monkeypatch.setattr(tinker_engine.importlib, "import_module", _raise_missing)
     with pytest.raises(ConfigError, match=r"ludus-train\[tinker\]"):

@@ -32,22 +32,47 @@ def import_tinker() -> Any:
         raise ConfigError("training over Tinker needs its client: pip install 'ludus-train[tinker]'") from missing
 
 
-async def call_service(what: str, answer: Awaitable[T], seconds: float) -> T:
-    """Wait for an answer of the service.
+Check = Callable[[], Awaitable[None]]
+"""Asks whether the service is still there. Raises `ModelUnusable` if it is not."""
+
+_CHECK_SECONDS = 15.0
+"""The time between two such questions while an answer is awaited."""
+_MISSES = 3
+"""A service that was not there so often in a row has ended."""
+
+
+async def call_service(what: str, answer: Awaitable[T], seconds: float, check: Check | None = None) -> T:
+    """Wait for an answer of the service. The client itself would ask a server that has ended for hours.
 
     Raises:
-        ModelUnusable: the user has to act: the key is wrong, or the account has no credit.
+        ModelUnusable: the user has to act: the server has ended, the key is wrong, or the account has no credit.
         ModelError: the request failed, or there was no answer in time.
     """
+    asking = asyncio.ensure_future(answer)
     try:
         async with asyncio.timeout(seconds):
-            return await answer
+            misses = 0
+            while check is not None and not (await asyncio.wait({asking}, timeout=_CHECK_SECONDS))[0]:
+                misses = 0 if await _is_there(check, raises=misses + 1 >= _MISSES) else misses + 1
+            return await asking
     except TimeoutError as error:
         raise ModelError(f"Tinker: {what}: no answer in {seconds:g} s (trainer.timeout)") from error
     except ModelError:
         raise
     except Exception as error:  # the client's own errors, and those of its HTTP library
         raise explain_fault(what, error) from error
+    finally:
+        asking.cancel()
+
+
+async def _is_there(check: Check, *, raises: bool) -> bool:
+    try:
+        await check()
+    except ModelUnusable:
+        if raises:
+            raise
+        return False
+    return True
 
 
 def explain_fault(what: str, error: Exception) -> ModelError:
@@ -67,8 +92,9 @@ def explain_fault(what: str, error: Exception) -> ModelError:
 class TinkerSampler:
     """The sampling client of the newest version, shared by all engines of a run."""
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, check: Check | None = None) -> None:
         self._timeout = timeout
+        self._check = check
         self._client: Any = None
         self._open = 0
         self._replacing = False
@@ -100,7 +126,7 @@ class TinkerSampler:
                 num_samples=n,
                 sampling_params=tinker.SamplingParams(**params),
             )
-            return await call_service("sampling", answer, self._timeout)
+            return await call_service("sampling", answer, self._timeout, self._check)
         finally:
             self._open -= 1
             async with self._changed:

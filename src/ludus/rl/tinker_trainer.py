@@ -12,6 +12,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,7 +53,8 @@ class TinkerTrainer:
         self._settings = settings
         self._codec = codec
         self._key = key
-        self._sampler = TinkerSampler(settings.timeout)
+        self._check = partial(check_address, settings.base_url) if settings.base_url else None
+        self._sampler = TinkerSampler(settings.timeout, self._check)
         self._service: Any = None
         self._training: Any = None
         self._context: int | None = None
@@ -144,8 +146,8 @@ class TinkerTrainer:
         if not settings.base_model:
             raise ConfigError("trainer.base_model: which model? Give its name as the service knows it")
         options: dict[str, Any] = {"api_key": self._key or NO_KEY}
-        if settings.base_url:
-            await check_address(settings.base_url)
+        if self._check is not None:
+            await self._check()
             options["base_url"] = settings.base_url
         try:
             self._service = tinker.ServiceClient(**options)
@@ -170,7 +172,7 @@ class TinkerTrainer:
     async def _call(self, what: str, answer: Awaitable[T]) -> T:
         """Wait for an answer. Whatever goes wrong stops the run, which can be resumed."""
         try:
-            return await call_service(what, answer, self._settings.timeout)
+            return await call_service(what, answer, self._settings.timeout, self._check)
         except ModelUnusable:
             raise
         except ModelError as error:
@@ -178,7 +180,7 @@ class TinkerTrainer:
 
 
 async def check_address(base_url: str) -> None:
-    """Ask a server whether it is there: the client itself would try for five minutes.
+    """Ask a server whether it is there.
 
     Raises:
         ModelUnusable: nothing answers at the address.

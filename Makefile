@@ -1,8 +1,10 @@
 # The commands for users and CI. Each target installs what it needs, and does nothing if that is up to date.
 #   make demo    set up, then train a skill on the embedded model: no key, no account
+#   make rl-demo  set up PyTorch, then train the weights of a tiny policy: no GPU, no account
 #   make test    set up, then lint, types and tests
 #   make backends   install the programs for the tests of remote sandboxes (Debian, root); else these tests are skipped
 #   make test-vllm  token mode against a real vLLM on the CPU (fetches 3 GB once)
+#   make test-trainers  the built-in trainer with PyTorch (in .venv-rl; fetches 200 MB once)
 #   make test-agents  mini-swe-agent, Codex and Claude Code in slots (fetches 1.4 GB once; needs npm, no account)
 #   make lint    formatting, lint rules and types only
 #   make bench   measure speed and compare it with other tools (downloads them; takes a while)
@@ -11,11 +13,16 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN    ?= runs/demo
+RL_VENV ?= .venv-rl
+RL_RUN  ?= runs/rl-demo
 
-.PHONY: demo test test-vllm test-agents backends lint bench setup setup-dev clean
+.PHONY: demo rl-demo test test-trainers test-vllm test-agents backends lint bench setup setup-dev clean
 
 demo: setup
 	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
+
+rl-demo: $(RL_VENV)/.setup
+	@LUDUS=$(RL_VENV)/bin/ludus scripts/rl-demo $(RL_RUN)
 
 test: lint
 	@$(BIN)/python -m pytest
@@ -25,6 +32,9 @@ backends:
 
 test-vllm: setup-dev
 	@scripts/test-vllm $(BIN)/python
+
+test-trainers: $(RL_VENV)/.setup
+	@scripts/test-trainers $(RL_VENV)/bin/python
 
 test-agents: setup-dev
 	@PYTHON=$(BIN)/python scripts/setup-agents
@@ -45,7 +55,9 @@ bench: setup-dev
 	 $(BIN)/python bench/containers.py; g=$$?; \
 	 $(BIN)/python bench/reflact.py --peers; h=$$?; \
 	 $(BIN)/python bench/gateway.py --peers; i=$$?; \
-	 exit $$((a + b + c + d + e + f + g + h + i > 0))
+	 $(BIN)/python bench/rl_loop.py; j=$$?; \
+	 $(BIN)/python bench/rl.py; k=$$?; \
+	 exit $$((a + b + c + d + e + f + g + h + i + j + k > 0))
 
 setup: $(VENV)/.setup
 setup-dev: $(VENV)/.setup-dev
@@ -54,9 +66,13 @@ $(VENV)/.setup: pyproject.toml constraints.txt scripts/setup
 	@PYTHON="$(PYTHON)" scripts/setup "$(VENV)" local
 	@touch $@
 
+$(RL_VENV)/.setup: pyproject.toml constraints.txt scripts/setup
+	@PYTHON="$(PYTHON)" scripts/setup "$(RL_VENV)" rl
+	@touch $@
+
 $(VENV)/.setup-dev: pyproject.toml constraints.txt scripts/setup
 	@PYTHON="$(PYTHON)" scripts/setup "$(VENV)" local,mcp,tokens,modal,fast,dev
 	@touch $@ $(VENV)/.setup
 
 clean:
-	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(RL_VENV) runs build dist .pytest_cache .ruff_cache .hypothesis

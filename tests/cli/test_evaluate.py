@@ -35,6 +35,44 @@ def test_a_real_sandbox_end_to_end(ludus: Ludus):
     assert json.loads(out)["summary"]["overall"]["mean"] == 1.0
 
 
+def test_a_verify_that_raises_buys_the_turns_once(ludus: Ludus, folder: Path):
+    text = (
+        (folder / "sums.py").read_text().replace("return Score.of", "raise KeyError('column')\n        return Score.of")
+    )
+    (folder / "broken_sums.py").write_text(text)
+    code, out, _ = ludus("evaluate", "broken_sums.py", "--out", "r", "--json", *script_flags())
+    found = json.loads(out)
+    assert (code, found["ledger"]["agent"]["calls"]) == (1, 4)
+    assert found["summary"]["failed"] == {"verifier": 4}
+
+
+def test_answers_that_break_verify_are_zeros_and_the_numbers_show_no_exclusion(ludus: Ludus, folder: Path):
+    """The sums of two tasks are wrong in a way that the verifier cannot read."""
+    text = (folder / "sums.py").read_text().replace("rollout.answer == ", "int(rollout.answer or 0) == int(")
+    (folder / "fragile_sums.py").write_text(text.replace("rollout.task.answer)", "rollout.task.answer))"))
+    (folder / "evil.py").write_text(
+        "from models import right\n"
+        "def act(messages, tools, sampling):\n"
+        "    return 'no number' if messages[-1].content in ('2+2', '3+3') else right(messages, tools, sampling)\n"
+    )
+    flags = ["--model.type", "scripted", "--model.script", "evil.py:act"]
+    code, out, _ = ludus("evaluate", "fragile_sums.py", "--out", "r", "--json", *flags)
+    found = json.loads(out)
+    overall = found["summary"]["overall"]
+    assert (code, overall["mean"], overall["scored"], found["summary"]["failed"]) == (0, 0.5, 4, {})
+    assert found["summary"]["stops"] == {"broken": 2, "finished": 2}
+    assert found["ledger"]["agent"]["calls"] == 4
+
+
+def test_the_numbers_show_what_was_left_out(ludus: Ludus):
+    code, out, _ = ludus("evaluate", "sums.py", "--out", "r", *script_flags("half_broken"))
+    assert code == 0
+    assert "with zeros" in out
+    assert "warning: 2 of 4 rollouts (50.0 %) have no score and are in no mean" in out
+    summary = json.loads(Path("r/summary.json").read_text())
+    assert (summary["overall"]["mean"], summary["overall"]["mean_with_zeros"]) == (1.0, 0.5)
+
+
 SECRET = "sk-this-is-the-secret-value"
 
 

@@ -20,7 +20,7 @@ parent folders: `tests` and `tests/*` both protect everything in `tests`.
 
 import asyncio
 import errno
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from shlex import quote
 from typing import TypeVar
@@ -39,6 +39,9 @@ _LISTING_BYTES = 48 * 2**20
 _LISTING_SECONDS = 120.0
 _PATH_BYTES = 4000
 """The kernel does not accept longer paths in one call. Counted from /workspace."""
+_FEW_ENTRIES = 200
+_SMALL_BYTES = 256 * 2**10
+"""An archive of that size has at most 512 entries."""
 _CACHE = "__pycache__"
 _SHOWN_LEFT_OUT = 50
 _NAME_CHARS = 200
@@ -72,7 +75,7 @@ async def _pack_files(box: Sandbox) -> tuple[ArchiveEntry, ...]:
             raise SandboxError(f"sandbox.base cannot be copied to a fresh slot: {error}", retryable=False) from error
     else:
         packed = await box.pack(WORKSPACE, max_bytes=limit)
-    return await _run_by_size(
+    return await _run_by_bytes(
         len(packed), lambda: tuple(read_entries(packed, max_bytes=limit, layer=layered_box is not None, special=True))
     )
 
@@ -82,24 +85,34 @@ async def copy_files(entries: Iterable[ArchiveEntry], box: Sandbox, protected: S
 
     Returns what was left out: links that lead out of /workspace, and special files.
     """
-    found = filter_files(entries, protected)
-    setup_links = await _list_links(box) if any(e.link is not None for e in found.values()) else {}
+    entries = tuple(entries)
+    found = await _run_by_size(entries, lambda: filter_files(entries, protected))
+    has_links = await _run_by_size(entries, lambda: any(e.link is not None for e in found.values()))
+    setup_links = await _list_links(box) if has_links else {}
     if layered_box := _get_layered(box):
         files = await _clear_replaced(found, layered_box, protected)
     else:
-        setup_entries = list[ArchiveEntry]()
-        if protected:
-            setup_entries = [e for e in read_entries(await box.pack(WORKSPACE)) if is_protected(e.path, protected)]
-        files = merge_files(found.values(), setup_entries, protected)
-    files, left_out = await _run_by_size(len(files) * 2**10, lambda: leave_out(files, setup_links))
-    size = sum(len(e.data or b"") for e in files)
+        setup_entries = await _pack_protected(box, protected)
+        files = await _run_by_size(entries, lambda: merge_files(found.values(), setup_entries, protected))
+    files, left_out = await _run_by_size(files, lambda: leave_out(files, setup_links))
+    packed = await _run_by_size(files, lambda: make_archive(files))
     try:
-        await box.unpack(await _run_by_size(size, lambda: make_archive(files)), WORKSPACE, replace=not layered_box)
+        await box.unpack(packed, WORKSPACE, replace=not layered_box)
     except OSError as error:
-        if error.errno == errno.ENOSPC and size > box.spec.disk_mb * 2**20:
+        if error.errno == errno.ENOSPC and len(packed) > box.spec.disk_mb * 2**20:
             raise ArchiveTooLarge(WORKSPACE, box.spec.disk_mb * 2**20) from error
         raise
     return left_out
+
+
+async def _pack_protected(box: Sandbox, protected: Sequence[str]) -> list[ArchiveEntry]:
+    """Read what `setup` made in a fresh slot and protects."""
+    if not protected:
+        return []
+    packed = await box.pack(WORKSPACE)
+    return await _run_by_bytes(
+        len(packed), lambda: [e for e in read_entries(packed) if is_protected(e.path, protected)]
+    )
 
 
 def leave_out(
@@ -139,12 +152,21 @@ async def _list_links(box: Sandbox) -> dict[str, str]:
     loop = 'for p; do printf "%s\\0" "$p"; readlink -n -- "$p"; printf "\\0"; done'
     command = f"find . -type l -printf '%p\\0%l\\0' 2>/dev/null || find . -type l -exec sh -c '{loop}' sh {{}} +"
     fields = await _list_fields(box, command)
-    return {path.removeprefix("./"): target for path, target in zip(fields[::2], fields[1::2], strict=False)}
+    return await _run_by_bytes(
+        len(fields) * 2**10,
+        lambda: {path.removeprefix("./"): target for path, target in zip(fields[::2], fields[1::2], strict=False)},
+    )
 
 
-async def _run_by_size(size: int, work: Callable[[], T]) -> T:
-    """Do small work here and large work in a thread, since it would block every other rollout."""
-    return work() if size < 2**20 else await asyncio.to_thread(work)
+async def _run_by_size(entries: Collection[ArchiveEntry], work: Callable[[], T]) -> T:
+    """Do work on few and small files here, and any other in a thread: it would block every other rollout."""
+    is_small = len(entries) <= _FEW_ENTRIES and sum(len(e.data or b"") for e in entries) <= _SMALL_BYTES
+    return work() if is_small else await asyncio.to_thread(work)
+
+
+async def _run_by_bytes(size: int, work: Callable[[], T]) -> T:
+    """Do work on a small text or archive here, and on a large one in a thread."""
+    return work() if size <= _SMALL_BYTES else await asyncio.to_thread(work)
 
 
 def filter_files(entries: Iterable[ArchiveEntry], protected: Sequence[str]) -> dict[str, ArchiveEntry]:
@@ -207,12 +229,24 @@ async def _clear_replaced(
     others = await _list_paths(
         box, f"find {box.changes_path} -mindepth 1 ! -type d -print0", strip=f"{box.changes_path}/"
     )
-    roots = find_obstacles(entries, folders, others)
+    agents = entries.values()
+    roots = await _run_by_size(agents, lambda: _join_paths(find_obstacles(entries, folders, others)))
     search = "xargs -0 -r sh -c 'find \"$@\" -depth -print0 2>/dev/null; true' sh"
-    found = await _list_paths(box, search, stdin=_join_paths(roots), strip="./")
-    spared = {name for path in found if is_protected(path, protected) for name in (path, *_list_parents(path))}
-    await _list_paths(box, "xargs -0 -r rm -fd --", stdin=_join_paths(path for path in found if path not in spared))
-    return _drop_unreachable({p: e for p, e in entries.items() if not e.removed and (e.is_folder or p not in spared)})
+    found = await _list_paths(box, search, stdin=roots, strip="./")
+    spared, removed = await _run_by_bytes(len(found) * 2**10, lambda: _split_spared(found, protected))
+    await _list_paths(box, "xargs -0 -r rm -fd --", stdin=removed)
+    return await _run_by_size(
+        agents,
+        lambda: _drop_unreachable(
+            {p: e for p, e in entries.items() if not e.removed and (e.is_folder or p not in spared)}
+        ),
+    )
+
+
+def _split_spared(paths: Sequence[str], protected: Sequence[str]) -> tuple[set[str], bytes]:
+    """Return the paths that stay, since they or something below them is protected, and the others as input."""
+    spared = {name for path in paths if is_protected(path, protected) for name in (path, *_list_parents(path))}
+    return spared, _join_paths(path for path in paths if path not in spared)
 
 
 def find_obstacles(entries: Mapping[str, ArchiveEntry], folders: Sequence[str], others: Sequence[str]) -> list[str]:
@@ -228,7 +262,8 @@ def find_obstacles(entries: Mapping[str, ArchiveEntry], folders: Sequence[str], 
 
 async def _list_paths(box: Sandbox, command: str, *, stdin: bytes = b"", strip: str = "") -> list[str]:
     """Return the paths that a command prints, each ended by a NUL."""
-    return [path.removeprefix(strip) for path in await _list_fields(box, command, stdin=stdin)]
+    fields = await _list_fields(box, command, stdin=stdin)
+    return await _run_by_bytes(len(fields) * 2**10, lambda: [path.removeprefix(strip) for path in fields])
 
 
 async def _list_fields(box: Sandbox, command: str, *, stdin: bytes = b"") -> list[str]:
@@ -239,7 +274,9 @@ async def _list_fields(box: Sandbox, command: str, *, stdin: bytes = b"") -> lis
         raise SandboxError(f"the fresh slot's files could not be cleared: {done.text.strip()[-300:]}")
     data = await box.read(_LIST_FILE, max_bytes=_LISTING_BYTES)
     await box.exec(f"rm -f {output}")
-    return [name.decode(errors="surrogateescape") for name in data.split(b"\0") if name]
+    return await _run_by_bytes(
+        len(data), lambda: [name.decode(errors="surrogateescape") for name in data.split(b"\0") if name]
+    )
 
 
 def _join_paths(paths: Iterable[str]) -> bytes:

@@ -284,7 +284,7 @@ class ShellSandbox:
             if size > max_bytes + _PADDING:
                 raise ArchiveTooLarge(path, max_bytes)
             if len(part.stdout) < _PACK_BYTES:
-                return b"".join(parts)
+                return parts[0] if len(parts) == 1 else await to_thread(b"".join, parts)
 
     async def unpack(self, archive: bytes, path: str, *, replace: bool = False) -> None:
         await self._unpack(archive, self.resolve(path), path, replace=replace)

@@ -48,6 +48,7 @@ _FAILED = 125
 
 
 def main(fd: int) -> None:
+    os.set_inheritable(fd, False)
     libc = syscalls.Libc()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

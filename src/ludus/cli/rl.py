@@ -46,16 +46,18 @@ from ludus.cli.output.terminal import format_duration
 from ludus.config import MAY_CHANGE, Config, to_record, to_yaml
 from ludus.config.build_agent import build_env
 from ludus.config.build_trainer import build_trainer
-from ludus.config.secrets import list_secrets
+from ludus.config.secrets import list_secrets, read_secret
 from ludus.config.tree import TRAINING, WEIGHTS
 from ludus.env import Env, EnvSettings
 from ludus.errors import ConfigError
 from ludus.models import Model
 from ludus.models.ledger import Ledger, MeteredModel
+from ludus.rl.atropos_client import AtroposClient
 from ludus.rl.group_feed import RunParts
 from ludus.rl.rl_loop import RlRun, check_settings, run_rl
 from ludus.rl.rl_records import RlStep, encode_step
 from ludus.rl.rl_settings import RlSettings
+from ludus.rl.server_exchange import ServerExchange
 from ludus.rl.trainers import Trainer, TrainingDiverged
 from ludus.rollout import RunSettings
 from ludus.store import RunDir
@@ -193,6 +195,7 @@ class _Parts:
     trainer: Trainer
     agent: AgentParts
     wrap: Callable[[Model], Model]
+    exchange: ServerExchange | None
 
     def make_run(self, directory: RunDir, stop: asyncio.Event, on_rollout: Callable[[Rollout], None]) -> RlRun:
         options = self.config.run.make_options(stop)
@@ -205,6 +208,7 @@ class _Parts:
             parts=RunParts(self.data.env, self.agent.pool, directory, options, on_rollout),
             checkpoints=directory.path / CHECKPOINTS,
             wrap=self.wrap,
+            exchange=self.exchange,
         )
 
 
@@ -221,7 +225,26 @@ async def _open_parts(config: Config, data: RlData, ledger: Ledger) -> AsyncGene
         first = wrap(await trainer.get_model(trainer.name))
         agent = await stack.enter_async_context(open_agent(config, data.env, first))
         check_settings(config.rl, agent.policy.sampling)
-        yield _Parts(config, data, trainer, agent, wrap)
+        exchange = _open_exchange(config)
+        if exchange is not None:
+            stack.push_async_callback(exchange.close)
+        yield _Parts(config, data, trainer, agent, wrap, exchange)
+
+
+def _open_exchange(config: Config) -> ServerExchange | None:
+    settings = config.rl
+    if not settings.server:
+        return None
+    client = AtroposClient(settings.server, token=read_secret(settings.token_var, "rl.token_var"))
+    return ServerExchange(
+        client,
+        Path(config.run.out).resolve().name,
+        groups=settings.groups,
+        group_size=settings.group_size,
+        steps=settings.steps,
+        scale=settings.scale,
+        tell=print_notice,
+    )
 
 
 async def _train(

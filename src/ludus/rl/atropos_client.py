@@ -22,6 +22,9 @@ from ludus.types import to_json
 KEY_HEADER = "X-Ludus-Idempotency-Key"
 SERVER_HEADER = "X-Ludus-Server"
 """`ludus api` marks its replies with this header."""
+CONSUMER_HEADER = "X-Ludus-Consumer"
+"""A trainer that sends its name here acknowledges its batches."""
+BATCH_HEADER = "X-Ludus-Batch-Id"
 MIN_GZIP = 1024
 """A shorter body is sent as it is."""
 SHOWN_BODY = 300
@@ -76,6 +79,18 @@ class TrackerInfo(Struct, frozen=True, kw_only=True):
     project: str | None = None
 
 
+class TakenBatch(Struct, frozen=True):
+    """A batch that a trainer got."""
+
+    groups: list[dict[str, Any]]
+    id: str
+    """Empty if the server gives batches no ids."""
+
+
+class _BatchReply(Struct):
+    batch: list[dict[str, Any]] | None = None
+
+
 class AtroposClient:
     """Connections to one trajectory server."""
 
@@ -118,9 +133,31 @@ class AtroposClient:
         body = to_json(groups[0] if len(groups) == 1 else groups)
         await self._request("POST", path, body, [(KEY_HEADER, key)])
 
+    # ---- the trainer's side -----------------------------------------------------------------------------------------
+
+    async def register_trainer(self, fields: dict[str, Any]) -> None:
+        await self._request("POST", "/register", to_json(fields))
+
+    async def take_batch(self, consumer: str) -> TakenBatch | None:
+        """The next batch; None if there is none yet. `ludus api` gives a consumer the same batch again until it is
+        acknowledged."""
+        response = await self._send("GET", "/batch", headers=[(CONSUMER_HEADER, consumer)])
+        found = self._decode(self._check(response, "/batch"), _BatchReply, "/batch")
+        return TakenBatch(found.batch, response.get_header(BATCH_HEADER)) if found.batch else None
+
+    async def acknowledge(self, batch_id: str) -> None:
+        """Say that a batch is done. Atropos' own server, which gives batches no ids, is not asked."""
+        if batch_id:
+            await self._request("POST", "/ack", to_json({"batch_id": int(batch_id)}))
+
     async def _request(
         self, method: str, path: str, body: bytes = b"", headers: list[tuple[str, str]] | None = None
     ) -> bytes:
+        return self._check(await self._send(method, path, body, headers), path.partition("?")[0])
+
+    async def _send(
+        self, method: str, path: str, body: bytes = b"", headers: list[tuple[str, str]] | None = None
+    ) -> Response:
         sent = [*self._headers, *(headers or ())]
         if body:
             sent.append(("Content-Type", "application/json"))
@@ -128,10 +165,9 @@ class AtroposClient:
             body = packed
             sent.append(("Content-Encoding", "gzip"))
         try:
-            response = await self._http.request(method, self._server + path, sent, body)
+            return await self._http.request(method, self._server + path, sent, body)
         except HttpError as error:
             raise ServerUnavailable(f"the trajectory server does not answer: {error}") from error
-        return self._check(response, path.partition("?")[0])
 
     def _check(self, response: Response, path: str) -> bytes:
         self.keeps_state = bool(response.get_header(SERVER_HEADER))

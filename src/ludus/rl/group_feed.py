@@ -158,9 +158,15 @@ class GroupFeed:
         assert self._current is not None
         return self._current.policy
 
-    async def take(self) -> tuple[list[SampledGroup], list[SampledGroup]] | None:
-        """Wait for the groups of one step. Returns them in order, and those that have become too old. None: the run is
-        stopping, and there will be no more."""
+    def replace(self, count: int) -> None:
+        """So many groups could not be used: as many more may begin."""
+        self._begun -= count
+        self._notify()
+
+    async def take(self, count: int | None = None) -> tuple[list[SampledGroup], list[SampledGroup]] | None:
+        """Wait for the groups of one step, or for `count` groups. Returns them in order, and those that have become too
+        old. None: the run is stopping, and there will be no more."""
+        wanted = self._plan.groups if count is None else count
         stale: list[SampledGroup] = []
         while True:
             assert self._current is not None
@@ -168,11 +174,10 @@ class GroupFeed:
             if old:
                 stale += old
                 self._ready = [group for group in self._ready if group not in old]
-                self._begun -= len(old)
-                self._notify()
-            if len(self._ready) >= self._plan.groups:
+                self.replace(len(old))
+            if len(self._ready) >= wanted:
                 ordered = sorted(self._ready, key=lambda group: group.number)
-                taken, self._ready = ordered[: self._plan.groups], ordered[self._plan.groups :]
+                taken, self._ready = ordered[:wanted], ordered[wanted:]
                 return taken, stale
             if self._error is not None:
                 raise self._error

@@ -85,7 +85,8 @@ def save_net(net: PolicyNet, folder: Path) -> None:
     family = "qwen3" if shape.norm_heads else "qwen2" if shape.attention_bias else "llama"
     fields = {k: v for k, v in msgspec.structs.asdict(shape).items() if k not in ("norm_heads", "attention_bias")}
     names = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-    config = {"model_type": family, "architectures": [names[family]], "hidden_act": "silu", **fields}
+    known = {"model_type": family, "architectures": [names[family]], "hidden_act": "silu", "dtype": "float32"}
+    config = {**known, **fields}
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     weights = {name: value.detach().cpu().contiguous() for name, value in net.state_dict().items()}
     if shape.tie_word_embeddings:

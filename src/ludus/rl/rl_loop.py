@@ -25,7 +25,7 @@ from ludus.errors import ConfigError
 from ludus.models import Model
 from ludus.rl.advantages import build_training_rows, measure_staleness
 from ludus.rl.group_feed import FeedPlan, GroupFeed, RunParts, SampledGroup
-from ludus.rl.group_filters import DroppedGroup, GroupRules, filter_group
+from ludus.rl.group_filters import DroppedGroup, GroupRules, KeptGroup, filter_group
 from ludus.rl.rl_records import (
     RL_STEPS,
     ConsumedGroup,
@@ -36,6 +36,7 @@ from ludus.rl.rl_records import (
     read_steps,
 )
 from ludus.rl.rl_settings import RlSettings
+from ludus.rl.server_exchange import NumberedGroup, ServerExchange
 from ludus.rl.trainers import Trainer, TrainingRow, UpdateMetrics
 from ludus.rollout import make_group, make_group_jobs
 from ludus.runner import address_jobs, run_stored
@@ -62,6 +63,8 @@ class RlRun:
     """The folder for checkpoints. Without one, a run that is killed starts again."""
     wrap: Callable[[Model], Model] = lambda model: model
     """Wraps the trainer's model, for example to book its calls."""
+    exchange: ServerExchange | None = None
+    """A trajectory server through which the groups go; None: directly."""
 
     @property
     def plan(self) -> FeedPlan:
@@ -70,7 +73,11 @@ class RlRun:
 
     @property
     def rules(self) -> GroupRules:
+        """Which groups are used. Through a server all have the same number of rows, so that a step is one batch."""
         settings = self.settings
+        if self.exchange is not None:
+            limit, too_long = settings.row_tokens, settings.too_long
+            return GroupRules(row_tokens=limit, too_long=too_long, equal_scores="send", branches="longest")
         return GroupRules(row_tokens=settings.row_tokens, too_long=settings.too_long, partial=settings.partial)
 
     @property
@@ -116,7 +123,10 @@ async def run_rl(run: RlRun) -> AsyncGenerator[RlStep, None]:
                 return
             clock.lap("wait")
             draft, rows = _learn_from(run, *taken)
+            if run.exchange is not None:
+                draft, rows = await _trade(run, feed, draft, taken[0], frozenset(consumed))
             draft = msgspec.structs.replace(draft, step=done + 1)
+            consumed.update(group.number for group in draft.groups)
             if rows:
                 update = await run.trainer.update(rows)
                 draft = msgspec.structs.replace(draft, version=update.version, metrics=update.metrics)
@@ -130,7 +140,10 @@ async def run_rl(run: RlRun) -> AsyncGenerator[RlStep, None]:
             held_out = await _evaluate(run, feed.policy, done)
             clock.lap("evaluate")
             draft = msgspec.structs.replace(draft, held_out=held_out)
-            yield await _record(run, draft, clock)
+            record = await _record(run, draft, clock)
+            if run.exchange is not None:
+                await run.exchange.finish_step()
+            yield record
 
 
 async def _get_model(run: RlRun) -> Model:
@@ -185,6 +198,30 @@ def _learn_from(
         metrics=UpdateMetrics(),
     )
     return record, rows
+
+
+async def _trade(
+    run: RlRun, feed: GroupFeed, draft: RlStep, taken: Sequence[SampledGroup], consumed: frozenset[int]
+) -> tuple[RlStep, list[TrainingRow]]:
+    """Pass the groups of a step through the server. A group that cannot be sent is replaced by another one."""
+    assert run.exchange is not None
+    sent: list[NumberedGroup] = []
+    groups = list(draft.groups)
+    while taken:
+        found = [(each, filter_group(each.group, run.rules)) for each in taken]
+        sent += [NumberedGroup(each.number, each.version, kept) for each, kept in found if isinstance(kept, KeptGroup)]
+        if not (missing := run.settings.groups - len(sent)):
+            break
+        feed.replace(missing)
+        more = await feed.take(missing)
+        taken = more[0] if more is not None else ()
+        groups += [ConsumedGroup(each.number, each.version) for each in taken]
+    if len(sent) < run.settings.groups:  # the run is stopping
+        return draft, []
+    rows = await run.exchange.trade(sent, consumed)
+    mean, most = measure_staleness(rows, run.trainer.version)
+    groups = tuple(sorted(groups, key=lambda group: group.number))
+    return msgspec.structs.replace(draft, groups=groups, rows=len(rows), staleness=mean, stalest=most), rows
 
 
 def _count_sampled(rollout: Rollout) -> int:

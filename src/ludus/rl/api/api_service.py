@@ -44,13 +44,10 @@ from ludus.rl.api.run_state import (
     Wait,
 )
 from ludus.rl.api.trajectory_run import BacklogFull, Oversize, TrajectoryRun
-from ludus.rl.atropos_client import KEY_HEADER, SERVER_HEADER
+from ludus.rl.atropos_client import BATCH_HEADER, CONSUMER_HEADER, KEY_HEADER, SERVER_HEADER
 
-CONSUMER_HEADER = "X-Ludus-Consumer"
-"""A trainer that sends its name here acknowledges its batches."""
 ACK_HEADER = "X-Ludus-Batch-Ack"
 """On `GET /batch`: the id of the batch that is done."""
-BATCH_HEADER = "X-Ludus-Batch-Id"
 WAIT_HEADER = "X-Ludus-Waiting-For"
 """On an empty `/batch`: why there is none."""
 

@@ -3,8 +3,9 @@
 #   make rl-demo  set up PyTorch, then train the weights of a tiny policy: no GPU, no account
 #   make test    set up, then lint, types and tests
 #   make backends   install the programs for the tests of remote sandboxes (Debian, root); else these tests are skipped
+#   make test-hostile  hostile agents on real docker, podman and ssh (needs `make backends`; about 6 minutes on two cores)
 #   make test-vllm  token mode against a real vLLM on the CPU (fetches 3 GB once)
-#   make test-trainers  the built-in trainer with PyTorch (in .venv-rl; fetches 200 MB once)
+#   make test-trainers  the built-in trainer, TRL, Tinker and vLLM with real packages (in .venv-rl; fetches 5 GB once)
 #   make test-agents  mini-swe-agent, Codex and Claude Code in slots (fetches 1.4 GB once; needs npm, no account)
 #   make lint    formatting, lint rules and types only
 #   make bench   measure speed and compare it with other tools (downloads them; takes a while)
@@ -29,6 +30,9 @@ test: lint
 
 backends:
 	@scripts/setup-backends
+
+test-hostile: setup-dev
+	@LUDUS_TEST_HOSTILE=1 $(BIN)/python -m pytest tests/sandbox/remote/test_hostile_remote.py
 
 test-vllm: setup-dev
 	@scripts/test-vllm $(BIN)/python

@@ -114,6 +114,21 @@ if os.fork() == 0:
 """
 """Writes NULs to every pipe of the shell, as long as somebody takes them."""
 
+EXHAUST_MEMORY = r"""
+import os, signal, time
+try:
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("0")
+except OSError:
+    pass
+for _ in range(235):
+    if os.fork() == 0:
+        kept = b"x" * 8_000_000
+        signal.pause()
+time.sleep(5)
+"""
+"""Many processes of middling size, each as worthy to live as the kernel lets it claim."""
+
 DEEP_FOLDERS = r"""
 import os
 for _ in range(3000):
@@ -135,11 +150,13 @@ true
 BLOCK_FOLDERS = "mkfifo out.txt; chmod 000 /workspace ~ . 2>/dev/null; true"
 
 
-async def run_attack(box: Sandbox, program: str, *arguments: object, seconds: float = 10.0) -> None:
+async def run_attack(
+    box: Sandbox, program: str, *arguments: object, seconds: float = 10.0, folder: str = "${TMPDIR:-/tmp}"
+) -> None:
     """Run a Python program in the slot's shell, with the shell's own descriptors. What becomes of it is its affair."""
     words = " ".join(map(str, arguments))
-    await box.exec(f"cat >${{TMPDIR:-/tmp}}/attack.py <<'END'\n{program}\nEND")
-    await box.exec(f"{WITH_CONTROL}\nwith_control python3 ${{TMPDIR:-/tmp}}/attack.py {words}", timeout=seconds)
+    await box.exec(f"cat >{folder}/attack.py <<'END'\n{program}\nEND")
+    await box.exec(f"{WITH_CONTROL}\nwith_control python3 {folder}/attack.py {words}", timeout=seconds)
 
 
 async def check_honest(box: Sandbox) -> None:

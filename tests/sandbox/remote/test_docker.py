@@ -138,7 +138,7 @@ def test_a_dirty_slot_is_reset(engine):
             )
             await box.reset()
             left = await box.exec(
-                "pwd; ls -A . /tmp /var/tmp /dev/shm ~ | grep dirt; echo [$X]; pgrep -f 620 || echo none"
+                "pwd; ls -A . /tmp /var/tmp /dev/shm ~ | grep dirt; echo [$X]; pgrep -af '^sleep 620' || echo none"
             )
             assert left.stdout == b"/workspace\n[]\nnone\n"
             await box.close()

@@ -2,8 +2,8 @@
 
 `user`   Every process of the slot has the slot's user id, and nothing else has it. They end by one `kill(-1)` of a
          process with that effective user: the kernel signals all of them in one step, and a fork that is under way
-         fails. They cannot signal that process, because its real user is another one. Then /proc is read until none is
-         left.
+         fails. They cannot signal that process, because its real user is another one. Then none of them can fork, and
+         /proc is read until none is left.
 `none`   The slot's processes have slotd's user. They are the descendants of its shells, those that carry its mark in
          their environment, and what slotd has adopted without the mark of another slot. They are killed until none is
          left. A process that wears the mark of another slot escapes: this level isolates nothing.

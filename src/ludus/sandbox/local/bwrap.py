@@ -44,7 +44,7 @@ from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.local.cgroups import Cgroups, describe_limits, find_cgroups, make_rlimits
 from ludus.sandbox.local.child import Child
-from ludus.sandbox.local.fork_client import ForkServer, ForkStarter, SlotProgram
+from ludus.sandbox.local.fork_client import ForkServer, ForkServers, ForkStarter, SlotProgram
 from ludus.sandbox.local.host_dir import HostDir, make_open_folder, remove_tree, write_file
 from ludus.sandbox.local.layers import Layers
 from ludus.sandbox.processes import find_children, signal_each
@@ -58,6 +58,8 @@ _IO = "/run/ludus/io"
 _LAYOUT = Layout(WORKSPACE, "/tmp", _IO, _LIB, "/tmp/.ludus-jobs", f"{_LIB}/bash")
 _KEEPER = "cat"
 """It copies one byte, by which the driver sees that the slot is ready, and then waits for the driver's end."""
+_FOREVER = "2147483647"
+"""In seconds."""
 _CHANGES = "/run/ludus/changes"
 _USER = 1000
 _READY = b"."
@@ -98,6 +100,8 @@ class _Shared:
     """The system-call filter; empty on machines that have none."""
     shell: tuple[str, ...]
     """The command of a slot's shell."""
+    init: tuple[str, ...]
+    """The program and the arguments of the first of the agent's processes."""
 
 
 class BwrapSettings(BackendSettings, frozen=True, tag="bwrap"):
@@ -115,7 +119,7 @@ class Bwrap(SlotBackend[BwrapSettings]):
     ) -> None:
         super().__init__(settings, secrets)
         self._shared: _Shared | None = None
-        self._server: ForkServer | None = None
+        self._servers = ForkServers()
         self._binary: Path | None = None
 
     @classmethod
@@ -135,7 +139,7 @@ class Bwrap(SlotBackend[BwrapSettings]):
 
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
         shared = self._get_shared()
-        return await open_sandbox(spec, lambda stack: _open_slot(shared, self._get_server(), spec, stack))
+        return await open_sandbox(spec, lambda stack: _open_slot(shared, self._servers.get(), spec, stack))
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
         """Save the /workspace of `box`, and return the spec of slots that start with it.
@@ -158,10 +162,7 @@ class Bwrap(SlotBackend[BwrapSettings]):
         return BackendFinding(self.name, "works", f"isolates, with {path}", limits=limits)
 
     async def close(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-            await asyncio.to_thread(server.wait)
+        await self._servers.close()
         self._release()
 
     def _release(self) -> None:
@@ -191,12 +192,6 @@ class Bwrap(SlotBackend[BwrapSettings]):
         if self._shared is None:
             self._shared = _prepare(self._binary or find_bwraps()[0])
         return self._shared
-
-    def _get_server(self) -> ForkServer:
-        """Return the fork server. If it has ended, new slots get a new one."""
-        if self._server is None or not self._server.alive:
-            self._server = ForkServer.launch()
-        return self._server
 
 
 # ---- one slot -----------------------------------------------------------------------------------------------------
@@ -239,7 +234,7 @@ def _make_program(
         limits=make_rlimits(spec, shared.cgroups.parents),
         keeper=keeper,
         user=user,
-        init=f"{_LIB}/init",
+        init=shared.init,
         filter=shared.rules,
         inodes={**inodes, "/dev/shm": _count_inodes(SHM_MB)},
     )
@@ -431,9 +426,14 @@ def _prepare(binary: Path) -> _Shared:
     }
     fixed = _make_fixed_arguments(etc, [*folders, *([python] if python else [])])
     inner = (host.lib / "inner.line").read_text()
-    write_file(host.lib / "init", Path(_find_in_slot("sleep")).read_bytes(), 0o111)
+    sleep = Path(_find_in_slot("sleep")).resolve()
+    write_file(host.lib / "init", sleep.read_bytes(), 0o111)
+    # A file with many programs, as busybox, goes by the name that it is called with.
+    init = (f"{_LIB}/init", "init" if sleep.name == "sleep" else "sleep", _FOREVER)
     shell = (f"{_LIB}/bash", "--norc", "--noprofile", "-c", inner, "bash", _IO)
-    return _Shared(host, cgroups, (str(bwrap), *fixed), variables, Layers(host, _draw_user()), build_filter(), shell)
+    return _Shared(
+        host, cgroups, (str(bwrap), *fixed), variables, Layers(host, _draw_user()), build_filter(), shell, init
+    )
 
 
 def find_bwraps() -> list[Path]:

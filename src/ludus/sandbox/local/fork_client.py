@@ -37,6 +37,10 @@ _END_SECONDS = 30.0
 _GONE = SlotEvidence(outside="the program that starts the slots' processes has ended")
 
 
+class _StartFailed(SandboxError):
+    """The slot could not be entered."""
+
+
 class SlotProgram(Struct, frozen=True, kw_only=True):
     """What runs in a slot, and how."""
 
@@ -50,8 +54,8 @@ class SlotProgram(Struct, frozen=True, kw_only=True):
     """The pid of the process that keeps the slot's namespaces; 0 if the slot has none."""
     user: int | None = None
     """The user who owns the namespaces, if it is not the driver's."""
-    init: str = ""
-    """A copy of `sleep` in the slot."""
+    init: tuple[str, ...] = ()
+    """A copy of `sleep` in the slot, and its arguments from its name on."""
     filter: bytes = b""
     """The system-call filter."""
     inodes: Mapping[str, int] = {}
@@ -201,7 +205,7 @@ class ForkServer:
         elif "failed" in reply:
             failed = self._starting.pop(reply["failed"], None)
             if failed is not None and not failed.done():
-                failed.set_exception(SandboxError(f"no shell could be started in the slot: {reply['message']}"))
+                failed.set_exception(_StartFailed(f"no shell could be started in the slot: {reply['message']}"))
         elif "exited" in reply:
             _resolve(self._exits.pop(reply["exited"], None), reply["code"])
         elif "serving" in reply:
@@ -223,6 +227,25 @@ class ForkServer:
             if not waiting.done():
                 waiting.set_exception(SandboxError("the fork server has ended", evidence=_GONE))
                 waiting.exception()  # mark it as retrieved: maybe nobody waits for it
+
+
+class ForkServers:
+    """The fork server of a backend: started when it is needed, and again if it has ended."""
+
+    def __init__(self) -> None:
+        self._launched: list[ForkServer] = []
+
+    def get(self) -> ForkServer:
+        if not self._launched or not self._launched[-1].alive:
+            self._launched.append(ForkServer.launch())
+        return self._launched[-1]
+
+    async def close(self) -> None:
+        """End the server and every process that it has started."""
+        while self._launched:
+            server = self._launched.pop()
+            server.close()
+            await asyncio.to_thread(server.wait)
 
 
 def _resolve(future: "asyncio.Future[Any] | None", value: object) -> None:
@@ -278,7 +301,11 @@ class ForkStarter:
 
     async def start_shell(self, ends: ShellEnds, folder: bytes) -> ShellProcess:
         with self._open_groups() as groups:
-            return await self._server.start_shell(self._slot, self._options, folder, ends, groups)
+            try:
+                return await self._server.start_shell(self._slot, self._options, folder, ends, groups)
+            except _StartFailed:  # the kernel may be ending the slot's init right now, since it was out of memory
+                await self._server.end_processes(self._slot)
+                return await self._server.start_shell(self._slot, self._options, folder, ends, groups)
 
     async def end_processes(self) -> None:
         await self._server.end_processes(self._slot)

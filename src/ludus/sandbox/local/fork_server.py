@@ -39,7 +39,6 @@ _GET_OWNER = 0xB701
 _NAMESPACES = ("mnt", "user", "net", "ipc", "uts", "cgroup")
 _OOM_SCORE = 500
 """The kernel looks for victims among the agents' processes before it takes a keeper or the driver."""
-_INIT = ("sleep", "2147483647")
 _MESSAGE_BYTES = 4096
 _MOST_FDS = 16
 _SPARE_FD = 20
@@ -94,7 +93,7 @@ class _Server:
         self._send(serving=os.getpid())
         wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _ignore)
         for fd in (self._link.fileno(), wake_read):
             self._poll.register(fd, select.POLLIN)
         while True:
@@ -240,6 +239,10 @@ class _Server:
             self._link.send(json.dumps(reply).encode())
 
 
+def _ignore(number: int, frame: object) -> None:
+    """A handler, since the wake-up descriptor needs one."""
+
+
 def _receive(link: socket.socket, most: int) -> tuple[bytes, list[int]]:
     """Receive a packet and its descriptors, which no program inherits. (`recv_fds` ignores the flag for that.)"""
     data, fds, _, _ = socket.recv_fds(link, _MESSAGE_BYTES, most)
@@ -358,7 +361,8 @@ def _become_init(
     if not os.read(adopted, 1):  # until then the parent is the helper, whose exit would end this process
         os._exit(_FAILED)
     libc.die_with_parent()
-    os.execve(options["init"], _INIT, {})
+    program, *arguments = options["init"]
+    os.execve(program, arguments, {})
 
 
 def _set_up_shell(

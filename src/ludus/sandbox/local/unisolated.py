@@ -26,7 +26,7 @@ from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.archive import extract_entries, read_entries
 from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend
 from ludus.sandbox.limits import LimitStatus
-from ludus.sandbox.local.fork_client import ForkServer, ForkStarter, SlotProgram
+from ludus.sandbox.local.fork_client import ForkServer, ForkServers, ForkStarter, SlotProgram
 from ludus.sandbox.local.host_dir import HostDir, find_bash, remove_tree
 from ludus.sandbox.shell import SlotShell
 from ludus.sandbox.shell_sandbox import Layout, ShellSandbox, SlotParts, open_sandbox
@@ -50,7 +50,7 @@ class Local(SlotBackend[LocalSettings]):
     ) -> None:
         super().__init__(settings, secrets)
         self._host: HostDir | None = None
-        self._server: ForkServer | None = None
+        self._servers = ForkServers()
         self._layers = 0
 
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
@@ -59,13 +59,7 @@ class Local(SlotBackend[LocalSettings]):
         if spec.caches:
             raise SandboxError("sandbox.caches needs mounts, which 'local' slots do not have", retryable=False)
         host = self._host
-        return await open_sandbox(spec, lambda stack: _open_slot(host, self._get_server(), spec, stack))
-
-    def _get_server(self) -> ForkServer:
-        """Return the fork server of which each slot gets a copy. If it has ended, new slots get a new one."""
-        if self._server is None or not self._server.alive:
-            self._server = ForkServer.launch()
-        return self._server
+        return await open_sandbox(spec, lambda stack: _open_slot(host, self._servers.get(), spec, stack))
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
         """Save the workspace of `box`, and return the spec of slots that start with a copy of it."""
@@ -91,10 +85,7 @@ class Local(SlotBackend[LocalSettings]):
         return await self.look()
 
     async def close(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-            await asyncio.to_thread(server.wait)
+        await self._servers.close()
         if self._host is not None:
             self._host.close()
             self._host = None

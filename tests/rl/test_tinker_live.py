@@ -1,5 +1,5 @@
-"""Training over Tinker's client against a real SkyRL server, for `make test-trainers`: skipped unless LUDUS_TEST_TINKER is
-the address of one that serves the policy in LUDUS_TEST_POLICY."""
+"""Training over Tinker's client against a real SkyRL server, for `make test-trainers`: skipped unless LUDUS_TEST_TINKER
+is the address of one that serves the policy in LUDUS_TEST_POLICY."""
 
 import asyncio
 import os
@@ -74,9 +74,9 @@ def test_the_loop_trains_over_tinker_and_a_saved_state_continues_exactly(tmp_pat
         finally:
             await trainer.close()
             await other.close()
-        return trainer, other, steps, again
+        return steps, again
 
-    trainer, other, steps, again = asyncio.run(main())
+    steps, again = asyncio.run(main())
     assert [step.version for step in steps] == [1, 2]
     for step in steps:  # on-policy: the service computes the same logprobs for training as it did for sampling
         found = step.metrics

@@ -96,6 +96,7 @@ def test_a_saved_state_is_loaded_by_another_trainer(service, codec, tmp_path):
         await trainer.save(tmp_path)  # the loop may save a version again
         await trainer.update([ROW])
         other = make_trainer(codec)
+        await other.get_model("tiny")  # a resumed run checks its model first
         await other.load(tmp_path)
         return other.version
 

@@ -78,6 +78,8 @@ class Service:
     """Errors by the name of the request."""
     samplers: list = field(default_factory=list)
     sessions: int = 0
+    sent: int = 0
+    """Requests of the newest training client."""
 
     # ---- tinker.ServiceClient
     @property
@@ -94,10 +96,12 @@ class Service:
 
     async def create_lora_training_client_async(self, base_model, *, rank, seed):
         self._fail("create")
+        self.sent = 0
         return self
 
     # ---- tinker.TrainingClient
     async def forward_backward_async(self, data, loss_fn, loss_fn_config=None):
+        self.sent += 1
         self.gradients.append((data, loss_fn, loss_fn_config))
 
         async def answer():
@@ -120,6 +124,7 @@ class Service:
 
     async def save_weights_and_get_sampling_client_async(self):
         self._fail("publish")
+        self.sent += 1
         self.samplers.append(SamplingClient(self.steps))
         return self.samplers[-1]
 
@@ -132,6 +137,8 @@ class Service:
         return answer()
 
     async def load_state_with_optimizer_async(self, path):
+        assert not self.sent, "SkyRL loads a state only into a client that has sent nothing before"
+
         async def answer():
             self.steps = self.states[path.removeprefix("tinker://run/")]
 

@@ -122,9 +122,9 @@ class TinkerTrainer:
 
     async def load(self, folder: Path) -> None:
         state = read_state(folder, self._settings)
-        training = await self._start()
+        training = await self._create()  # a state can only be loaded into a client that has done nothing else
         await self._finish(f"loading {state.path}", training.load_state_with_optimizer_async(state.path))
-        self._version = state.version
+        self._training, self._version, self._broken = training, state.version, False
 
     async def close(self) -> None:
         service, self._service, self._training = self._service, None, None
@@ -137,10 +137,22 @@ class TinkerTrainer:
         """The training client. It is made once."""
         async with self._starting:
             if self._training is None:
-                self._training = await self._connect()
+                self._training = await self._create()
         return self._training
 
-    async def _connect(self) -> Any:
+    async def _create(self) -> Any:
+        """A new adapter on the service, and the client that trains it."""
+        if self._service is None:
+            await self._connect()
+        settings = self._settings
+        return await self._call(
+            "creating the adapter",
+            self._service.create_lora_training_client_async(
+                settings.base_model, rank=settings.lora_rank, seed=settings.seed
+            ),
+        )
+
+    async def _connect(self) -> None:
         settings = self._settings
         tinker = import_tinker()
         if not settings.base_model:
@@ -150,20 +162,15 @@ class TinkerTrainer:
             await self._check()
             options["base_url"] = settings.base_url
         try:
-            self._service = tinker.ServiceClient(**options)
-            await asyncio.to_thread(lambda: self._service.holder)  # opens the session, and blocks
+            service = tinker.ServiceClient(**options)
+            await asyncio.to_thread(lambda: service.holder)  # opens the session, and blocks
         except Exception as error:
             raise ModelUnusable(
                 f"Tinker: no session: {error}. Check trainer.base_url and trainer.api_key_var"
             ) from error
-        capabilities = await self._call("asking for its models", self._service.get_server_capabilities_async())
+        self._service = service
+        capabilities = await self._call("asking for its models", service.get_server_capabilities_async())
         self._context = find_model(capabilities, settings.base_model)
-        return await self._call(
-            "creating the adapter",
-            self._service.create_lora_training_client_async(
-                settings.base_model, rank=settings.lora_rank, seed=settings.seed
-            ),
-        )
 
     async def _finish(self, what: str, request: Awaitable[Any]) -> Any:
         """Send a request and wait for its result."""

@@ -19,7 +19,7 @@ import msgspec
 from ludus.errors import ModelUnusable
 from ludus.http_client import Client, HttpError
 from ludus.models import Model
-from ludus.models.server import Endpoint, ServerSettings, make_endpoints, mask_url
+from ludus.models.server import Endpoint, ServerSettings, make_endpoints, mask_url, merge_headers
 from ludus.tokens.codec import Codec
 from ludus.tokens.engines import make_headers, make_root_url
 from ludus.tokens.engines.vllm import VllmEngine
@@ -105,9 +105,10 @@ async def load_weights(endpoint: Endpoint, folder: Path, settings: ServerSetting
     """
     url = f"{make_root_url(endpoint)}/v1/load_lora_adapter"
     body = {"lora_name": ADAPTER, "lora_path": str(folder), "load_inplace": True}
+    headers = merge_headers(make_headers(endpoint), {**settings.headers, **endpoint.headers})
     client = Client(timeouts=settings.timeouts, connections=1, proxy=endpoint.proxy)
     try:
-        response = await client.request("POST", url, make_headers(endpoint), to_json(body))
+        response = await client.request("POST", url, headers, to_json(body))
     except HttpError as error:
         raise ModelUnusable(f"{mask_url(url)}: the adapter was not loaded: {error}") from error
     finally:

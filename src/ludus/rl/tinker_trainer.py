@@ -142,17 +142,15 @@ class TinkerTrainer:
 
     async def _create(self) -> Any:
         """A new adapter on the service, and the client that trains it."""
-        if self._service is None:
-            await self._connect()
+        service = self._service = self._service or await self._connect()
         settings = self._settings
         return await self._call(
             "creating the adapter",
-            self._service.create_lora_training_client_async(
-                settings.base_model, rank=settings.lora_rank, seed=settings.seed
-            ),
+            service.create_lora_training_client_async(settings.base_model, rank=settings.lora_rank, seed=settings.seed),
         )
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> Any:
+        """A session on a service that has the model."""
         settings = self._settings
         tinker = import_tinker()
         if not settings.base_model:
@@ -168,9 +166,9 @@ class TinkerTrainer:
             raise ModelUnusable(
                 f"Tinker: no session: {error}. Check trainer.base_url and trainer.api_key_var"
             ) from error
-        self._service = service
         capabilities = await self._call("asking for its models", service.get_server_capabilities_async())
         self._context = find_model(capabilities, settings.base_model)
+        return service
 
     async def _finish(self, what: str, request: Awaitable[Any]) -> Any:
         """Send a request and wait for its result."""

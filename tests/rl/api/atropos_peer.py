@@ -12,6 +12,7 @@ import itertools
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import requests
@@ -50,16 +51,17 @@ def make_tokenizer(folder: str) -> None:
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(folder)
 
 
-async def take_batches(url: str) -> None:
+def take_batches(url: str) -> None:
     """Be the trainer: take the batches, and check them."""
     seen: list[int] = []
+    deadline = time.monotonic() + 60
     for step in range(STEPS):
         while True:
-            answer = await asyncio.to_thread(requests.get, f"{url}/batch", timeout=10)
-            batch = answer.json()["batch"]
+            batch = requests.get(f"{url}/batch", timeout=10).json()["batch"]
             if batch is not None:
                 break
-            await asyncio.sleep(0.05)
+            assert time.monotonic() < deadline, "no batch any more"
+            time.sleep(0.05)
         assert sum(len(group["tokens"]) for group in batch) == BATCH, "a batch has another size"
         assert all(len(group) == 14 for group in batch), "a group has not the 14 keys"
         assert all(group["env_id"] == 0 and set(group["scores"]) == {0.0, 1.0} for group in batch)
@@ -70,12 +72,15 @@ async def take_batches(url: str) -> None:
     assert len(set(seen)) == len(seen), "a group came twice"
 
 
-async def main(url: str) -> None:
+def register(url: str) -> None:
     requests.get(f"{url}/reset_data", timeout=10)
     fields = {"wandb_group": "peer", "wandb_project": "peer", "batch_size": BATCH, "max_token_len": 2048}
-    more = {"checkpoint_dir": "", "save_checkpoint_interval": 0, "starting_step": 0, "num_steps": STEPS}
+    more = {"checkpoint_dir": "", "save_checkpoint_interval": 100, "starting_step": 0, "num_steps": STEPS}
     assert requests.post(f"{url}/register", json=fields | more, timeout=10).status_code == 200
     assert requests.get(f"{url}/batch", timeout=10).json() == {"batch": None}
+
+
+async def run_env(url: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_tokenizer(folder)
         os.chdir(folder)
@@ -88,20 +93,21 @@ async def main(url: str) -> None:
             wandb_name="counting",
             rollout_server_url=url,
             total_steps=STEPS,
-            steps_per_eval=0,
+            steps_per_eval=100,
             include_messages=False,
             ensure_scores_are_not_same=True,
         )
-        server = APIServerConfig(model_name="none", base_url="http://127.0.0.1:9", health_check=False)
-        env = CountingEnv(config, [server], testing=True)
+        server = APIServerConfig(model_name="none", api_key="none", base_url="http://127.0.0.1:9", health_check=False)
+        env = CountingEnv(config, [server])
         manager = asyncio.create_task(env.env_manager())
-        try:
-            await asyncio.wait_for(take_batches(url), 60)
-        finally:
-            manager.cancel()
-            await asyncio.gather(manager, return_exceptions=True)
+        trainer = asyncio.create_task(asyncio.to_thread(take_batches, url))
+        await asyncio.wait([manager, trainer], timeout=60, return_when=asyncio.FIRST_EXCEPTION)
+        manager.cancel()
+        print("the environment ended with", await asyncio.gather(manager, return_exceptions=True))
+        await trainer
     print(f"{Path(__file__).stem}: {STEPS} batches of {BATCH} sequences from a real environment")
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1].rstrip("/")))
+    register(sys.argv[1])
+    asyncio.run(run_env(sys.argv[1]))

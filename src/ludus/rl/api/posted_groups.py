@@ -26,7 +26,10 @@ from msgspec import Raw, Struct
 NULL = Raw(b"null")
 _SPACE = b" \t\r\n"
 _DIGITS = b"0123456789" + _SPACE
-_FLOATS = b"0123456789-.e" + _SPACE
+_INTEGERS = _DIGITS + b"-"
+_FLOATS = _INTEGERS + b".e"
+_ABSENT = (b"null", b"[]")
+"""Environments send either for a field that they do not have."""
 
 VERSION = "policy_version"
 """The key in `generation_params` for the version of the policy that sampled the group."""
@@ -170,28 +173,29 @@ def _join(fields: _Fields) -> bytes:
 def _measure_rows(fields: _Fields) -> list[int]:
     """The lengths of the rows if the numbers are plain and their shapes agree. Otherwise an empty list: values must be
     looked at one by one."""
-    tokens = bytes(fields.tokens)
-    shape = tokens.translate(None, _DIGITS)
+    shape = bytes(fields.tokens).translate(None, _DIGITS)
     rows = shape[2:-2].split(b"],[")
-    # `[]` and `[1]` have the same shape: empty rows are decoded.
-    if shape[:2] != b"[[" or shape[-2:] != b"]]" or any(row.strip(b",") for row in rows) or b"[]" in tokens:
+    # `[]` and `[1]` have the same shape, so rows without a comma are decoded.
+    if shape[:2] != b"[[" or shape[-2:] != b"]]" or not all(rows) or any(row.strip(b",") for row in rows):
         return []
-    if bytes(fields.masks).translate(None, _DIGITS + b"-") != shape:
+    if bytes(fields.masks).translate(None, _INTEGERS) != shape:
         return []
     for field in (fields.inference_logprobs, fields.ref_logprobs, fields.advantages):
-        raw = bytes(field)
-        if raw not in (b"null", b"[]") and (raw.translate(None, _FLOATS) != shape or not _is_plain(raw)):
+        if field is not NULL and not _has_shape(bytes(field), shape):
             return []
-    if bytes(fields.distill_token_ids) != b"null" or bytes(fields.distill_logprobs) != b"null":
-        return []
+    for field in (fields.distill_token_ids, fields.distill_logprobs):
+        if field is not NULL and bytes(field) not in _ABSENT:
+            return []
     if not _are_finite(fields.scores, len(rows)):
         return []
     return [len(row) + 1 for row in rows]
 
 
-def _is_plain(raw: bytes) -> bool:
-    """Whether no row is empty and every exponent is negative: a number with a positive one may be infinite."""
-    return b"[]" not in raw and (b"e" not in raw or raw.count(b"e") == raw.count(b"e-"))
+def _has_shape(raw: bytes, shape: bytes) -> bool:
+    """Whether a field is absent, or has this shape. A number with a positive exponent may be infinite: it is decoded."""
+    if raw in _ABSENT:
+        return True
+    return raw.translate(None, _FLOATS) == shape and (b"e" not in raw or raw.count(b"e") == raw.count(b"e-"))
 
 
 def _are_finite(scores: Raw, count: int) -> bool:
@@ -221,7 +225,7 @@ def _check_values(fields: _Fields, at: Place) -> tuple[_Fields, int]:
     }
     for name in ("inference_logprobs", "ref_logprobs", "advantages"):
         raw: Raw = getattr(fields, name)
-        if bytes(raw) not in (b"null", b"[]"):
+        if bytes(raw) not in _ABSENT:
             # The wire's own tests send advantages of other lengths than the ids. Only their number is checked.
             known = None if name == "advantages" else lengths
             changed[name] = _read_aligned(raw, (*at, name), len(tokens), known, _read_float)
@@ -235,7 +239,7 @@ def _read_distillation(fields: _Fields, lengths: Sequence[int], at: Place) -> di
     found: dict[str, list[list[list[float]]]] = {}
     for name, read in (("distill_token_ids", _read_integer), ("distill_logprobs", _read_float)):
         raw: Raw = getattr(fields, name)
-        if bytes(raw) in (b"null", b"[]"):
+        if bytes(raw) in _ABSENT:
             continue
         place = (*at, name)
         sequences = _require_list(_decode_value(raw, place), place)

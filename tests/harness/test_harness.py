@@ -17,7 +17,7 @@ from ludus.cli import main
 from ludus.config.secrets import find_agents_folder
 from ludus.env import Env
 from ludus.envs.terminal_test import TerminalTest
-from ludus.errors import BudgetExhausted, ModelError, ModelUnusable
+from ludus.errors import BudgetExhausted, ModelError, ModelUnusable, SandboxError, SlotEvidence
 from ludus.harness import Harness, fill_fields, render_prompt
 from ludus.harness.known import KNOWN, MINI_SWE_AGENT, find_installation
 from ludus.models import Model
@@ -454,6 +454,25 @@ def test_a_slot_that_dies_is_the_sandboxs_failure_and_keeps_the_turns():
     assert rollout.failure is not None
     assert rollout.failure.boundary == "sandbox"
     assert len(rollout.turns) >= 1
+
+
+def test_an_agent_that_breaks_its_slot_after_its_first_reply_has_the_score_0():
+    class Watched(TerminalTest, frozen=True):
+        async def setup(self, task: Task, box: Sandbox) -> None:
+            boxes.append(box)
+
+    boxes: list[Any] = []
+    evidence = SlotEvidence(inside="its processes used all memory")
+
+    async def script(messages: Sequence[Message], *_: object) -> Message:
+        if messages[-1].role == "tool":
+            boxes[0]._shell.fail(SandboxError("the slot ended", evidence=evidence))
+        return call("bash", command=MAKE)
+
+    rollout = once(TINY, ScriptedModel(script), env=Watched())
+    assert rollout.score is not None and rollout.stop is StopReason.BROKEN
+    assert (rollout.score.value, rollout.score.feedback) == (0.0, f"The agent broke its slot: {evidence.inside}")
+    assert rollout.turns[-1].stop is StopReason.BROKEN
 
 
 # ---- agents that look around --------------------------------------------------------------------------------------

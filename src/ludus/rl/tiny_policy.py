@@ -46,7 +46,7 @@ class TinyRecipe(Struct, frozen=True, kw_only=True):
 
     seed: int = 0
     demonstrations: int = 6000
-    steps: int = 600
+    steps: int = 700
     batch: int = 32
     learning_rate: float = 3e-3
     hidden_size: int = 96

@@ -1,8 +1,9 @@
 """Which of an agent's files are copied to a fresh slot before `verify`, with a base and without."""
 
 import asyncio
+import threading
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -10,8 +11,8 @@ from ludus.agent import Policy
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import Job, run
-from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.agent_files import find_obstacles, leave_out, merge_files
+from ludus.sandbox import Sandbox, SandboxSpec, agent_files
+from ludus.sandbox.agent_files import collect_files, copy_files, find_obstacles, leave_out, merge_files
 from ludus.sandbox.archive import ArchiveEntry
 from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.profiles import open_pool
@@ -283,3 +284,39 @@ def test_what_is_removed_before_changes_are_written():
     assert [e.path for e in merge_files([file("a"), file("a/b"), file("__pycache__/x"), file("z" * 5000)], [], ())] == [
         "a"
     ]
+
+
+# ---- the event loop -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layered", [False, True])
+def test_work_on_many_files_is_done_outside_of_the_event_loops_thread(bwrap, open_folder, monkeypatch, layered):
+    """However small they are: the number of entries counts, not only their bytes."""
+    threads: dict[str, set[int]] = {}
+
+    def watch(name: str) -> None:
+        real = getattr(agent_files, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            threads.setdefault(name, set()).add(threading.get_ident())
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(agent_files, name, call)
+
+    names = ["read_entries", "filter_files", "leave_out", "make_archive", "_drop_unreachable"]
+    names += ["find_obstacles"] if layered else ["merge_files"]
+    for name in names:
+        watch(name)
+    spec = SandboxSpec(disk_mb=16, base=(str(open_folder),) if layered else ())
+
+    async def main() -> tuple[str, ...]:
+        async with open_pool(bwrap) as pool, pool.lease(spec) as box, pool.lease(spec) as fresh:
+            await box.exec("touch {1..2000}; ln -s /etc/passwd link")
+            await box.settle()
+            left_out = await copy_files(await collect_files(box), fresh, ())
+            assert (await fresh.exec("ls | wc -l")).stdout == b"2000\n"
+            return left_out
+
+    assert asyncio.run(main()) == ("link -> /etc/passwd",)
+    assert sorted(threads) == sorted(names)
+    assert not any(threading.get_ident() in found for found in threads.values()), threads

@@ -38,7 +38,7 @@ class ArchiveTooLarge(OSError):
         super().__init__(errno.EFBIG, f"larger than the limit of {max_bytes} bytes", path)
 
 
-class ArchiveEntry(Struct, frozen=True):
+class ArchiveEntry(Struct, frozen=True, gc=False):  # no cycles, and a collection would halt every thread for many
     """One file, folder or link, by its path below the root: `a/b`, never `./a`, `/a` or `../a`."""
 
     path: str
@@ -69,10 +69,11 @@ def read_entries(
     Raises ArchiveTooLarge, and ValueError if `archive` is not an archive.
     """
     left, end = max_bytes, -1
-    files: dict[str, tarfile.TarInfo] = {}
+    files: dict[str, _Content] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
+                tar.members.clear()  # else they are kept to the end
                 if member.size < 0 or member.offset <= end:  # a negative size makes the reader loop
                     raise ValueError("not a complete archive: it refers back to itself")
                 end = member.offset
@@ -95,23 +96,37 @@ def read_entries(
                 elif member.islnk():
                     # Looked up here, among the files before it: `tar` would read the archive to its end.
                     if linked := files.get(_normalize_name(member.linkname) or ""):
-                        left -= linked.size
-                        yield ArchiveEntry(path, mode, mtime, _read_content(tar, linked, left, max_bytes))
+                        left = _spend(left, linked[1], path, max_bytes)
+                        yield ArchiveEntry(path, mode, mtime, _read_content(archive, tar, linked))
                     elif special:
                         yield ArchiveEntry(path, 0, special="hard link to something that is not a file of the folder")
                 else:
-                    files[path] = member
-                    left -= member.size
-                    yield ArchiveEntry(path, mode, mtime, _read_content(tar, member, left, max_bytes))
+                    content = files[path] = (member.offset_data, member.size, member if member.issparse() else None)
+                    left = _spend(left, member.size, path, max_bytes)
+                    yield ArchiveEntry(path, mode, mtime, _read_content(archive, tar, content))
     except (tarfile.TarError, OverflowError) as error:
         raise ValueError(f"not a complete archive: {error}") from error
 
 
-def _read_content(tar: tarfile.TarFile, member: tarfile.TarInfo, left: int, max_bytes: int) -> bytes:
-    if left < 0:
-        raise ArchiveTooLarge(member.name, max_bytes)
-    file = tar.extractfile(member)
-    return file.read() if file is not None else b""
+_Content = tuple[int, int, tarfile.TarInfo | None]
+"""Where a file's content is in its archive, how long it is, and the member if it has holes."""
+
+
+def _spend(left: int, size: int, path: str, max_bytes: int) -> int:
+    if size > left:
+        raise ArchiveTooLarge(path, max_bytes)
+    return left - size
+
+
+def _read_content(archive: bytes, tar: tarfile.TarFile, content: _Content) -> bytes:
+    offset, size, sparse_member = content
+    if sparse_member is not None:
+        file = tar.extractfile(sparse_member)
+        return file.read() if file is not None else b""
+    data = archive[offset : offset + size]
+    if len(data) < size:
+        raise tarfile.ReadError("unexpected end of data")
+    return data
 
 
 def _clamp_time(seconds: float) -> float:

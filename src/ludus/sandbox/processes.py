@@ -66,18 +66,6 @@ def read_boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def find_inner_pid(pid: int) -> int:
-    """Return the pid of a process in its own innermost pid namespace; 0 if the process is gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_bytes()
-    except _GONE:
-        return 0
-    for line in status.splitlines():
-        if line.startswith(b"NSpid:"):
-            return int(line.split()[-1])
-    return pid
-
-
 def signal_each(pids: Iterable[int], number: signal.Signals) -> None:
     """Signal processes that may have exited. Pid 0 means "not found" and is skipped: to the kernel it is a group."""
     for pid in pids:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.sandbox.processes import find_children, find_descendants, find_inner_pid, is_dead
+from ludus.sandbox.processes import find_children, find_descendants, is_dead
 from ludus.sandbox.profiles import open_pool
 from ludus.sandbox.shell_sandbox import ShellSandbox
 
@@ -21,7 +21,8 @@ def find_init() -> int:
 
 
 def _is_init(pid: int) -> bool:
-    return find_inner_pid(pid) == 1
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line for line in lines if line.startswith("NSpid:")).split()[-1] == "1"
 
 
 def _read_name(pid: int) -> str:

@@ -205,7 +205,8 @@ class ForkServer:
         elif "failed" in reply:
             failed = self._starting.pop(reply["failed"], None)
             if failed is not None and not failed.done():
-                failed.set_exception(_StartFailed(f"no shell could be started in the slot: {reply['message']}"))
+                words = f"no shell could be started in the slot: {reply['message']}"
+                failed.set_exception(_StartFailed(words, evidence=SlotEvidence(outside=reply["message"])))
         elif "exited" in reply:
             _resolve(self._exits.pop(reply["exited"], None), reply["code"])
         elif "serving" in reply:

@@ -124,9 +124,10 @@ class _RemoteShell:
         async with self._turn:
             await run_shielded(self._call({"op": "restart"}, seconds=MARGIN_SECONDS))
 
-    async def reset(self) -> None:
+    async def reset(self) -> Layout:
+        """Return the slot to its first state. Its paths may be others afterwards."""
         async with self._turn:
-            await run_shielded(self._call({"op": "reset"}, seconds=_OPEN_SECONDS))
+            return _parse_layout(await run_shielded(self._call({"op": "reset"}, seconds=_OPEN_SECONDS)))
 
     def open_port(self, make_protocol: ProtocolFactory) -> AbstractAsyncContextManager[int]:
         if self._closed:
@@ -183,7 +184,7 @@ class RemoteSandbox(ShellSandbox):
 
     async def reset(self) -> None:
         """Return the slot to its first state: its processes, files and shared memory are gone."""
-        await self._remote.reset()
+        self._layout = await self._remote.reset()
         self._jobs, self._results = {}, {}
         await self.upload_base()
 

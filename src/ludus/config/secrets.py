@@ -15,6 +15,7 @@ from ludus.config.tree import Config, OwnModelSettings
 from ludus.errors import ConfigError
 from ludus.models.server import ServerSettings
 from ludus.models.weights import find_cache
+from ludus.rl.tinker_settings import TINKER_KEY, TinkerSettings
 from ludus.sandbox.backend import BackendSettings
 from ludus.sandbox.backends import BACKENDS
 
@@ -52,7 +53,11 @@ def _list_variables(config: Config) -> Iterator[tuple[str, str]]:
         yield from ((f"{setting}.{key}", str(var)) for key, var in options.items() if key.endswith("_var"))
     yield "tools.web.api_key_var", config.tools.web.api_key_var
     yield "gateway.token_var", config.gateway.token_var
+    if isinstance(config.trainer, TinkerSettings):
+        yield "trainer.api_key_var", config.trainer.api_key_var or ("" if config.trainer.base_url else TINKER_KEY)
     yield "serve.token_var", config.serve.token_var
+    yield "rl.token_var", config.rl.token_var
+    yield "api.token_var", config.api.token_var
     for setting, profile in _list_profiles(config):
         names = [field for field in profile.__struct_fields__ if field.endswith("_var")]
         yield from ((f"{setting}.{name}", getattr(profile, name)) for name in names)
@@ -111,6 +116,8 @@ def find_exposed(config: Config) -> Iterator[str]:
         for key, value in harness.env.items():
             if _SECRET.search(key) and "{" not in value:
                 yield f"agent.harnesses.{name}.env: {key} looks like a secret, which would be recorded; give it {{key}}"
+    if isinstance(config.trainer, TinkerSettings):
+        urls["trainer.base_url"] = config.trainer.base_url
     for role, model in _list_servers(config):
         urls |= {f"{role}.base_url": model.base_url, f"{role}.proxy": model.proxy}
         urls |= {f"{role}.servers[{i}]": url for i, url in enumerate(model.servers)}

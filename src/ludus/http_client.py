@@ -155,15 +155,20 @@ def build_head(method: str, target: Target, headers: Headers, size: int, *, abso
     Raises:
         ValueError: a header contains a line break, which would inject another header.
     """
+    start = _build_start(method, target, tuple(headers), absolute)
+    return b"%bContent-Length: %d\r\n\r\n" % (start, size) if size or method not in ("GET", "HEAD") else start + b"\r\n"
+
+
+@lru_cache(maxsize=64)
+def _build_start(method: str, target: Target, headers: tuple[tuple[str, str], ...], absolute: bool) -> bytes:
+    """The head without the length. A model's requests all have the same one."""
     where = target.origin + target.path if absolute else target.path
     lines = [f"{method} {where} HTTP/1.1", f"Host: {target.netloc}"]
     lines += [f"{name}: {value}" for name, value in headers]
-    if size or method not in ("GET", "HEAD"):
-        lines.append(f"Content-Length: {size}")
     text = "\r\n".join(lines)
     if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
         raise ValueError("a header has a line break in its name or value")
-    return (text + "\r\n\r\n").encode("latin-1")
+    return (text + "\r\n").encode("latin-1")
 
 
 class ByteBudget:

@@ -121,11 +121,42 @@ def test_what_is_not_http_is_refused_and_the_others_go_on(kit):
                 writer.write(data)
                 assert (await reader.read()).startswith(b"HTTP/1.1 4")
                 await closed(writer)
-            reader, writer = await connect(client)
-            writer.write(b"GET /x HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-            assert b"501" in await reader.read()
-            await closed(writer)
             assert (await client.chat(session, HI["messages"]))["choices"]
+
+    kit.run(test)
+
+
+def test_an_offer_of_http_2_is_answered_in_http_1(kit):
+    async def test():
+        async with kit.serve_model(ScriptedModel(echo)) as client:
+            session = client.gateway.open()
+            reader, writer = await connect(client)
+            offer = "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAA"
+            writer.write(request(session, HI, offer))
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 200") and answer.count(b"HTTP/1.1") == 1 and b'"hi"' in answer
+            await closed(writer)
+            reader, writer = await connect(client)
+            writer.write(request(session, HI, "Connection: Upgrade\r\nUpgrade: h2c") + request(session, HI))
+            answer = await reader.readuntil(b"hi")
+            assert answer.startswith(b"HTTP/1.1 200")
+            await closed(writer)
+
+    kit.run(test)
+
+
+def test_a_websocket_gets_one_response(kit):
+    async def test():
+        async with kit.serve_model(ScriptedModel(echo)) as client:
+            session = client.gateway.open()
+            reader, writer = await connect(client)
+            head = f"GET /s/{session.secret}/v1/responses HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+            writer.write(head.encode())
+            answer = await reader.readuntil(b"}}")
+            assert answer.startswith(b"HTTP/1.1 426") and b"over HTTP" in answer
+            writer.write_eof()
+            assert await reader.read() == b""
+            await closed(writer)
 
     kit.run(test)
 

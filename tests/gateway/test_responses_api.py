@@ -1,5 +1,6 @@
 """OpenAI's responses."""
 
+import asyncio
 import json
 
 import pytest
@@ -209,18 +210,21 @@ def test_a_bad_request_names_the_field(kit, body, words):
 
 def test_a_failure_in_the_middle_of_a_stream_is_a_failed_response(kit):
     async def test():
-        import asyncio
+        gate = asyncio.Event()
 
-        async def slow(*_):
-            await asyncio.sleep(0.03)
+        async def broken(*_):
+            await gate.wait()
             raise ZeroDivisionError("oops")
 
-        async with kit.serve_model(ScriptedModel(slow), ping_seconds=0.01) as client:
-            response = await client.post(client.gateway.open().url + "/responses", {"input": "hi", "stream": True})
-        events = kit.read_events(response.body)
-        assert [name for name, _ in events][:3] == ["response.created", "response.in_progress", "response.in_progress"]
-        name, value = events[-1]
-        assert name == "response.failed" and "oops" in value["response"]["error"]["message"]
-        assert [value["sequence_number"] for _, value in events] == [*range(len(events))]
+        async with kit.serve_model(ScriptedModel(broken), ping_seconds=0.01) as client:
+            session = client.gateway.open()
+            reader, writer = await kit.send_raw(client, session, "/responses", {"input": "hi", "stream": True})
+            begin = await reader.readuntil(b"event: response.in_progress")
+            assert b"event: response.created" in begin
+            gate.set()
+            failed = await reader.readuntil(b"0\r\n\r\n")
+            assert b"event: response.failed" in failed and b'"message":"ZeroDivisionError: oops"' in failed
+            writer.close()
+            await writer.wait_closed()
 
     kit.run(test)

@@ -60,10 +60,43 @@ def test_paths_and_methods_that_are_not_served(kit):
     async def test():
         async with kit.serve_model(ScriptedModel(lambda *_: "ok")) as client:
             session = client.gateway.open()
-            assert (await client.post(session.url + "/embeddings", {})).status == 404
+            for path, words in (("/embeddings", "no embeddings"), ("/audio/speech", "serves /chat/completions")):
+                missing = await client.post(session.url + path, {})
+                assert missing.status == 404 and words in json.loads(missing.body)["error"]["message"]
+            stored = await client.get(session.url + "/responses/resp_1")
+            assert stored.status == 404 and b"previous_response_id" in stored.body
             assert (await client.get(session.url + "/chat/completions")).status == 405
             assert json.loads((await client.get(session.url + "/models")).body)["data"][0]["id"] == "scripted"
             assert json.loads((await client.get(session.url + "/models/scripted")).body)["id"] == "scripted"
+
+    kit.run(test)
+
+
+def test_azures_paths_and_its_header_for_the_key(kit):
+    async def test():
+        async with kit.serve_model(ScriptedModel(lambda *_: "ok")) as client:
+            session = client.gateway.open()
+            for path in (
+                "/openai/deployments/m/chat/completions?api-version=2024-10-21",
+                "/openai/v1/chat/completions",
+            ):
+                response = await client.post(client.gateway.url + path, {"messages": HI}, [("api-key", session.secret)])
+                assert response.status == 200, response.body
+            response = await client.post(f"{session.anthropic_url}/openai/deployments/m/responses", {"input": "hi"})
+            assert response.status == 200, response.body
+
+    kit.run(test)
+
+
+def test_the_tokens_of_a_prompt_are_counted_in_both_apis(kit):
+    async def test():
+        async with kit.serve_model(ScriptedModel([])) as client:
+            session = client.gateway.open()
+            one = await client.post(session.url + "/responses/input_tokens", {"input": "hi there"})
+            two = await client.post(session.url + "/messages/count_tokens", {"messages": HI})
+            assert json.loads(one.body)["object"] == "response.input_tokens"
+            assert json.loads(one.body)["input_tokens"] > 0 and json.loads(two.body)["input_tokens"] > 0
+            assert (await client.post(session.url + "/responses/input_tokens", {})).status == 400
 
     kit.run(test)
 

@@ -47,7 +47,7 @@ def test_the_beginning_of_a_word_at_the_end_of_a_text(text: str, word: str, size
 def test_a_drawing_that_nobody_reads_has_not_begun():
     drawing, seen = Drawing(), []
     drawing.emit([Piece("a")])
-    assert not drawing.begun and not drawing.is_read
+    assert not drawing.begun
     drawing = Drawing(seen.extend)
     drawing.emit([])
     assert not drawing.begun

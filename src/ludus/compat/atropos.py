@@ -21,7 +21,7 @@ Opening sessions needs the gateway's token. A session's uuid opens that session 
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -100,7 +100,7 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
     except BadRequest as error:
         raise BadRequest(str(error), 400 if "at least one" in str(error) else 422) from None
     sampling = request.sampling
-    return replace(
+    return msgspec.structs.replace(
         request,
         sampling=msgspec.structs.replace(
             sampling,

@@ -147,7 +147,7 @@ def _write_logprobs(answer: Answer, index: int) -> JsonObject | None:
     return {
         "tokens": [place["token"] for place in places],
         "token_logprobs": [place["logprob"] for place in places],
-        "top_logprobs": [{top["token"]: top["logprob"] for top in place["top_logprobs"]} for place in places],
+        "top_logprobs": [{top["token"]: top["logprob"] for top in place.get("top_logprobs") or ()} for place in places],
         "text_offset": offsets,
     }
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
+from msgspec import Struct
 
 from ludus.models.reply_pieces import Piece
 from ludus.types import Completion, Message, Sampling, ToolSpec
@@ -29,8 +30,7 @@ class BadRequest(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
-class ParsedRequest:
+class ParsedRequest(Struct, frozen=True):
     """A request of any API."""
 
     messages: Sequence[Message]
@@ -45,9 +45,9 @@ class ParsedRequest:
     """Whether the reply includes the reasoning."""
     prompt: str | Sequence[int] | None = None
     """For raw completions: the prompt in place of a conversation."""
-    echo: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    echo: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     """Fields of the request that the reply repeats."""
-    kinds: Mapping[str, str] = field(default_factory=dict[str, str])
+    kinds: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     """Tools that are not plain functions in this API: name → how a call is written."""
     previous: str = ""
     """The id of the answer that the conversation continues, if the request names one."""
@@ -59,8 +59,7 @@ class ParsedRequest:
     """How many of the most likely tokens are wanted beside each sampled one; None: no logprobs are wanted."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The answer to one request, to be written. A stream begins before there are completions."""
 
     id: str

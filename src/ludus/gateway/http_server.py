@@ -3,9 +3,9 @@
     bytes ──> httptools (C) ──> Request ──> serve(responder) ──> send | begin, feed, end
 
 One `Connection` is one socket. Its requests are answered one after the other, in their order, also when the client
-sends several at once. Data that is not HTTP, a head or body that is too long, and unknown protocols are refused with a
-status, and the connection is closed. If a client closes its connection, its reply is dropped and the `Responder`
-reports it. Nothing else is affected.
+sends several at once. Data that is not HTTP and a head or body that is too long are refused with a status, and the
+connection is closed. A client that offers another protocol (`Upgrade: h2c`) is answered in HTTP/1.1. If a client closes
+its connection, its reply is dropped and the `Responder` reports it. Nothing else is affected.
 
 There is no TLS and no time limit for slow clients: the server is meant for agents on the same machine.
 """
@@ -35,6 +35,7 @@ _REASONS = {
     405: b"Method Not Allowed",
     409: b"Conflict",
     413: b"Content Too Large",
+    426: b"Upgrade Required",
     422: b"Unprocessable Content",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
@@ -49,7 +50,7 @@ _REASONS = {
 class Request:
     """A request of a client."""
 
-    __slots__ = ("body", "headers", "keep", "method", "modern", "path", "query")
+    __slots__ = ("body", "headers", "keep", "method", "modern", "path", "query", "upgrades")
 
     def __init__(self, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         self.method = method
@@ -63,6 +64,8 @@ class Request:
         """Whether the client keeps the connection open."""
         self.modern = True
         """Whether it is HTTP/1.1, which has chunks."""
+        self.upgrades = False
+        """Whether the client offers to go on in another protocol."""
 
     def get_header(self, name: bytes) -> str:
         """The first header with that name (in lower case); empty if there is none."""
@@ -108,16 +111,19 @@ class Responder:
             build_head(status, kind, len(body), extra, keep=self.request.keep) + sent, self.request.keep
         )
 
-    def begin(self, kind: bytes) -> None:
-        """Send the status of a streamed reply."""
+    def begin(self, kind: bytes, data: bytes) -> None:
+        """Send the status and the first part of a streamed reply."""
         chunks = self.request.modern
         extra = b"Transfer-Encoding: chunked\r\n" if chunks else b""
         self._begun = True
-        self._write(build_head(200, kind, None, extra, keep=self.request.keep and chunks))
+        self._write(build_head(200, kind, None, extra, keep=self.request.keep and chunks) + self._frame(data))
 
     def feed(self, data: bytes) -> None:
         """Send a part of a streamed reply."""
-        self._write(b"%x\r\n%b\r\n" % (len(data), data) if self.request.modern else data)
+        self._write(self._frame(data))
+
+    def _frame(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self.request.modern else data
 
     def end(self, data: bytes) -> bool:
         """Send the last part. Returns whether the client was still connected."""
@@ -168,6 +174,7 @@ class Connection(asyncio.Protocol):
         "_responder",
         "_serve",
         "_transport",
+        "_upgrades",
         "_url",
         "_waiting",
         "gone",
@@ -189,6 +196,8 @@ class Connection(asyncio.Protocol):
         """The client was refused. Further data is ignored."""
         self._responder: Responder | None = None
         """The request that is being answered."""
+        self._upgrades = False
+        """The client of the request that is read offers another protocol."""
         self._in_head = True
         self._head_size = 0
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -252,13 +261,23 @@ class Connection(asyncio.Protocol):
             self._head_size += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(501, "this server speaks HTTP/1.1 only")
+        except httptools.HttpParserUpgrade as offer:
+            self._decline_upgrade(data[offer.args[0] :])
         except httptools.HttpParserError as error:
             self._refuse(400, f"this is not an HTTP request: {error}")
         else:
             if self._in_head and self._head_size > HEAD_BYTES:
                 self._refuse(431, f"the headers are longer than {HEAD_BYTES:,} bytes")
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Read a request again as plain HTTP/1.1. The parser stops at an offer of another protocol, before the body."""
+        lines = [b"%b %b HTTP/1.1" % (self._parser.get_method(), self._url)]
+        closes = any(name.lower() == b"connection" and b"close" in value.lower() for name, value in self._headers)
+        lines += [b"%b: %b" % (name, value) for name, value in self._headers if name.lower() != b"connection"]
+        lines += [b"Connection: close"] if closes else []
+        self._parser = httptools.HttpRequestParser(self)
+        self._upgrades = True
+        self.data_received(b"\r\n".join((*lines, b"", rest)))
 
     def pause_writing(self) -> None:
         self._blocked = True
@@ -293,7 +312,7 @@ class Connection(asyncio.Protocol):
             self._refuse(413, f"the body is longer than {self._limit:,} bytes")
 
     def on_message_complete(self) -> None:
-        if self._refused:
+        if self._refused or self._parser.should_upgrade():
             return
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         path, _, query = self._url.decode("latin-1").partition("?")
@@ -301,6 +320,7 @@ class Connection(asyncio.Protocol):
         request.query = query
         request.keep = self._parser.should_keep_alive()
         request.modern = self._parser.get_http_version() != "1.0"
+        request.upgrades, self._upgrades = self._upgrades, False
         self._in_head, self._head_size = True, 0
         if not self._busy and not self._blocked:
             self._start(request)

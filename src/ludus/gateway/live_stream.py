@@ -18,13 +18,19 @@ FIRST_SIGN = 0.25
 
 
 class LiveStream:
-    """One streamed answer. `finish` or `fail` ends it."""
+    """One streamed answer. `finish` or `fail` ends it.
 
-    __slots__ = ("_draws", "_responder", "_seen", "_writer")
+    Parts that come in the same moment are sent together: a short reply costs one system call, as without a stream.
+    """
+
+    __slots__ = ("_draws", "_loop", "_responder", "_seen", "_waiting", "_writer")
 
     def __init__(self, responder: Responder, writer: StreamWriter) -> None:
         self._responder = responder
         self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[bytes] = []
+        """Parts that are not sent yet."""
         self._seen = time.monotonic()
         """When the client last got something."""
         self._draws: list[tuple[asyncio.Task[object], Drawing]] = []
@@ -34,7 +40,7 @@ class LiveStream:
         """The drawing of one reply, which the running task draws."""
 
         def emit(pieces: Sequence[Piece]) -> None:
-            self._send(self._writer.write(index, pieces))
+            self._add(self._writer.write(index, pieces))
 
         drawing = Drawing(emit, wants_logprobs=wants_logprobs)
         task = asyncio.current_task()
@@ -44,31 +50,55 @@ class LiveStream:
 
     def finish(self, answer: Answer) -> bool:
         """Send the rest. Returns whether the client was still connected."""
-        self._responder.on_lost = None
-        if self._responder.has_begun:
-            return self._responder.end(self._writer.finish(answer))
-        return self._responder.send(200, EVENTS, self._writer.start() + self._writer.finish(answer))
+        self._start()
+        return self._end(self._writer.finish(answer))
 
     def fail(self, error: ErrorReply) -> None:
-        """Send an error in place of the rest. The stream must have begun."""
-        self._responder.on_lost = None
-        self._responder.end(self._writer.fail(error))
+        """Send an error in place of the rest."""
+        self._start()
+        self._end(self._writer.fail(error))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was written. An error is then an event."""
+        return bool(self._waiting) or self._responder.has_begun
 
     def show_life(self, now: float, silence: float) -> None:
         """Begin the stream, or send a ping, if the client has heard nothing for too long."""
         if not self._responder.has_begun:
             if now - self._seen >= min(FIRST_SIGN, silence):
-                self._send(b"")
+                self._add(b"")
         elif now - self._seen >= silence:
-            self._send(self._writer.ping())
+            self._add(self._writer.ping())
 
-    def _send(self, data: bytes) -> None:
+    def _add(self, data: bytes) -> None:
+        """Send a part soon. If the reply is complete in the same moment, its end is sent with it."""
+        if not self._waiting:
+            # Twice: the task that draws the reply runs after the first callback, and may end the reply.
+            self._loop.call_soon(self._loop.call_soon, self._flush)
+            self._start()
+        self._waiting.append(data)
+
+    def _start(self) -> None:
+        if not self.has_begun:
+            self._waiting.append(self._writer.start())
+
+    def _flush(self) -> None:
+        data, self._waiting = b"".join(self._waiting), []
+        if not data or self._responder.is_answered:
+            return
         self._seen = time.monotonic()
-        if not self._responder.has_begun:
-            self._responder.begin(EVENTS)
-            data = self._writer.start() + data
-        if data:
+        if self._responder.has_begun:
             self._responder.feed(data)
+        else:
+            self._responder.begin(EVENTS, data)
+
+    def _end(self, data: bytes) -> bool:
+        self._responder.on_lost = None
+        data, self._waiting = b"".join((*self._waiting, data)), []
+        if self._responder.has_begun:
+            return self._responder.end(data)
+        return self._responder.send(200, EVENTS, data)
 
     def _abandon(self) -> None:
         """End the draws: the client has gone."""

@@ -167,6 +167,8 @@ class ModelCaller:
 
     def add_wishes(self, sampling: Sampling, request: ParsedRequest) -> tuple[Sampling, tuple[str, ...]]:
         """The sampling with what the client wants of the reply, where the model can do that; and what is left out."""
+        if request.parallel_calls is not False and request.logprobs is None and not request.sampling.extra:
+            return sampling, ()
         wishes: dict[str, Any] = {}
         ignored: list[str] = []
         if request.parallel_calls is False and request.tools:

@@ -19,7 +19,7 @@ from ludus.gateway.dialect import ErrorReply
 from ludus.gateway.gateway_session import GatewaySession, SessionRecord
 from ludus.gateway.gateway_settings import GatewaySettings
 from ludus.gateway.http_server import Responder
-from ludus.gateway.service import DIALECTS, Gateway, refuse
+from ludus.gateway.service import DIALECTS, Gateway, find_api_path, refuse
 from ludus.models.ledger import Budget
 from ludus.types import Sampling
 
@@ -58,7 +58,7 @@ class NamedSessions:
             return False
         if gateway.count >= self._most:
             full = ErrorReply(503, f"{self._most} sessions are open, which is the limit", "closed")
-            refuse(responder, DIALECTS.get(path.removeprefix("/v1"), CHAT), full)
+            refuse(responder, DIALECTS.get(find_api_path(path), CHAT), full)
             return True
         secret = key or DEFAULT
         session = gateway.find_session(secret) or self.open_session(gateway, name, secret)

@@ -413,6 +413,10 @@ def _write_usage(completion: Completion) -> JsonObject:
     }
 
 
+def write_count(tokens: int) -> bytes:
+    return _encode({"object": "response.input_tokens", "input_tokens": tokens})
+
+
 def _write_thought(text: str, name: str) -> JsonObject:
     return {"type": "reasoning", "id": f"rs_{name}", "summary": [{"type": "summary_text", "text": text}]}
 

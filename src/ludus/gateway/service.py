@@ -12,11 +12,11 @@ Replies are sampled with the session's sampling; what the agent requested is rec
 
 import asyncio
 import itertools
+import re
 import secrets
 import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -54,6 +54,12 @@ DIALECTS = {
     "/responses": responses.RESPONSES,
     "/messages": messages.MESSAGES,
 }
+TokenCounter = tuple[Dialect, Callable[[int], bytes]]
+COUNTERS: dict[str, TokenCounter] = {
+    "/messages/count_tokens": (messages.MESSAGES, messages.write_count),
+    "/responses/input_tokens": (responses.RESPONSES, responses.write_count),
+}
+"""Routes that count the tokens of a prompt."""
 NO_RETRY = b"x-should-retry: false\r\n"
 """OpenAI's and Anthropic's clients retry after most errors unless this header says no."""
 
@@ -249,18 +255,21 @@ class Gateway:
     def serve_session(self, responder: Responder, session: GatewaySession, path: str) -> None:
         """Serve a request of a session. `path` is the part after the session's base URL."""
         request = responder.request
-        api_path = path.removeprefix("/v1")
+        api_path = find_api_path(path)
         dialect = DIALECTS.get(api_path)
         if dialect is not None and request.method == "POST":
             self.start_answer(responder, session, dialect)
+        elif request.upgrades and request.get_header(b"upgrade").lower() == "websocket":
+            reply = ErrorReply(426, "this gateway has no websockets; send the request over HTTP", "request")
+            refuse(responder, dialect or chat.CHAT, reply)
         elif dialect is not None:
             refuse(responder, dialect, ErrorReply(405, f"{path}: use POST", "request"))
-        elif api_path == "/messages/count_tokens" and request.method == "POST":
-            self._count_tokens(responder, session)
+        elif api_path in COUNTERS and request.method == "POST":
+            self._count_tokens(responder, session, COUNTERS[api_path])
         elif api_path.startswith("/models") and request.method == "GET":
             responder.send(200, JSON, write_models(self.model.name, api_path))
         else:
-            refuse(responder, chat.CHAT, ErrorReply(404, f"{path}: there is nothing here", "missing"))
+            refuse(responder, _find_dialect(api_path), ErrorReply(404, explain_missing(path, api_path), "missing"))
 
     def _serve_unknown(self, responder: Responder, key: str, path: str) -> None:
         """Serve a request that belongs to no session: one of the routes handles it, or it is refused."""
@@ -270,16 +279,18 @@ class Gateway:
         for route in self._routes:
             if route(self, responder, key, path):
                 return
-        dialect = DIALECTS.get(path.removeprefix("/v1"), chat.CHAT)
-        refuse(responder, dialect, ErrorReply(401, "this key belongs to no open session", "key"))
+        unknown = ErrorReply(401, "this key belongs to no open session", "key")
+        refuse(responder, _find_dialect(find_api_path(path)), unknown)
 
-    def _count_tokens(self, responder: Responder, session: GatewaySession) -> None:
+    def _count_tokens(self, responder: Responder, session: GatewaySession, counter: "TokenCounter") -> None:
+        """Count the tokens of a prompt, without a call of the model."""
+        dialect, write_count = counter
         try:
-            tokens = session.caller.count_tokens(messages.read(responder.request.body, self._cache))
+            tokens = session.caller.count_tokens(dialect.read(responder.request.body, self._cache))
         except (LudusError, BadRequest) as error:
-            refuse(responder, messages.MESSAGES, _make_error(error))
+            refuse(responder, dialect, _make_error(error))
         else:
-            responder.send(200, JSON, messages.write_count(tokens))
+            responder.send(200, JSON, write_count(tokens))
 
     def start_answer(self, responder: Responder, session: GatewaySession, dialect: Dialect) -> None:
         """Start a task that answers a request."""
@@ -298,7 +309,7 @@ class Gateway:
                 stream = LiveStream(responder, dialect.open_stream(answer))
                 self._keep_alives.add(stream)
             replies = await self._draw_replies(session, dialect, answer, stream)
-            answer = replace(
+            answer = msgspec.structs.replace(
                 answer,
                 completions=[each.completion for each in replies],
                 logprobs=[] if request.logprobs is None else [each.logprobs for each in replies],
@@ -465,6 +476,35 @@ def _note_error(session: GatewaySession, reply: ErrorReply, error: LudusError | 
             session.note_refusal()
 
 
+_AZURE = re.compile(r"/openai(?:/deployments/[^/]+)?(?:/v1)?")
+
+
+def find_api_path(path: str) -> str:
+    """The path after the version: `/v1/chat/completions` and Azure's `/openai/deployments/NAME/chat/completions` give
+    `/chat/completions`."""
+    if path.startswith("/openai/"):
+        return _AZURE.sub("", path, count=1)
+    return path.removeprefix("/v1")
+
+
+def _find_dialect(api_path: str) -> Dialect:
+    """The API whose errors the client of a path understands."""
+    return next((dialect for start, dialect in DIALECTS.items() if api_path.startswith(start)), chat.CHAT)
+
+
+def explain_missing(path: str, api_path: str) -> str:
+    """Why there is nothing at a path, and what to do."""
+    if api_path.startswith("/responses/"):
+        return (
+            f"{path}: responses are not kept for later. The reply to the request has all of it; to continue it, send "
+            "previous_response_id"
+        )
+    if api_path.startswith("/embeddings"):
+        return f"{path}: this gateway serves one model that writes text, and no embeddings. Send them to their server"
+    served = ", ".join(sorted(DIALECTS))
+    return f"{path}: there is nothing here. This gateway serves {served} and /models, each below /v1"
+
+
 def _split_path(path: str) -> tuple[str, str]:
     """The secret in a path, and the rest: `/s/SECRET/v1/models` gives `SECRET` and `/v1/models`."""
     if not path.startswith("/s/"):
@@ -478,14 +518,14 @@ def read_key(responder: Responder) -> str:
     bearer = responder.request.get_header(b"authorization")
     if bearer[:7].lower() == "bearer ":
         return bearer[7:].strip()
-    return responder.request.get_header(b"x-api-key").strip()
+    request = responder.request
+    return (request.get_header(b"x-api-key") or request.get_header(b"api-key")).strip()  # the latter is Azure's
 
 
 def refuse(responder: Responder, dialect: Dialect, reply: ErrorReply, stream: LiveStream | None = None) -> None:
     """Send an error to the client: as an event, if a stream has begun."""
-    if responder.has_begun:
-        if stream is not None:
-            stream.fail(reply)
+    if stream is not None and stream.has_begun:
+        stream.fail(reply)
         return
     responder.on_lost = None
     status = dialect.model_error_status if reply.kind == "model" else reply.status

@@ -17,7 +17,7 @@ class EventReader:
         """The values that are complete now."""
         lines = (self._rest + data if self._rest else data).split(b"\n")
         self._rest = lines.pop()
-        return [value for line in lines if (value := _read_line(line))]
+        return [value for line in lines if line and (value := _read_line(line))]
 
     def finish(self) -> list[bytes]:
         """The value of a last line without a line end."""

@@ -114,6 +114,7 @@ class Ledger:
 
     def __init__(self, budget: Budget = Budget(), spent: Mapping[str, Totals] | None = None) -> None:
         self.budget = budget
+        self._unlimited = budget == Budget()
         self._roles = dict(spent or {})
         self._total = sum(self._roles.values(), Totals())
         self._reserved = Amount()
@@ -161,7 +162,9 @@ class Ledger:
 
     async def _claim(self, amount: Amount) -> None:
         """Reserve, in order of arrival. Wait while running calls may still leave enough."""
-        if not self._queue and find_exceeded(self.budget, self._used.add(amount).add(self._reserved)) is None:
+        if self._unlimited or (
+            not self._queue and find_exceeded(self.budget, self._used.add(amount).add(self._reserved)) is None
+        ):
             self._reserved = self._reserved.add(amount)
             return
         waiter = _Waiter(amount)

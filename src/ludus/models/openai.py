@@ -365,16 +365,12 @@ class _Delta(Struct, gc=False):
     refusal: str | None = None
 
 
-class _StreamLogprobs(Struct, gc=False):
-    content: list[Any] | None = None
-
-
 class _StreamChoice(Struct, gc=False):
     index: int = 0
     delta: _Delta | None = None
     finish_reason: Any = None
     error: Any = None
-    logprobs: _StreamLogprobs | None = None
+    logprobs: msgspec.Raw = msgspec.Raw()
     token_ids: list[int] | None = None
 
 
@@ -420,7 +416,8 @@ class ChatStreamReader:
         self._model = ""
         self._events = 0
         self.has_drawn: bool = False
-        self.logprobs: list[Any] = []
+        self.logprobs: list[msgspec.Raw] = []
+        """The logprobs of each event, in the server's form."""
         self.ids: list[int] | None = None
         self.prompt_ids: list[int] | None = None
 
@@ -429,22 +426,22 @@ class ChatStreamReader:
         self._events += 1
         if chunk.usage is not None:
             self._usage = chunk.usage
-        if chunk.model and not self._model:
-            self._model = chunk.model
+        if not self._model:
+            self._model = chunk.model or ""
         if chunk.prompt_token_ids is not None:
             self.prompt_ids = chunk.prompt_token_ids
-        choice = next((choice for choice in chunk.choices or () if choice.index == 0), None)
+        choice = chunk.choices[0] if chunk.choices else None
         if chunk.error or (choice is not None and choice.error and choice.finish_reason == "error"):
             raise _make_bad_reply(chunk.error or (choice.error if choice else None))
-        if choice is None:
+        if choice is None or choice.index:
             return []
         if choice.finish_reason is not None:
             self._finish = choice.finish_reason
         if choice.token_ids is not None:
             self.ids = self.ids or []
             self.ids += choice.token_ids
-        if choice.logprobs is not None:
-            self.logprobs += choice.logprobs.content or ()
+        if choice.logprobs:
+            self.logprobs.append(choice.logprobs)
         return [] if choice.delta is None else self._take_delta(choice.delta)
 
     def finish(self, *, cut: bool = False) -> Completion:
@@ -460,13 +457,14 @@ class ChatStreamReader:
             reasoning=thoughts if self._thoughts_field == "reasoning" else None,
         )
         if self._drawing.wants_logprobs:
-            self._drawing.logprobs = self.logprobs
+            self._drawing.logprobs = read_logprobs(self.logprobs)
         reply = _Reply(usage=self._usage, model=self._model)
         return _make_completion(message, self._finish, reply, self._price, content.encode(errors="replace"))
 
     def _take_delta(self, delta: _Delta) -> list[Piece]:
         pieces: list[Piece] = []
-        self._take_thoughts(delta, pieces)
+        if delta.reasoning_content or delta.reasoning or delta.reasoning_details:
+            self._take_thoughts(delta, pieces)
         content = delta.content if isinstance(delta.content, str) else _join_parts(delta.content)
         if content:
             self.has_drawn = True
@@ -515,6 +513,15 @@ class ChatStreamReader:
             call.id = call.id or f"call_{zlib.crc32(call.name.encode(), number + self._events):08x}"
             call.shown = True
             pieces.append(Piece(call=number, id=call.id, name=call.name, arguments="".join(call.arguments)))
+
+
+def read_logprobs(parts: Sequence[msgspec.Raw]) -> list[Any]:
+    """The logprobs of all tokens. A server's logprobs of another form are left out."""
+    found: list[Any] = []
+    for part in parts:
+        value = _take_object(msgspec.json.decode(part)).get("content")
+        found += _take_list(value)
+    return found
 
 
 def _join_detail(details: list[Any], detail: Any) -> None:

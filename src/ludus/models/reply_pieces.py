@@ -51,11 +51,6 @@ class Drawing:
         self.logprobs: list[Any] = []
         """The server's logprobs in the form of the chat API, if they were wanted."""
 
-    @property
-    def is_read(self) -> bool:
-        """Whether pieces are wanted."""
-        return self._emit is not None
-
     def emit(self, pieces: Sequence[Piece]) -> None:
         """Pass pieces on."""
         if pieces and self._emit is not None:

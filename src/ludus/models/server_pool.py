@@ -133,6 +133,8 @@ def choose_lane(lanes: Sequence[Lane], now: float, retry: Retry, avoid: Lane | N
     When all lanes are set aside and no request is running, the lane that reopens first is returned. The request then
     waits for it.
     """
+    if len(lanes) == 1 and lanes[0].has_room(now, retry):
+        return lanes[0]
     ready = [lane for lane in lanes if lane.has_room(now, retry)]
     if ready:
         return min(ready, key=lambda lane: (lane is avoid, lane.load, lane.turn))

@@ -146,6 +146,7 @@ class _Reply(Struct, gc=False):
 
 
 _REPLY = msgspec.json.Decoder(_Reply)
+_LOGPROBS = msgspec.json.Decoder(_Logprobs | None)
 
 
 def _read_generation(data: bytes, completion: Completion) -> Generation:
@@ -181,5 +182,6 @@ class _CapturedStream:
 
     def finish(self, *, cut: bool = False) -> tuple[Completion, Generation]:
         completion = self._chat.finish(cut=cut)
-        values = [place.get("logprob") for place in self._chat.logprobs]
+        parts = [_LOGPROBS.decode(part) for part in self._chat.logprobs]
+        values = [place.logprob for part in parts if part is not None for place in part.content or ()]
         return completion, _make_generation(self._chat.ids, self._chat.prompt_ids, values, completion)

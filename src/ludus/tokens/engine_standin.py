@@ -261,6 +261,8 @@ def _read_message(wire: JsonObject) -> Message:
 
 def _write_message(message: Message) -> JsonObject:
     wire: JsonObject = {"role": "assistant", "content": message.content}
+    if message.reasoning is not None:
+        wire["reasoning_content"] = message.reasoning.text
     if message.calls:
         wire["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -295,7 +297,7 @@ def _split_vllm(reply: JsonObject) -> list[JsonObject]:
 
 
 def _split_vllm_chat(reply: JsonObject) -> list[JsonObject]:
-    """The text comes in as many parts as there are ids, the calls with the last id."""
+    """The text comes in as many parts as there are ids, thoughts with the first id and calls with the last."""
     (choice,) = reply["choices"]
     message, ids, places = choice["message"], choice["token_ids"], choice["logprobs"]["content"]
     text: str = message["content"]
@@ -305,6 +307,8 @@ def _split_vllm_chat(reply: JsonObject) -> list[JsonObject]:
         last = place == len(ids) - 1
         begin, end = (len(text) * i // len(ids) for i in (place, place + 1))
         delta: JsonObject = {"content": text[begin:end]} if begin < end else {}
+        if not place and "reasoning_content" in message:
+            delta["reasoning_content"] = message["reasoning_content"]
         if last and message.get("tool_calls"):
             delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(message["tool_calls"])]
         finish = choice["finish_reason"] if last else None
@@ -314,7 +318,7 @@ def _split_vllm_chat(reply: JsonObject) -> list[JsonObject]:
 
 
 def _split_llamacpp(reply: JsonObject) -> list[JsonObject]:
-    places = reply["completion_probabilities"] or []
+    places: list[JsonObject] = reply["completion_probabilities"] or []
     events: list[JsonObject] = [
         {"content": "", "tokens": [place["id"]], "stop": False, "completion_probabilities": [place]} for place in places
     ]

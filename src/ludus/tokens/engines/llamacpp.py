@@ -5,18 +5,23 @@ stop string ended the reply, the server removes as many probabilities as the str
 a logprob are then dropped: the rest is exactly the beginning of what was sampled. A probability of zero comes as the
 lowest float, and is read as "none".
 
+The server reports no probability for an id that ends inside a character, such as the first ids of most emoji. These ids
+have no logprob here. A stream leaves such ids out altogether. A streamed reply with a gap is therefore drawn again with
+the same seed and without a stream; it is recorded if it has the text that was streamed.
+
 The server draws one reply per request. Several replies are requested in parallel.
 """
 
 import asyncio
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
 
-from ludus.models.reply_pieces import Piece
-from ludus.models.server import BadReply, StreamedReply, find_message
+from ludus.models.reply_pieces import Drawing, Piece
+from ludus.models.server import BadReply, ServerFault, StreamedReply, find_message
 from ludus.tokens import EngineFacts, Generation, TakeIds
 from ludus.tokens.engines import (
     EngineClient,
@@ -37,6 +42,20 @@ class LlamaCppEngine(StreamingHttpEngine):
 
     def make_stream_reader(self, take: TakeIds) -> StreamedReply[Generation]:
         return LlamaCppStreamReader(take)
+
+    async def stream(
+        self, ids: Sequence[int], sampling: Sampling, drawing: Drawing, begin: Callable[[], TakeIds]
+    ) -> Generation:
+        """Draw one reply and pass it on while it is drawn."""
+        if sampling.seed is None:
+            sampling = msgspec.structs.replace(sampling, seed=random.randrange(2**31))
+        try:
+            return await super().stream(ids, sampling, drawing, begin)
+        except IdsMissing as gap:
+            (again,) = await self.generate(ids, sampling)
+            if (again.text or "").rstrip("\ufffd") != gap.text.rstrip("\ufffd"):
+                raise
+            return again
 
     def build_request(self, ids: Sequence[int], sampling: Sampling, n: int, model: str) -> JsonObject:
         body: JsonObject = {
@@ -145,17 +164,64 @@ _REPLY = msgspec.json.Decoder(_Reply)
 
 
 def _read_reply(reply: _Reply, tokens: list[int], places: list[_Probability]) -> Generation:
-    if len(places) > len(tokens) or (len(places) < len(tokens) and reply.stop_type != "word"):
+    values: list[Any] | None = [place.logprob for place in places]
+    if reply.stop_type != "word" and len(places) < len(tokens):
+        values = align_logprobs(tokens, places)
+        if values is None:
+            raise BadReply(f"{len(places)} probabilities for {len(tokens)} ids")
+        return _make_generation(reply, tokens, values, whole=True)
+    if len(places) > len(tokens):
         raise BadReply(f"{len(places)} probabilities for {len(tokens)} ids")
     if any(place.id != number for place, number in zip(places, tokens, strict=False)):
         raise BadReply("ids and probabilities are of different tokens")
+    return _make_generation(reply, tokens[: len(places)], values, whole=len(places) == len(tokens))
+
+
+def align_logprobs(tokens: Sequence[int], places: Sequence[_Probability]) -> list[Any] | None:
+    """The logprob of each id, None for ids without one and where it is not certain which id a probability belongs to.
+    None if the probabilities do not belong to these ids."""
+    first = _match_places(tokens, places)
+    last = _match_places(tokens[::-1], places[::-1])
+    if first is None or last is None:
+        return None
+    mirrored = [None if place is None else len(places) - 1 - place for place in last[::-1]]
+    return [
+        places[one].logprob if one is not None and one == other else None
+        for one, other in zip(first, mirrored, strict=True)
+    ]
+
+
+def _match_places(tokens: Sequence[int], places: Sequence[_Probability]) -> list[int | None] | None:
+    """For each id, the number of its probability: the first possible one. None if some are left over."""
+    found: list[int | None] = []
+    at = 0
+    for number in tokens:
+        is_next = at < len(places) and places[at].id == number
+        found.append(at if is_next else None)
+        at += is_next
+    return found if at == len(places) else None
+
+
+def _make_generation(reply: _Reply, ids: Sequence[int], logprobs: list[Any], *, whole: bool) -> Generation:
     return Generation(
-        ids=tuple(tokens[: len(places)]),
-        logprobs=parse_logprobs([place.logprob for place in places]),
+        ids=tuple(ids),
+        logprobs=parse_logprobs(logprobs),
         finish=parse_finish(reply.stop_type),
-        text=reply.content if len(places) == len(tokens) else None,
+        text=reply.content if whole else None,
         prompt_tokens=reply.tokens_evaluated,
     )
+
+
+class IdsMissing(ServerFault):
+    """A streamed reply without some of its ids."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            "llama.cpp left out ids that end inside a character, and the same reply could not be drawn again. Requests "
+            "without `stream` do not have this problem.",
+            retryable=False,
+        )
+        self.text = text
 
 
 class LlamaCppStreamReader:
@@ -167,6 +233,8 @@ class LlamaCppStreamReader:
         self._tokens: list[int] = []
         self._places: list[_Probability] = []
         self._last: _Reply | None = None
+        self._whole: int | None = None
+        """The number of ids before the first gap; None: there is no gap."""
 
     @property
     def has_drawn(self) -> bool:
@@ -177,6 +245,8 @@ class LlamaCppStreamReader:
         if reply.error:
             raise BadReply(find_message(event))
         self._texts.append(reply.content or "")
+        if self._whole is None and (reply.tokens_predicted or 0) > len(self._tokens) + len(reply.tokens or ()):
+            self._whole = len(self._tokens)
         if reply.stop:
             self._last = reply
             return []
@@ -184,11 +254,15 @@ class LlamaCppStreamReader:
             raise make_ids_error("llama.cpp", "`return_tokens` needs a server of 2025 or later.")
         self._tokens += reply.tokens
         self._places += reply.completion_probabilities or ()
-        return self._take(reply.tokens)
+        return self._take(reply.tokens) if self._whole is None else []  # text with a gap would be another text
 
     def finish(self, *, cut: bool = False) -> Generation:
         if self._last is None and not cut:
             raise BadReply("the stream ended before the reply did")
         last = self._last or _Reply()
         last.content = "".join(self._texts)
-        return _read_reply(last, self._tokens, self._places)
+        if self._whole is not None and not cut:
+            raise IdsMissing(last.content)
+        if self._whole is not None:
+            last.content = None
+        return _read_reply(last, self._tokens[: self._whole], self._places[: self._whole])

@@ -1,6 +1,7 @@
 """Fixtures for the sandbox backends that this host supports, and a builder of pools."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,3 +45,9 @@ def bwrap(bwrap_problem: str) -> str:
     if bwrap_problem:
         pytest.skip(bwrap_problem)
     return "bwrap"
+
+
+def find_inner_pid(pid: int) -> int:
+    """The pid of a process in its own innermost pid namespace."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])

@@ -26,7 +26,8 @@ class SandboxSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     network: bool = False
     """Whether commands may reach the network."""
     memory_mb: int = 1024
-    """Memory of all processes together. The slot's files are in memory too, and are not counted here."""
+    """Memory of all processes together. The slot's files are in memory too and have room of their own: a slot may use
+    this and three times `disk_mb`, and processes may use what its files leave free."""
     disk_mb: int = 256
     """How much /workspace, /tmp and home may each hold."""
     processes: int = 256

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.sandbox_kit import find_inner_pid
 
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.sandbox.processes import find_children, find_descendants, is_dead
@@ -15,14 +16,10 @@ from ludus.sandbox.shell_sandbox import ShellSandbox
 
 def find_init() -> int:
     """Find the init of the only slot: the first process of the agent's pid namespace."""
-    found = [pid for pid in find_descendants(find_children(os.getpid())) if _read_name(pid) == "init" and _is_init(pid)]
+    processes = find_descendants(find_children(os.getpid()))
+    found = [pid for pid in processes if _read_name(pid) == "init" and find_inner_pid(pid) == 1]
     assert len(found) == 1
     return found[0]
-
-
-def _is_init(pid: int) -> bool:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(line for line in lines if line.startswith("NSpid:")).split()[-1] == "1"
 
 
 def _read_name(pid: int) -> str:
@@ -119,6 +116,6 @@ def test_a_fork_server_that_is_killed_takes_the_agents_with_it(bwrap):
 def test_the_number_of_files_is_limited(bwrap, in_box, folder):
     async def test(box: Sandbox) -> None:
         free = await box.exec(f"stat -f -c %c {folder}")
-        assert int(free.stdout) == (256 * (64 if folder == "/dev/shm" else 1) + 4096)
+        assert int(free.stdout) == 1024 * (64 if folder == "/dev/shm" else 1)
 
     in_box(bwrap, test, SandboxSpec(disk_mb=1))

@@ -7,9 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.sandbox_kit import find_inner_pid
 from tests.slotd_kit import needs_python, open_boxes, start_slotd, wait_gone
 
-from ludus.sandbox.processes import find_children, find_inner_pid
+from ludus.sandbox.processes import find_children
 
 pytestmark = needs_python
 

@@ -51,6 +51,7 @@ from ludus.sandbox.processes import find_children, signal_each
 from ludus.sandbox.seccomp import build_filter
 from ludus.sandbox.shell import SlotShell
 from ludus.sandbox.shell_sandbox import Layout, ShellSandbox, SlotParts, open_sandbox
+from ludus.sandbox.slotd.mount_view import FILES_PER_MB
 
 HOME = "/home/agent"
 _LIB = "/etc/ludus"
@@ -226,7 +227,7 @@ def _make_end_error() -> SandboxError:
 def _make_program(
     shared: _Shared, spec: SandboxSpec, keeper: int, user: int | None, layers: Sequence[str]
 ) -> SlotProgram:
-    inodes = dict.fromkeys(("/tmp", HOME) if layers else ("/tmp", HOME, WORKSPACE), _count_inodes(spec.disk_mb))
+    inodes = dict.fromkeys(("/tmp", HOME) if layers else ("/tmp", HOME, WORKSPACE), spec.disk_mb * FILES_PER_MB)
     return SlotProgram(
         program=shared.shell,
         home=WORKSPACE,
@@ -236,13 +237,8 @@ def _make_program(
         user=user,
         init=shared.init,
         filter=shared.rules,
-        inodes={**inodes, "/dev/shm": _count_inodes(SHM_MB)},
+        inodes={**inodes, "/dev/shm": SHM_MB * FILES_PER_MB},
     )
-
-
-def _count_inodes(megabytes: int) -> int:
-    """How many files a file system of that size may have: one for each page, and some that are empty."""
-    return 256 * megabytes + 4096
 
 
 async def _start_keeper(shared: _Shared, command: list[str], user: int | None, stack: AsyncExitStack) -> Child:

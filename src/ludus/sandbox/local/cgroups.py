@@ -1,9 +1,8 @@
 """Control groups for slots on this host, and which limits they enforce.
 
 Memory and the number of processes are limited by control groups (version 1 or 2) if this user may make them. Otherwise
-resource limits are used, which are weaker: memory then counts per process and not per slot, and the number of files,
-which take kernel memory, is not limited. Disk is limited by the size of the slot's own file systems. Time and output
-are limited by the host's side of the shell.
+resource limits are used, which are weaker: memory then counts per process and not per slot. Disk and the number of
+files are limited by the slot's own file systems. Time and output are limited by the host's side of the shell.
 
 Files in a slot are stored in memory. So the memory group of a slot has room for `memory_mb` and for its full disks: an
 agent that fills its disk gets "no space left", not a killed shell.

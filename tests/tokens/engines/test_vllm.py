@@ -59,6 +59,8 @@ def test_a_prompt_in_a_choice_is_read_too():
 def test_the_context_is_that_of_the_model_or_of_the_only_one():
     models = {"data": [{"id": "a", "max_model_len": 1}, {"id": "b", "max_model_len": 2}]}
     assert [find_context(models, name) for name in ("a", "b", "other")] == [1, 2, 1]
+    adapter = {"data": [{"id": "a", "max_model_len": 1}, {"id": "lora", "max_model_len": None}]}
+    assert find_context(adapter, "lora") == 1
     assert find_context({"data": []}, "a") is None
     assert find_context("text", "a") is None
 

@@ -6,6 +6,8 @@
 #   make test-hostile  hostile agents on real docker, podman and ssh (needs `make backends`; about 6 minutes on two cores)
 #   make test-vllm  token mode against a real vLLM on the CPU (fetches 3 GB once)
 #   make test-trainers  the built-in trainer, TRL, Tinker and vLLM with real packages (in .venv-rl; fetches 5 GB once)
+#   make test-consumers  exported rows and metrics, loaded by the code they are for: verl, SkyRL, TRL, … (fetches 4 GB once)
+#   make test-atropos  the tests of atroposlib against `ludus api`, and our worker against its server (fetches 1 GB once)
 #   make test-agents  mini-swe-agent, Codex and Claude Code in slots (fetches 1.4 GB once; needs npm, no account)
 #   make lint    formatting, lint rules and types only
 #   make bench   measure speed and compare it with other tools (downloads them; takes a while)
@@ -17,7 +19,7 @@ RUN    ?= runs/demo
 RL_VENV ?= .venv-rl
 RL_RUN  ?= runs/rl-demo
 
-.PHONY: demo rl-demo test test-trainers test-vllm test-agents backends lint bench setup setup-dev clean
+.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-agents backends lint bench setup setup-dev clean
 
 demo: setup
 	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
@@ -39,6 +41,12 @@ test-vllm: setup-dev
 
 test-trainers: $(RL_VENV)/.setup
 	@scripts/test-trainers $(RL_VENV)/bin/python
+
+test-consumers: setup-dev
+	@scripts/test-consumers $(BIN)/python
+
+test-atropos: setup-dev
+	@scripts/test-atropos $(BIN)/python
 
 test-agents: setup-dev
 	@PYTHON=$(BIN)/python scripts/setup-agents

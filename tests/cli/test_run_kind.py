@@ -6,13 +6,15 @@ import pytest
 
 from ludus.cli.run_kind import explain_missing_rows, find_kind, refuse_other_kind
 from ludus.config import load, to_record
-from ludus.config.tree import CONTENT, TRAINING
+from ludus.config.tree import CONTENT, TRAINING, WEIGHTS
 from ludus.errors import ConfigError
 
 EVERYTHING = to_record(load())
 RUNS = {
     "training": {**EVERYTHING, CONTENT: {"tasks": "0"}},
-    "batch": {name: value for name, value in EVERYTHING.items() if name not in TRAINING},
+    "batch": {name: value for name, value in EVERYTHING.items() if name not in TRAINING | WEIGHTS},
+    "weights": {name: value for name, value in EVERYTHING.items() if name not in TRAINING},
+    "worker": {name: value for name, value in EVERYTHING.items() if name not in (TRAINING | WEIGHTS) - {"serve"}},
     "gateway": EVERYTHING,
 }
 
@@ -22,7 +24,10 @@ def test_the_recorded_settings_tell_the_kind(kind: str):
     assert find_kind(RUNS[kind]) == kind
 
 
-@pytest.mark.parametrize(("kind", "command"), [("training", "train"), ("batch", "evaluate"), ("batch", "process")])
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [("training", "train"), ("weights", "rl"), ("batch", "evaluate"), ("batch", "process"), ("worker", "serve")],
+)
 def test_a_run_is_resumed_by_the_commands_of_its_kind_alone(kind: str, command: str):
     refuse_other_kind(Path("r"), RUNS[kind], command)
     for other in RUNS.keys() - {kind}:

@@ -25,6 +25,7 @@ from ludus.config.references import (
     SANDBOX,
     SEAMS,
     TOOL,
+    TRACKER,
     Seam,
     load_env_class,
     load_object,
@@ -209,6 +210,17 @@ async def my_tool(number: int) -> str:
     return str(2 * number)
 
 
+class MyTracker:
+    def start(self, run):
+        pass
+
+    def log(self, values, step):
+        pass
+
+    def close(self):
+        pass
+
+
 MY_PARSER = Format((JsonCalls("=>{call}<="),))
 MY_HARNESS = Harness(name="mine", command="true")
 """
@@ -222,6 +234,7 @@ NAMES = {
     TOOL: "my_tool",
     PARSER: "MY_PARSER",
     HARNESS: "MY_HARNESS",
+    TRACKER: "MyTracker",
 }
 EACH_SEAM = pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.kind)
 

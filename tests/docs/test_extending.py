@@ -8,13 +8,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests.worker_kit import COINS, TrajectoryServer, serve_in_thread
 
 from ludus.config.references import SEAMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.S))
 COMMANDS = re.findall(r"```sh\n(.*?)\n```", PAGE, re.S)
-ORDER = ["env", "model", "tool", "backend", "parser", "agent", "proposer", "rule"]
+ORDER = ["env", "model", "tool", "backend", "parser", "agent", "proposer", "rule", "tracker"]
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +115,13 @@ def test_a_package_registers_its_classes(folder: Path, tmp_path: Path):
     assert json.loads(printed[0])["summary"]["overall"]["mean"] == 1.0
     assert len((tmp_path / "b" / "groups.jsonl").read_text().splitlines()) == 2
     assert "installed: doubling" in printed[2]
+
+
+def test_a_tracker(folder: Path):
+    """Beside a trajectory server, and with a model that answers with exact tokens."""
+    (folder / "coins.py").write_text(f"import sys\n\nsys.path.append({str(Path(__file__).parents[2])!r})\n{COINS}")
+    with serve_in_thread(TrajectoryServer(num_steps=2)) as url:
+        flags = f" --server {url} --model.type coins.py:Counted --serve.equal_scores send --out tracker-run"
+        run_example(folder, 8, flags)
+    lines = (folder / "tracker-run" / "notebook.txt").read_text().splitlines()
+    assert "'train/items_sent_to_api': " in lines[0] and "train/rollouts" not in lines[0]

@@ -9,21 +9,21 @@ import pytest
 
 from ludus.errors import StoreError
 from ludus.rl.api import group_log
+from ludus.rl.api.api_state import ApiState, GroupsPosted, PostedGroup, TrainerStarted
 from ludus.rl.api.group_log import DamagedGroup, DiskFull, GroupLog, write_all
-from ludus.rl.api.run_state import GroupsPosted, PostedGroup, RunState, TrainerStarted
 
 
-def open_log(folder: Path, told: list[str] | None = None, segment_bytes: int = 10_000) -> tuple[GroupLog, RunState]:
+def open_log(folder: Path, told: list[str] | None = None, segment_bytes: int = 10_000) -> tuple[GroupLog, ApiState]:
     return GroupLog.open(folder, 0.0, (told if told is not None else []).append, segment_bytes=segment_bytes)
 
 
-def append(log: GroupLog, state: RunState, *bodies: bytes) -> None:
+def append(log: GroupLog, state: ApiState, *bodies: bytes) -> None:
     groups = [PostedGroup(2, None, 0, len(body), group_log.crc32(body)) for body in bodies]
     event = GroupsPosted(groups)
     state.apply(event, log.append(event, bodies))
 
 
-def read_all(log: GroupLog, state: RunState) -> list[bytes]:
+def read_all(log: GroupLog, state: ApiState) -> list[bytes]:
     return [log.read(group) for group in state.backlog]
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.api_kit import ENV, TRAINER, make_wire_group
 
 from ludus.rl.api.api_settings import ApiSettings
+from ludus.rl.api.api_state import EnvRegistered, EnvRegistration, Registration, TrainerRegistered, Wait
 from ludus.rl.api.posted_groups import check_groups
-from ludus.rl.api.run_state import EnvRegistered, EnvRegistration, Registration, TrainerRegistered, Wait
 from ludus.rl.api.trajectory_run import BacklogFull, Delivery, Oversize, TrajectoryRun
 
 

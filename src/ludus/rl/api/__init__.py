@@ -8,7 +8,7 @@
 | `api_settings` | the `api` section |
 | `posted_groups` | what a posted group must be; checks it without decoding its numbers |
 | `batching` | which groups make the next batch: pure functions over the backlog |
-| `run_state` | the state of a run as a function of its events |
+| `api_state` | the state of a run as a function of its events |
 | `group_log` | events and groups on disk: append, recover, remove |
 | `trajectory_run` | state and log together: every change is on disk before it is answered |
 | `api_service` | the HTTP routes |

@@ -32,9 +32,7 @@ from msgspec import Struct
 from ludus.errors import ConfigError, StoreError
 from ludus.gateway.http_server import JSON, Connection, Request, Responder
 from ludus.rl.api.api_settings import ApiSettings
-from ludus.rl.api.group_log import DiskFull
-from ludus.rl.api.posted_groups import KEYS, BadGroup, CheckedGroup, check_group, check_groups
-from ludus.rl.api.run_state import (
+from ludus.rl.api.api_state import (
     EnvDisconnected,
     EnvRecord,
     EnvRegistered,
@@ -43,6 +41,8 @@ from ludus.rl.api.run_state import (
     TrainerRegistered,
     Wait,
 )
+from ludus.rl.api.group_log import DiskFull
+from ludus.rl.api.posted_groups import KEYS, BadGroup, CheckedGroup, check_group, check_groups
 from ludus.rl.api.trajectory_run import BacklogFull, Oversize, TrajectoryRun
 from ludus.rl.atropos_client import BATCH_HEADER, CONSUMER_HEADER, KEY_HEADER, SERVER_HEADER
 

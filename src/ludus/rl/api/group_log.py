@@ -27,8 +27,8 @@ from zlib import crc32
 import msgspec
 
 from ludus.errors import StoreError
+from ludus.rl.api.api_state import ApiState, Event, GroupsPosted, Place, StateRecord
 from ludus.rl.api.batching import QueuedGroup
-from ludus.rl.api.run_state import Event, GroupsPosted, Place, RunState, StateRecord
 
 SEGMENT_BYTES = 256 * 1024 * 1024
 RESERVE_BYTES = 1024 * 1024
@@ -74,7 +74,7 @@ class GroupLog:
     @classmethod
     def open(
         cls, folder: Path, now: float, tell: Tell, *, segment_bytes: int = SEGMENT_BYTES
-    ) -> "tuple[GroupLog, RunState]":
+    ) -> "tuple[GroupLog, ApiState]":
         """Open the log of a directory, and recover the state.
 
         Raises:
@@ -204,14 +204,14 @@ class GroupLog:
 
     # ---- recovery -------------------------------------------------------------------------------------------------
 
-    def _recover(self, now: float, tell: Tell) -> RunState:
+    def _recover(self, now: float, tell: Tell) -> ApiState:
         for left in self._folder.glob("segment-*.new"):
             left.unlink()
         numbers = sorted(int(path.stem.partition("-")[2]) for path in self._folder.glob("segment-*.log"))
         for number in numbers:
             self._files[number] = os.open(self._name(number), os.O_RDWR)
         if not numbers:
-            state = RunState()
+            state = ApiState()
             self.start_segment(state.to_record())
             return state
         self._current = numbers[-1]
@@ -220,14 +220,14 @@ class GroupLog:
         self._make_reserve()
         return state
 
-    def _replay(self, now: float, tell: Tell) -> RunState:
+    def _replay(self, now: float, tell: Tell) -> ApiState:
         file = self._files[self._current]
         size = os.fstat(file).st_size
         records = _read_records(file, size)
         head = next(records, None)
         if head is None or head[0] != _STATE:
             raise StoreError(f"{self._name(self._current)} is damaged: its first record is not readable")
-        state = RunState.from_record(_decode_state(head[1]), now)
+        state = ApiState.from_record(_decode_state(head[1]), now)
         self._end = head[3]
         for magic, data, bodies, end in records:
             if magic != _EVENT:

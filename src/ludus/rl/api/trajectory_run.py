@@ -17,10 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.rl.api.api_settings import ApiSettings
-from ludus.rl.api.batching import QueuedGroup
-from ludus.rl.api.group_log import SEGMENT_BYTES, DamagedGroup, GroupLog, Tell
-from ludus.rl.api.posted_groups import CheckedGroup
-from ludus.rl.api.run_state import (
+from ludus.rl.api.api_state import (
     BatchAcknowledged,
     BatchDelivered,
     BatchMoved,
@@ -33,6 +30,9 @@ from ludus.rl.api.run_state import (
     TrainerStarted,
     Wait,
 )
+from ludus.rl.api.batching import QueuedGroup
+from ludus.rl.api.group_log import SEGMENT_BYTES, DamagedGroup, GroupLog, Tell
+from ludus.rl.api.posted_groups import CheckedGroup
 
 STALE = "stale"
 DAMAGED = "damaged"

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 from tests.api_kit import ENV, TRAINER
 
-from ludus.rl.api.run_state import (
+from ludus.rl.api.api_state import (
     KEPT_KEYS,
+    ApiState,
     BatchAcknowledged,
     BatchDelivered,
     BatchMoved,
@@ -17,29 +18,28 @@ from ludus.rl.api.run_state import (
     GroupsPosted,
     PostedGroup,
     Registration,
-    RunState,
     TrainerRegistered,
     TrainerStarted,
     Wait,
 )
 
 
-def start(**fields) -> RunState:
-    state = RunState()
+def start(**fields) -> ApiState:
+    state = ApiState()
     state.apply(TrainerRegistered(Registration(**(TRAINER | fields))))
     state.apply(TrainerStarted())
     return state
 
 
-def add_env(state: RunState, now: float = 0.0, **fields) -> None:
+def add_env(state: ApiState, now: float = 0.0, **fields) -> None:
     state.apply(EnvRegistered(EnvRegistration(**(ENV | fields))), now=now)
 
 
-def post(state: RunState, *sizes: int, env_id: int | None = None, version: int = 0, key: str = ""):
+def post(state: ApiState, *sizes: int, env_id: int | None = None, version: int = 0, key: str = ""):
     return state.apply(GroupsPosted([PostedGroup(size, env_id, version, 10, 0) for size in sizes], key))
 
 
-def choose(state: RunState, now: float = 0.0):
+def choose(state: ApiState, now: float = 0.0):
     chosen = state.choose_batch(now, env_timeout=120, patience=60, full=False)
     return chosen.reason if isinstance(chosen, Wait) else [group.id for group in chosen]
 
@@ -194,7 +194,7 @@ def test_a_record_gives_the_same_state_again():
     post(state, 4)
     state.apply(BatchDelivered([2], "a"))
     record = msgspec.msgpack.encode(state.to_record())
-    again = RunState.from_record(msgspec.msgpack.decode(record, type=type(state.to_record())), now=50.0)
+    again = ApiState.from_record(msgspec.msgpack.decode(record, type=type(state.to_record())), now=50.0)
     assert msgspec.msgpack.encode(again.to_record()) == record
     assert again.is_alive(0, 100.0, 120.0)
     assert again.find_expired_lease(100.0, 600.0) is None

@@ -1,7 +1,7 @@
 """The state of a run as a function of its events.
 
 Every change is an event. The server writes an event to its log and then applies it; a restarted server applies the
-events of the log again and has the same state. `RunState.apply` is the only place that changes the state, except for
+events of the log again and has the same state. `ApiState.apply` is the only place that changes the state, except for
 what is only true of this process: when an environment was last heard, and since when a batch waits for one.
 
 Times are those of a monotonic clock, so a jump of the wall clock has no effect.
@@ -185,7 +185,7 @@ class Place(Struct, frozen=True):
     offset: int = 0
 
 
-class RunState:
+class ApiState:
     """The state of a run."""
 
     def __init__(self) -> None:
@@ -432,7 +432,7 @@ class RunState:
         )
 
     @classmethod
-    def from_record(cls, record: StateRecord, now: float) -> "RunState":
+    def from_record(cls, record: StateRecord, now: float) -> "ApiState":
         """The state of a record. Environments and leases get their full time again."""
         state = cls()
         for name in ("registration", "registered", "started", "step", "next_id", "next_batch", "envs"):

@@ -153,7 +153,7 @@ class Words(Env, frozen=True):
     """Write a word into a file."""
 
     name: ClassVar[str] = "words"
-    sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(memory_mb=160, disk_mb=8, processes=64, command_seconds=8)
+    sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(memory_mb=160, disk_mb=8, processes=64, command_seconds=5)
     toolsets: ClassVar[tuple[str, ...]] = ("terminal",)
 
     def tasks(self, split: str) -> Iterator[Task]:

@@ -33,7 +33,7 @@ def test_fifty_agents_get_what_they_have_earned(env: str, become: tuple[str, ...
     if become and not can_become_ordinary():
         pytest.skip("the driver is not root, or cannot become an ordinary user")
     script = ["--model.type", "scripted", "--model.script", f"{KIT}:act"]
-    place = ["--sandbox.backend", bwrap, "--run.out", "run", "--run.concurrency", "8"]
+    place = ["--sandbox.backend", bwrap, "--run.out", "run", "--run.concurrency", "12"]
     command = [*become, *LUDUS, "evaluate", f"{KIT}:{env}", *script, *place, "--json"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=600)
     assert ended.returncode == 0, ended.stderr.decode(errors="replace")[-2000:]

@@ -32,8 +32,8 @@ from typing import Any
 from common import CACHE, ROOT, Check, describe_machine, make_venv, print_verdict, render_table
 
 SEEDS = (11, 12, 13)
-STEPS, GROUPS, GROUP_SIZE = 60, 12, 16
-LEARNING_RATE = 1e-3
+STEPS, GROUPS, GROUP_SIZE = 100, 12, 16
+LEARNING_RATE, MAX_GRADIENT = 1e-3, 0.2
 ENDS = 5
 """The first and last steps over which rewards are averaged."""
 BELOW, ABOVE = 0.3, 0.8
@@ -98,7 +98,9 @@ async def run_arm(arm: str, seed: int, steps: int) -> dict[str, Any]:
     from ludus.types import Sampling
 
     env = Parcels(seed=seed)
-    settings = GrpoSettings(learning_rate=LEARNING_RATE, threads=1, slots=96, context=160, seed=seed)
+    settings = GrpoSettings(
+        learning_rate=LEARNING_RATE, max_gradient=MAX_GRADIENT, threads=1, slots=96, context=160, seed=seed
+    )
     trainer = open_trainer(settings, find_weights_folder())
     run = RlRun(
         policy=Policy(ScriptedModel([]), sampling=Sampling(max_tokens=20), limits=Limits(turns=3)),

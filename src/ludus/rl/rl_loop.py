@@ -78,7 +78,12 @@ class RlRun:
         if self.exchange is not None:
             limit, too_long = settings.row_tokens, settings.too_long
             return GroupRules(row_tokens=limit, too_long=too_long, equal_scores="send", branches="longest")
-        return GroupRules(row_tokens=settings.row_tokens, too_long=settings.too_long, partial=settings.partial)
+        return GroupRules(
+            row_tokens=settings.row_tokens,
+            too_long=settings.too_long,
+            equal_scores=settings.equal_scores,
+            partial=settings.partial,
+        )
 
     @property
     def identity(self) -> str:
@@ -87,7 +92,7 @@ class RlRun:
         skill = policy.skill.hash if policy.skill else ""
         acting = (skill, policy.sampling, policy.limits, policy.system, policy.toolsets)
         deciding = (settings.groups, settings.group_size, settings.staleness, settings.seed, settings.scale)
-        kept = (settings.row_tokens, settings.too_long, settings.partial)
+        kept = (settings.row_tokens, settings.too_long, settings.equal_scores, settings.partial)
         tasks = [task.id for task in self.tasks]
         parts = (env.name, env.version, env, acting, deciding, kept, tasks, self.trainer.name)
         return hashlib.sha256(canonical(parts)).hexdigest()[:8]

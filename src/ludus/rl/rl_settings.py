@@ -32,6 +32,9 @@ class RlSettings(Settings, frozen=True):
     """The longest row, in tokens; not set: no limit."""
     too_long: LengthPolicy = "group"
     """What to do with a longer row, as in `serve.too_long`."""
+    equal_scores: PartialPolicy = "drop"
+    """Whether groups whose scores are all equal go to the trainer. They have no advantage, but a trainer with a KL term
+    (`trainer.kl`) learns from them: it keeps the policy from settling on a wrong answer."""
     partial: PartialPolicy = "send"
     """Whether groups are trained on in which rollouts have no score, or no row."""
     eval_every: Whole = 10

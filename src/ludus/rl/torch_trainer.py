@@ -3,11 +3,12 @@
 For every sampled id, with r the ratio of its probability under the policy now and under the policy that sampled it
 (from the recorded logprob), and A the advantage of its rollout:
 
-    loss = - mean over ids of min(r·A, clip(r, 1 - low, 1 + high)·A)  +  kl · (KL divergence from the start)
+    loss = - sum over ids of min(r·A, clip(r, 1 - low, 1 + high)·A) / n  +  kl · (KL divergence from the start)
 
-The mean is over all sampled ids of an optimizer step, so that long and short rollouts have the same weight per id.
-There is no critic and no reward model. An update is a pure function of the weights, the state of the optimizer, the
-rows and the version, so that a run which continues from a checkpoint makes the same versions.
+n is the number of sampled ids in the largest step so far. So long and short rollouts have the same weight per id, and a
+step in which few groups had different scores is a small one: late in a run it would else be mostly noise. There is no
+critic and no reward model. An update is a pure function of the weights, the state of the optimizer, the rows and the
+version, so that a run which continues from a checkpoint makes the same versions.
 """
 
 import asyncio
@@ -60,6 +61,7 @@ class _SavedFacts(Struct, frozen=True):
     """What a checkpoint says about itself."""
 
     version: int
+    largest: int
     weights: str
     settings: dict[str, Any]
 
@@ -134,6 +136,8 @@ class TorchTrainer:
         self._base = base
         self._sampler = sampler
         self._version = 0
+        self._largest = 0
+        """The number of sampled ids in the largest step so far."""
         device = settings.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -201,6 +205,7 @@ class TorchTrainer:
         started = time.monotonic()
         several = self.settings.passes * self.settings.minibatches > 1
         before = copy.deepcopy((self._read_trained(), self._optimizer.state_dict())) if several else None
+        largest = self._largest
         sums = _Sums()
         try:
             for part in _plan_parts(rows, self.settings, self._version):
@@ -208,6 +213,7 @@ class TorchTrainer:
         except TrainingDiverged:
             if before is not None:
                 self._restore(*before)
+            self._largest = largest
             self._optimizer.zero_grad(set_to_none=True)
             raise
         self._version += 1
@@ -215,7 +221,7 @@ class TorchTrainer:
 
     def _take_step(self, rows: Sequence[TrainingRow], sums: _Sums) -> None:
         """One step of the optimizer. Raises `TrainingDiverged` before anything is changed."""
-        total = sum(sum(row.tokens.sampled[1:]) for row in rows)
+        total = max(self._largest, sum(sum(row.tokens.sampled[1:]) for row in rows))
         for batch in _split_rows(rows, self.settings.batch_tokens):
             self._add_gradient(batch, total, sums)
         norm = torch.nn.utils.clip_grad_norm_(self._trained.values(), self.settings.max_gradient).item()
@@ -223,9 +229,10 @@ class TorchTrainer:
         check_finite(UpdateMetrics(loss=sums.loss, gradient=norm))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        self._largest = total
 
     def _add_gradient(self, rows: Sequence[TrainingRow], total: int, sums: _Sums) -> None:
-        """Add the gradient of some rows. Losses are sums over ids, divided by the ids of the whole step."""
+        """Add the gradient of some rows. Losses are sums over ids, divided by `total`."""
         settings = self.settings
         ids, sampled = (each.to(self._device) for each in pad_rows([row.tokens for row in rows]))
         places = [
@@ -283,7 +290,7 @@ class TorchTrainer:
         if self._reference is not None:
             state["reference"] = self._reference.state_dict()
         torch.save(state, folder / STATE)
-        facts = _SavedFacts(self._version, self._name, _list_binding(self.settings))
+        facts = _SavedFacts(self._version, self._largest, self._name, _list_binding(self.settings))
         (folder / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2))
 
     async def load(self, folder: Path) -> None:
@@ -299,7 +306,7 @@ class TorchTrainer:
         self._restore(state["weights"], state["optimizer"])
         if self._reference is not None:
             self._reference.load_state_dict(state["reference"])
-        self._version = facts.version
+        self._version, self._largest = facts.version, facts.largest
 
     def _read_trained(self) -> dict[str, Tensor]:
         return {name: value.detach() for name, value in self._trained.items()}

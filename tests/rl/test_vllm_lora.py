@@ -7,7 +7,7 @@ from tests.cli_kit import make_tokenizer
 
 from ludus.errors import ModelUnusable
 from ludus.models.server import Endpoint, ServerSettings
-from ludus.rl.vllm_lora import ADAPTER, VllmAdapters, explain_refusal
+from ludus.rl.vllm_lora import VllmAdapters, explain_refusal
 from ludus.tokens.codec import Codec
 from ludus.tokens.engine_standin import RequestRefused, StandIn
 from ludus.tokens.toy_engine import ToyEngine
@@ -17,33 +17,36 @@ WEIGHTS = "adapter_model.safetensors"
 
 
 class LoraServer(StandIn):
-    """vLLM with --enable-lora: an adapter is read when it is loaded, and again at each request."""
+    """vLLM with --enable-lora. It may read the files of an adapter at any request that uses it."""
 
-    def __init__(self, toy, *, refuses=False):
+    def __init__(self, toy):
         super().__init__(toy)
-        self.refuses = refuses
-        self.folder: Path | None = None
+        self.refuses = False
+        self.adapters: dict[str, Path] = {}
+        self.used: list[str] = []
+        """What was in the file of the adapter at each request."""
 
     def _route(self, method, path, body):
         if path == "/v1/load_lora_adapter":
-            assert body["lora_name"] == ADAPTER and body["load_inplace"] is True
             folder = Path(body["lora_path"])
-            if self.refuses or not (folder / WEIGHTS).is_file():
+            if self.refuses or body["lora_name"] in self.adapters or not (folder / WEIGHTS).is_file():
                 raise RequestRefused("no adapter there")
-            self.folder = folder
+            self.adapters[body["lora_name"]] = folder
+            return "Success"
+        if path == "/v1/unload_lora_adapter":
+            if body["lora_name"] not in self.adapters:
+                raise RequestRefused("no such adapter")
+            del self.adapters[body["lora_name"]]
             return "Success"
         if path == "/v1/completions":
-            assert body["model"] == ADAPTER and self.folder is not None
-            assert (self.folder / WEIGHTS).is_file(), "the folder of the weights in use is gone"
+            if body["model"] not in self.adapters:
+                return None
+            self.used.append((self.adapters[body["model"]] / WEIGHTS).read_text())
         return super()._route(method, path, body)
 
     @property
     def weights(self):
-        return "" if self.folder is None else (self.folder / WEIGHTS).read_text()
-
-    @property
-    def salts(self):
-        return [body["cache_salt"] for path, body in self.requests if path == "/v1/completions"]
+        return sorted((folder / WEIGHTS).read_text() for folder in self.adapters.values())
 
 
 @pytest.fixture(scope="module")
@@ -72,36 +75,35 @@ def run(codec, main, servers=1):
             settings = ServerSettings(base_url=endpoints[0].base_url, name="toy")
             adapters = VllmAdapters(settings, codec, *endpoints)
             try:
-                return await main(adapters, started)
+                found = await main(adapters, started)
             finally:
                 await adapters.close()
+            assert not any(server.adapters for server in started), "close removes the adapters"
+            assert not adapters._folder.exists(), "close removes the files"
+            return found
 
     return asyncio.run(start())
 
 
-def test_each_version_gets_a_folder_of_its_own_and_the_last_one_is_kept(codec, tmp_path):
+def test_each_version_is_an_adapter_of_its_own_and_only_the_newest_stays(codec, tmp_path):
     async def main(adapters, servers):
         models = []
         for version in range(3):
             folder = write_adapter(tmp_path / "adapter", f"weights {version}")
             models.append(await adapters.load_adapter(folder, version, f"m@{version}"))
             folder.joinpath(WEIGHTS).unlink()  # the caller's folder is not needed any more
-            completion = await say(models[-1])
-            assert completion.message.content == "Hello."
-            assert servers[0].weights == f"weights {version}"
-        kept = list(servers[0].folder.parent.iterdir())
+            assert (await say(models[-1])).message.content == "Hello."
+            assert servers[0].weights == [f"weights {version}"]
+        kept = list(adapters._folder.iterdir())
         for model in models:
             await model.close()
-        return [model.name for model in models], kept, servers[0]
+        return [model.name for model in models], len(kept), servers[0].used
 
-    names, kept, server = run(codec, main)
-    assert names == ["m@0", "m@1", "m@2"]
-    assert kept == [server.folder]
-    assert len(set(server.salts)) == 3
-    assert not server.folder.exists(), "close removes the files"
+    expected = ["weights 0", "weights 1", "weights 2"]
+    assert run(codec, main) == (["m@0", "m@1", "m@2"], 1, expected)
 
 
-def test_an_older_model_goes_on_with_the_weights_in_use(codec, tmp_path):
+def test_an_older_model_goes_on_with_the_newest_weights(codec, tmp_path):
     async def main(adapters, servers):
         first = await adapters.load_adapter(write_adapter(tmp_path / "a", "old"), 0, "m@0")
         await say(first)
@@ -109,10 +111,23 @@ def test_an_older_model_goes_on_with_the_weights_in_use(codec, tmp_path):
         await say(first)
         await first.close()
         await second.close()
-        return servers[0].salts
+        return servers[0].used
 
-    before, after = run(codec, main)
-    assert before != after
+    assert run(codec, main) == ["old", "new"]
+
+
+def test_the_files_of_an_adapter_stay_while_a_request_uses_it(codec, tmp_path):
+    async def main(adapters, servers):
+        await adapters.load_adapter(write_adapter(tmp_path / "a", "old"), 0, "m@0")
+        with adapters.hold() as name:
+            await adapters.load_adapter(write_adapter(tmp_path / "b", "new"), 1, "m@1")
+            await adapters.load_adapter(write_adapter(tmp_path / "c", "newest"), 2, "m@2")
+            during = servers[0].weights
+            assert name in servers[0].adapters
+        await adapters.load_adapter(write_adapter(tmp_path / "d", "last"), 3, "m@3")
+        return during, servers[0].weights
+
+    assert run(codec, main) == (["newest", "old"], ["last"])
 
 
 def test_an_adapter_that_does_not_load_leaves_the_last_good_one(codec, tmp_path):
@@ -124,12 +139,12 @@ def test_an_adapter_that_does_not_load_leaves_the_last_good_one(codec, tmp_path)
             await adapters.load_adapter(empty, 1, "m@1")
         await say(model)
         await model.close()
-        return servers[0].weights, len(list(servers[0].folder.parent.iterdir()))
+        return servers[0].weights, servers[0].used, len(list(adapters._folder.iterdir()))
 
-    assert run(codec, main) == ("good", 1)
+    assert run(codec, main) == (["good"], ["good"], 1)
 
 
-def test_if_one_server_refuses_all_servers_have_the_last_good_weights(codec, tmp_path):
+def test_if_one_server_refuses_all_servers_go_on_with_the_last_good_weights(codec, tmp_path):
     async def main(adapters, servers):
         model = await adapters.load_adapter(write_adapter(tmp_path / "good", "good"), 0, "m@0")
         servers[1].refuses = True
@@ -142,7 +157,7 @@ def test_if_one_server_refuses_all_servers_have_the_last_good_weights(codec, tmp
         await again.close()
         return found, [server.weights for server in servers]
 
-    assert run(codec, main, servers=3) == (["good"] * 3, ["new"] * 3)
+    assert run(codec, main, servers=3) == ([["good"]] * 3, [["new"]] * 3)
 
 
 def test_a_server_that_is_not_there_is_named(codec, tmp_path):
@@ -153,7 +168,7 @@ def test_a_server_that_is_not_there_is_named(codec, tmp_path):
         finally:
             await adapters.close()
 
-    with pytest.raises(ModelUnusable, match=r"127\.0\.0\.1:9/v1/load_lora_adapter: the adapter was not loaded"):
+    with pytest.raises(ModelUnusable, match=r"127\.0\.0\.1:9/v1/load_lora_adapter: .*Is vLLM running"):
         asyncio.run(main())
 
 

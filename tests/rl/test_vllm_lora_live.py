@@ -120,6 +120,13 @@ def test_swapped_weights_sample_as_recomputed_and_a_bad_adapter_leaves_the_last_
             for model in models:
                 await model.close()
             await adapters.close()
+        later = make_adapters()  # the server works on after the adapters and their files are gone
+        model = await later.load_adapter(tmp_path / "0", 0, "m@0")
+        try:
+            await draw(model)
+        finally:
+            await model.close()
+            await later.close()
 
     asyncio.run(main())
 

@@ -64,6 +64,51 @@ def with_messages(client):
     return [used.input, last.content[-1].text, kinds, counted > 0]
 
 
+def with_parallel_calls(client):
+    messages = [{"role": "user", "content": "both"}]
+    shared = {"model": "m", "messages": messages, "tools": [{"type": "function", "function": TOOL}]}
+    first = client.chat.completions.create(**shared).choices[0].message
+    with client.chat.completions.stream(**shared) as stream:
+        second = stream.get_final_completion().choices[0].message
+    return [[call.function.name, call.function.arguments] for reply in (first, second) for call in reply.tool_calls]
+
+
+def with_parallel_blocks(client):
+    tools = [{"name": "add", "description": "Adds.", "input_schema": TOOL["parameters"]}]
+    shared = {"model": "m", "max_tokens": 2000, "tools": tools, "messages": [{"role": "user", "content": "both"}]}
+    with client.messages.stream(**shared) as stream:
+        blocks = stream.get_final_message().content
+    return [[block.name, block.input] for block in blocks if block.type == "tool_use"]
+
+
+def read_slowly(client, other):
+    """A model that takes longer than the time limit of the client."""
+    words = [{"role": "user", "content": "slow"}]
+    quick, brisk = client.with_options(timeout=2, max_retries=0), other.with_options(timeout=2, max_retries=0)
+    chunks = quick.chat.completions.create(model="m", messages=words, stream=True)
+    chat = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    with quick.responses.stream(model="m", input="slow") as stream:
+        for _ in stream:
+            pass
+        response = stream.get_final_response().output_text
+    with brisk.messages.stream(model="m", max_tokens=2000, messages=words) as stream:
+        message = stream.get_final_text()
+    return [chat, response, message]
+
+
+def hang_up(client, other):
+    """Read the first word of an endless reply in each API, and go away."""
+    words = [{"role": "user", "content": "long"}]
+    chunks = client.chat.completions.create(model="m", messages=words, stream=True)
+    chat = next(chunk.choices[0].delta.content for chunk in chunks if chunk.choices[0].delta.content)
+    chunks.close()
+    with client.responses.stream(model="m", input="long") as stream:
+        response = next(event.delta for event in stream if event.type == "response.output_text.delta")
+    with other.messages.stream(model="m", max_tokens=2000, messages=words) as stream:
+        message = next(iter(stream.text_stream))
+    return [chat[:5], response[:5], message[:5]]
+
+
 def refused(call, kind):
     try:
         call()
@@ -78,10 +123,21 @@ def main():
     other = anthropic.Anthropic(base_url=anthropic_url, api_key="unused")
     plain = openai.OpenAI(base_url=url.partition("/s/")[0] + "/v1", api_key=key)
     wrong = openai.OpenAI(base_url=url.partition("/s/")[0] + "/v1", api_key="wrong")
+    root = url.partition("/s/")[0]
+    azure = openai.AzureOpenAI(azure_endpoint=root, api_key=key, api_version="2024-10-21")
+    words = [{"role": "user", "content": "hi"}]
     seen = {
         "chat": with_chat(client),
         "responses": with_responses(client),
         "messages": with_messages(other),
+        "parallel": with_parallel_calls(client),
+        "parallel messages": with_parallel_blocks(other),
+        "slow": read_slowly(client, other),
+        "long": hang_up(client, other),
+        "azure": azure.chat.completions.create(model="m", messages=words).choices[0].message.content,
+        "counted": client.responses.input_tokens.count(model="m", input="hi").input_tokens > 0,
+        "embeddings": refused(lambda: client.embeddings.create(model="m", input="hi"), openai.NotFoundError),
+        "retrieve": refused(lambda: client.responses.retrieve("resp_1"), openai.NotFoundError),
         "models": [model.id for model in plain.models.list()],
         "completions": plain.completions.create(model="m", prompt="go").choices[0].text,
         "wrong key": refused(lambda: wrong.models.list(), openai.AuthenticationError),

@@ -1,9 +1,31 @@
-"""What all APIs share: errors that name the field, text parts, events."""
+"""What all APIs share: errors that name the field, text parts, events, streams."""
+
+import json
+import random
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.gateway_kit import Kit
 
-from ludus.gateway.dialect import BadRequest, ErrorReply, ReadCache, decode, drop_unset, read_text, write_event
+from ludus.gateway.chat_api import ChatStream
+from ludus.gateway.dialect import (
+    Answer,
+    BadRequest,
+    ErrorReply,
+    ParsedRequest,
+    ReadCache,
+    decode,
+    drop_unset,
+    read_text,
+    write_event,
+)
+from ludus.gateway.messages_api import MessageStream
+from ludus.gateway.responses_api import ResponseStream
+from ludus.models.reply_pieces import Piece
+from ludus.types import Call, Completion, Message, Reasoning
 
 
 class Inner(msgspec.Struct):
@@ -95,3 +117,97 @@ def test_events_and_unset_values():
 def test_only_a_closed_session_may_be_retried():
     assert ErrorReply(503, "the session was closed", "closed").may_retry
     assert not ErrorReply(502, "the model failed", "model").may_retry
+
+
+# ---- streams ------------------------------------------------------------------------------------------------------
+
+
+def cut(dice: random.Random, text: str) -> list[str]:
+    """A text in pieces."""
+    parts: list[str] = []
+    while text:
+        size = dice.randint(1, len(text))
+        parts.append(text[:size])
+        text = text[size:]
+    return parts
+
+
+def make_pieces(dice: random.Random, message: Message, *, mixed: bool) -> list[Piece]:
+    """The beginning of a message in pieces, with the parts of its calls one after the other or mixed."""
+    thoughts = [Piece(thought=part) for part in cut(dice, message.reasoning.text)] if message.reasoning else []
+    texts = [Piece(part) for part in cut(dice, message.content)]
+    calls: list[list[Piece]] = []
+    for number, call in enumerate(message.calls):
+        begin = Piece(call=number, id=call.id, name=call.name)
+        calls.append([begin, *(Piece(call=number, arguments=part) for part in cut(dice, call.arguments))])
+    flat = [piece for call in calls for piece in call]
+    if mixed:
+        flat = []
+        while any(calls):
+            flat.append(dice.choice([call for call in calls if call]).pop(0))
+    pieces = [*thoughts, *texts, *flat]
+    return pieces[: dice.randint(0, len(pieces))]
+
+
+def read_stream(api: str, body: bytes) -> dict[str, Any]:
+    """What a client makes of a stream."""
+    values = [value for _, value in Kit.read_events(body) if value != "[DONE]"]
+    found: dict[str, Any] = {"text": "", "thought": "", "calls": {}}
+
+    def add_call(place: object, name: str = "", arguments: str = "") -> None:
+        known = found["calls"].setdefault(place, ["", ""])
+        known[0] += name
+        known[1] += arguments
+
+    for value in values:
+        match api, value:
+            case "chat", {"choices": [{"delta": delta}]}:
+                found["text"] += delta.get("content") or ""
+                found["thought"] += delta.get("reasoning_content", "")
+                for made in delta.get("tool_calls", ()):
+                    add_call(made["index"], **{key: made["function"].get(key, "") for key in ("name", "arguments")})
+            case "messages", {"type": "content_block_start", "content_block": {"type": "tool_use"} as block}:
+                add_call(value["index"], block["name"])
+            case "messages", {"type": "content_block_delta", "delta": delta}:
+                found["text"] += delta.get("text", "")
+                found["thought"] += delta.get("thinking", "")
+                if "partial_json" in delta:
+                    add_call(value["index"], arguments=delta["partial_json"])
+            case "responses", {"type": "response.output_text.delta"}:
+                found["text"] += value["delta"]
+            case "responses", {"type": "response.reasoning_summary_text.delta"}:
+                found["thought"] += value["delta"]
+            case "responses", {"type": "response.output_item.added", "item": {"type": "function_call"} as item}:
+                add_call(value["output_index"], item["name"])
+            case "responses", {"type": "response.function_call_arguments.delta"}:
+                add_call(value["output_index"], arguments=value["delta"])
+            case _:
+                pass
+    return found | {"calls": [tuple(call) for call in found["calls"].values()]}
+
+
+WRITERS = {"chat": ChatStream, "messages": MessageStream, "responses": ResponseStream}
+
+
+@pytest.mark.parametrize("api", WRITERS)
+@given(seed=st.integers(0, 10**9))
+def test_a_stream_is_the_whole_message_however_it_comes_in(api, seed):
+    dice = random.Random(seed)
+    words = 'Wort 世界 \n"x" '
+    calls = tuple(
+        Call(f"c{n}", f"f{n}", json.dumps({"a": dice.choice(words), "n": n})) for n in range(dice.randint(0, 3))
+    )
+    thought = Reasoning(words.strip() * dice.randint(1, 3), "reasoning_content") if dice.random() < 0.5 else None
+    message = Message("assistant", words.strip() * dice.randint(0, 3), calls, reasoning=thought)
+    answer = Answer("1", "m", 0, ParsedRequest([Message("user", "hi")]))
+    writer = WRITERS[api](answer)
+    body = writer.start()
+    for piece in make_pieces(dice, message, mixed=dice.random() < 0.5):
+        body += writer.write(0, [piece])
+        if dice.random() < 0.2:
+            body += writer.ping()
+    body += writer.finish(msgspec.structs.replace(answer, completions=[Completion(message)]))
+    seen = read_stream(api, body)
+    assert seen["text"] == message.content
+    assert seen["thought"] == ("" if thought is None else thought.text)
+    assert sorted(seen["calls"]) == sorted((call.name, call.arguments) for call in calls)

@@ -1,51 +1,107 @@
-"""The providers' own SDKs understand the gateway.
+"""The providers' own SDKs at a gateway: plain replies, tools, parallel calls, streams, time limits, hang-ups.
 
-They are no dependency and slow to start: the test runs with LUDUS_SDKS set to a Python that has `openai` and
-`anthropic`:
-
-    uv venv sdks && uv pip install --python sdks/bin/python openai anthropic
-    LUDUS_SDKS=sdks/bin/python python -m pytest tests/models/gateway/test_sdks.py
+They are slow to start, so one process runs all of it (`sdk_client.py`). `make test-clients` does the same with other
+client libraries.
 """
 
 import asyncio
+import importlib.util
 import json
-import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from ludus.models.scripted import ScriptedModel, call, join_calls, say
+from ludus.models.reply_pieces import Piece
+from ludus.types import Call, Completion, Finish, Message, Reasoning, Usage
 
-PYTHON = os.environ.get("LUDUS_SDKS", "")
 CLIENT = Path(__file__).with_name("sdk_client.py")
+CALLS = (Call("c1", "add", '{"a":1}'), Call("c2", "add", '{"a":2}'))
 
 
-@pytest.mark.skipif(not PYTHON, reason="LUDUS_SDKS names no Python with openai and anthropic")
+class SdkModel:
+    """Streams a reply that the last user message asks for."""
+
+    name = "sdk"
+
+    def __init__(self) -> None:
+        self.abandoned = 0
+
+    async def complete(self, messages, tools, _):
+        if any(message.role == "tool" for message in messages) or not tools:
+            return Completion(Message("assistant", "It is 2."), Finish.STOP, Usage(10, 4))
+        calls = CALLS if messages[-1].content == "both" else CALLS[:1]
+        reasoning = Reasoning("Hm.", "reasoning_content")
+        return Completion(Message("assistant", "I add.", calls, reasoning=reasoning), Finish.CALLS, Usage(10, 8))
+
+    async def stream(self, messages, tools, sampling, drawing):
+        if messages[-1].content == "slow":
+            await asyncio.sleep(3)
+        if messages[-1].content == "long":
+            return await self._draw_long(drawing)
+        reply = await self.complete(messages, tools, sampling)
+        if reply.message.reasoning is not None:
+            drawing.emit([Piece(thought="H")])
+        drawing.emit([Piece(letter) for letter in reply.message.content])
+        for number, call in enumerate(reply.message.calls):
+            drawing.emit([Piece(call=number, id=call.id, name=call.name), Piece(call=number, arguments='{"a":')])
+        return reply
+
+    async def _draw_long(self, drawing):
+        try:
+            while True:
+                drawing.emit([Piece("word ")])
+                await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            assert drawing.abandoned
+            self.abandoned += 1
+            asyncio.current_task().uncancel()
+            return Completion(Message("assistant", "word "), Finish.OTHER)
+
+    async def close(self):
+        pass
+
+
+@pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("openai", "anthropic"))), reason="needs the SDKs of the extra 'dev'"
+)
 def test_the_sdks_of_the_providers_understand_every_route(kit):
-    def play(messages, tools, _):
-        has_result = any(message.role == "tool" for message in messages)
-        if has_result or not tools:
-            return say("It is 2.")
-        return join_calls(call("add", a=1), text="I add.", reasoning="Hm.")
-
     async def test():
-        async with kit.serve_model(ScriptedModel(play)) as client:
+        model = SdkModel()
+        async with kit.serve_model(model, ping_seconds=0.2) as client:
             session = client.gateway.open()
             process = await asyncio.create_subprocess_exec(
-                PYTHON, CLIENT, session.url, session.anthropic_url, session.api_key, stdout=asyncio.subprocess.PIPE
+                sys.executable,
+                CLIENT,
+                session.url,
+                session.anthropic_url,
+                session.api_key,
+                stdout=asyncio.subprocess.PIPE,
             )
             printed, _ = await process.communicate()
+            await kit.until(lambda: not session.tasks)
             record = await client.gateway.close(session)
         assert process.returncode == 0
         assert json.loads(printed) == {
             "chat": ['{"a":1}', "It is 2.", True, '{"a":1}'],
             "responses": ['{"a":1}', "It is 2.", "It is 2."],
             "messages": [{"a": 1}, "It is 2.", ["thinking", "text", "tool_use"], True],
-            "models": ["scripted"],
+            "parallel": [["add", '{"a":1}'], ["add", '{"a":2}']] * 2,
+            "parallel messages": [["add", {"a": 1}], ["add", {"a": 2}]],
+            "slow": ["It is 2."] * 3,
+            "long": ["word "] * 3,
+            "azure": "It is 2.",
+            "counted": True,
+            "models": ["sdk"],
             "completions": "It is 2.",
             "wrong key": 401,
             "no messages": 400,
+            "embeddings": 404,
+            "retrieve": 404,
         }
-        assert [exchange.follows for exchange in record.exchanges] == [None, 0, None, None, 3, 3, None, 6, None, None]
+        cut = [exchange for exchange in record.exchanges if not exchange.delivered]
+        assert len(cut) == 3 and model.abandoned == 3 and record.failure is None
+        follows = [exchange.follows for exchange in record.exchanges if exchange.delivered]
+        assert follows[:8] == [None, 0, None, None, 3, 3, None, 6]
 
-    kit.run(test, seconds=120)
+    kit.run(test, seconds=240)

@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -273,13 +273,57 @@ def _find_rest(whole: str, parts: list[str]) -> str:
     return whole[len(written) :] if whole.startswith(written) else ""
 
 
+class CallOrder:
+    """Passes on the parts of one call after the other, for APIs whose calls cannot overlap. Servers may mix them."""
+
+    __slots__ = ("_arguments", "_call", "_held")
+
+    def __init__(self) -> None:
+        self._call = -1
+        """The call that is being written."""
+        self._arguments = ""
+        self._held: list[Piece] = []
+        """Pieces that come after the call."""
+
+    def take(self, piece: Piece) -> list[Piece]:
+        """The pieces that can be written now."""
+        if self._call >= 0 and piece.call != self._call and not self._is_complete():
+            self._held.append(piece)
+            return []
+        if piece.call < 0:
+            return [piece]
+        if piece.call != self._call:
+            self._call, self._arguments = piece.call, ""
+        self._arguments += piece.arguments
+        return [piece, *self._release()] if self._held and self._is_complete() else [piece]
+
+    def take_rest(self) -> list[Piece]:
+        """What is held at the end. A call that is not complete by then will not be."""
+        held, self._held = self._held, []
+        return held
+
+    def _release(self) -> list[Piece]:
+        return [piece for held in self.take_rest() for piece in self.take(held)]
+
+    def _is_complete(self) -> bool:
+        try:
+            msgspec.json.decode(self._arguments)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+
 class StreamWriter(ABC):
     """Writes an answer as server-sent events while its replies are drawn. `start` comes first, then any number of
     `write` and `ping`, at the end `finish` or `fail`. All return bytes to send."""
 
+    overlap: ClassVar[bool] = True
+    """Whether calls may be written at the same time."""
+
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self._sent = [SentReply() for _ in range(answer.request.n)]
+        self._order = None if self.overlap else CallOrder()
 
     @abstractmethod
     def start(self) -> bytes:
@@ -298,7 +342,7 @@ class StreamWriter(ABC):
         out: list[bytes] = []
         for piece in pieces:
             self._sent[index].note(piece)
-            self._add(index, piece, out)
+            self._add_in_order(index, piece, out)
         return b"".join(out)
 
     def finish(self, answer: Answer) -> bytes:
@@ -307,10 +351,16 @@ class StreamWriter(ABC):
         out: list[bytes] = []
         for index, completion in enumerate(answer.completions):
             for piece in self._sent[index].list_rest(self._view(completion)):
+                self._add_in_order(index, piece, out)
+            for piece in self._order.take_rest() if self._order is not None else ():
                 self._add(index, piece, out)
             self._end_reply(index, completion, out)
         self._end(out)
         return b"".join(out)
+
+    def _add_in_order(self, index: int, piece: Piece, out: list[bytes]) -> None:
+        for each in (piece,) if self._order is None else self._order.take(piece):
+            self._add(index, each, out)
 
     def _view(self, completion: Completion) -> Message:
         """The message that the client sees."""

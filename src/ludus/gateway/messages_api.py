@@ -331,6 +331,8 @@ class MessageStream(StreamWriter):
     """Writes content blocks, one after the other. Thoughts that no provider signed end with a stand-in for a
     signature."""
 
+    overlap = False
+
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
         self._blocks = 0

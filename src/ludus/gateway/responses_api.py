@@ -486,6 +486,8 @@ class _OpenItem:
 class ResponseStream(StreamWriter):
     """Writes items, one after the other. Every event has a number."""
 
+    overlap = False
+
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
         self._number = 0

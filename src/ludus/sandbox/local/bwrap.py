@@ -59,8 +59,6 @@ _IO = "/run/ludus/io"
 _LAYOUT = Layout(WORKSPACE, "/tmp", _IO, _LIB, "/tmp/.ludus-jobs", f"{_LIB}/bash")
 _KEEPER = "cat"
 """It copies one byte, by which the driver sees that the slot is ready, and then waits for the driver's end."""
-_FOREVER = "2147483647"
-"""In seconds."""
 _CHANGES = "/run/ludus/changes"
 _USER = 1000
 _READY = b"."
@@ -422,10 +420,10 @@ def _prepare(binary: Path) -> _Shared:
     }
     fixed = _make_fixed_arguments(etc, [*folders, *([python] if python else [])])
     inner = (host.lib / "inner.line").read_text()
-    sleep = Path(_find_in_slot("sleep")).resolve()
-    write_file(host.lib / "init", sleep.read_bytes(), 0o111)
+    cat = Path(_find_in_slot(_KEEPER)).resolve()
+    write_file(host.lib / "init", cat.read_bytes(), 0o111)
     # A file with many programs, as busybox, goes by the name that it is called with.
-    init = (f"{_LIB}/init", "init" if sleep.name == "sleep" else "sleep", _FOREVER)
+    init = (f"{_LIB}/init", "init" if cat.name == "cat" else "cat")
     shell = (f"{_LIB}/bash", "--norc", "--noprofile", "-c", inner, "bash", _IO)
     return _Shared(
         host, cgroups, (str(bwrap), *fixed), variables, Layers(host, _draw_user()), build_filter(), shell, init

@@ -55,7 +55,7 @@ class SlotProgram(Struct, frozen=True, kw_only=True):
     user: int | None = None
     """The user who owns the namespaces, if it is not the driver's."""
     init: tuple[str, ...] = ()
-    """A copy of `sleep` in the slot, and its arguments from its name on."""
+    """A copy of `cat` in the slot, and its arguments from its name on."""
     filter: bytes = b""
     """The system-call filter."""
     inodes: Mapping[str, int] = {}

@@ -7,10 +7,10 @@ The driver can do neither. It serves one socket until the driver closes it or di
 
 A slot in namespaces has a keeper, whose pid the driver gives. For the first shell, and after all processes were ended,
 a helper process enters the keeper's namespaces and makes a new pid namespace, with a mount namespace for its own /proc.
-It starts an init there and the shell, and exits; this program adopts both. The init is `sleep`: it reads nothing and
-has no descriptor but /dev/null. It runs from a file that the agent cannot read, so the kernel hides its memory. It
-ignores SIGCHLD, so that the kernel reaps orphans at once, and it dies with this program. Later shells are started into
-the same pid namespace, of which this program keeps descriptors. To end the processes, the init is killed: the kernel
+It starts an init there and the shell, and exits; this program adopts both. The init is `cat`: it reads from a pipe that
+only this program has and never writes to, so it ends with this program. The kernel hides its memory and descriptors
+from the agent. It ignores SIGCHLD, so that the kernel reaps orphans at once. Later shells are started into the same pid
+namespace, of which this program keeps descriptors. To end the processes, the init is killed: the kernel
 then kills every process of the namespace, and lets this program reap the init only after the last of them is gone. That
 is the proof.
 
@@ -29,6 +29,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from fcntl import F_DUPFD_CLOEXEC, fcntl, ioctl
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from ludus.sandbox import syscalls
@@ -65,6 +66,8 @@ class _Nest(NamedTuple):
     """A descriptor of its mount namespace."""
     pids: int
     """A descriptor of its pid namespace."""
+    life: int
+    """The end of a pipe that the init reads: when it is closed, the init ends."""
 
 
 class _Server:
@@ -76,10 +79,8 @@ class _Server:
         self._nests: dict[int, _Nest] = {}
         """The current one of each slot."""
         self._shells: set[int] = set()
-        self._helpers: dict[int, tuple[socket.socket, int, int]] = {}
-        """Helpers that have not reported yet: where they will, the request and the slot, by descriptor."""
-        self._orphans: dict[int, int] = {}
-        """Where to write once a helper is reaped, so that its init is a child of this process; by the helper's pid."""
+        self._helpers: dict[int, tuple[socket.socket, int, int, int]] = {}
+        """Helpers that have not reported yet: where they will, the request, the slot and the life of a new init."""
         self._ending: set[int] = set()
         """Slots whose init was killed and is not yet reaped."""
         self._codes: dict[int, int] = {}
@@ -148,30 +149,28 @@ class _Server:
             return
         nest = self._nests.get(slot)
         ours, report = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        adopted, adopting = os.pipe2(os.O_CLOEXEC)
-
-        def start() -> NoReturn:
-            os.close(adopting)
-            _start_in_namespaces(self._libc, options, nest, fds[1:], report, adopted)
-
+        alive, life = os.pipe2(os.O_CLOEXEC)
         with report:
-            self._orphans[_fork(start, fds[4])] = adopting
-        os.close(adopted)
-        self._helpers[ours.fileno()] = (ours, request, slot)
+            start = partial(_start_in_namespaces, self._libc, options, nest, fds[1:], report, alive)
+            self._copies.add(_fork(start, fds[4]))
+        os.close(alive)
+        self._helpers[ours.fileno()] = (ours, request, slot, life)
         self._poll.register(ours, select.POLLIN)
 
     def _read_report(self, fd: int) -> None:
         """Read which processes a helper has started. It has exited, or is about to."""
         self._poll.unregister(fd)
-        link, request, slot = self._helpers.pop(fd)
+        link, request, slot, life = self._helpers.pop(fd)
         with link:
             data, fds = _receive(link, 2)
+        if not fds:
+            os.close(life)
         if not data:
             self._send(failed=request, message="the slot's namespaces cannot be entered")
             return
         shell, init = map(int, data.split())
         if fds:
-            self._nests[slot] = _Nest(init, *fds)
+            self._nests[slot] = _Nest(init, *fds, life)
         self._report_started(request, shell)
         for pid in (shell, init):
             if pid in self._codes:
@@ -211,17 +210,13 @@ class _Server:
         for slot, nest in self._nests.items():
             if pid == nest.init:
                 del self._nests[slot]
-                os.close(nest.mounts)
-                os.close(nest.pids)
+                for fd in nest[1:]:
+                    os.close(fd)
                 if slot in self._ending:
                     self._ending.remove(slot)
                     self._send(ended=slot)
                 return
-        if pid in self._orphans:
-            with suppress(OSError):  # it had no init to start
-                os.write(self._orphans[pid], b".")
-            os.close(self._orphans.pop(pid))
-        elif pid in self._copies:
+        if pid in self._copies:
             self._copies.remove(pid)
         elif self._helpers:  # its helper has not reported it yet
             self._codes[pid] = code
@@ -305,11 +300,11 @@ def _start_in_namespaces(
     nest: _Nest | None,
     fds: list[int],
     report: socket.socket,
-    adopted: int,
+    alive: int,
 ) -> NoReturn:
     """Enter the slot, start the shell there, and an init before it if there is no nest. Report both pids, and
     descriptors of a new nest."""
-    _close_others((*fds, report.fileno(), adopted, *(nest[1:] if nest else ())))
+    _close_others((*fds, report.fileno(), alive, *((nest.mounts, nest.pids) if nest else ())))
     with suppress(OSError):  # done by root, it is also the lowest value that the agent may set
         _write_file("/proc/self/oom_score_adj", str(_OOM_SCORE))
     if options["user"] is not None:
@@ -318,7 +313,7 @@ def _start_in_namespaces(
     inner_user = _enter_namespaces(libc, options["keeper"], nest)
     if nest is None:
         libc.unshare(syscalls.NEWPID | syscalls.NEWNS)
-        init = _fork(lambda: _become_init(libc, options, inner_user, fds, adopted), fds[3])
+        init = _start_init(libc, options["init"], alive)
     else:
         init = nest.init
     shell = _fork(lambda: _set_up_shell(libc, options, inner_user, fds, is_first=nest is None), fds[3])
@@ -350,19 +345,20 @@ def _is_own(fd: int, name: str) -> bool:
     return os.fstat(fd).st_ino == os.stat(f"/proc/self/ns/{name}").st_ino  # noqa: PTH116 - as for `fstat`
 
 
-def _become_init(
-    libc: syscalls.Libc, options: dict[str, Any], inner_user: int, fds: list[int], adopted: int
-) -> NoReturn:
-    libc.hide_memory()
-    _enter_groups(fds)
-    os.setsid()
-    _drop_privileges(libc, inner_user)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    if not os.read(adopted, 1):  # until then the parent is the helper, whose exit would end this process
-        os._exit(_FAILED)
-    libc.die_with_parent()
-    program, *arguments = options["init"]
-    os.execve(program, arguments, {})
+def _start_init(libc: syscalls.Libc, command: list[str], alive: int) -> int:
+    """Start the init. It has no capability: an empty bounding set leaves none to a new program.
+
+    It stays in the outer user namespace, so that the agent may not look into it even if it can read its program. It is
+    not forked from here, since that takes longer than all the rest, and it is in no control group of the slot, so that
+    the kernel does not choose it when the slot is out of memory.
+    """
+    libc.drop_bounding_set()
+    libc.forbid_new_privileges()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a program inherits that
+    program, *arguments = command
+    init = os.posix_spawn(program, arguments, {}, file_actions=[(os.POSIX_SPAWN_DUP2, alive, 0)], setsid=True)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return init
 
 
 def _set_up_shell(

@@ -132,11 +132,6 @@ def test_a_model_that_the_service_does_not_have(service, codec):
         run(make_trainer(codec).get_model("tiny"))
 
 
-def test_a_model_must_be_named(service, codec):
-    with pytest.raises(ConfigError, match=r"trainer\.base_model: which model"):
-        run(TinkerTrainer(TinkerSettings(), codec).get_model(""))
-
-
 @pytest.mark.parametrize("request_name", ["capabilities", "create", "publish", "gradient", "step"])
 def test_a_failure_of_the_service_stops_the_run_and_says_what_failed(service, codec, request_name):
     async def main():

@@ -8,9 +8,10 @@ from ludus.config.build_models import build_endpoints
 from ludus.config.secrets import find_weights_folder, read_secret
 from ludus.config.token_mode import build_codec
 from ludus.config.tree import Config
+from ludus.errors import ConfigError
 from ludus.models.openai import OpenAISettings
 from ludus.rl.grpo_settings import GrpoSettings
-from ludus.rl.tinker_settings import TINKER_KEY, TinkerSettings
+from ludus.rl.tinker_settings import TinkerSettings
 from ludus.rl.trainers import Trainer
 
 if TYPE_CHECKING:
@@ -53,9 +54,11 @@ def _build_grpo(settings: GrpoSettings, tell: Callable[[str], None]) -> Trainer:
 
 
 def _build_tinker(settings: TinkerSettings) -> Trainer:
-    from ludus.rl.tinker_trainer import TinkerTrainer
-
-    variable = settings.api_key_var or ("" if settings.base_url else TINKER_KEY)
+    if not settings.base_model:
+        raise ConfigError("trainer.base_model: which model? Give its name as the service knows it")
+    key = read_secret(settings.key_variable, "trainer.api_key_var")
     tokenizer = settings.tokenizer or settings.base_model
     codec = build_codec(tokenizer, "trainer", parser=settings.parser, template=settings.template)
-    return TinkerTrainer(settings, codec, read_secret(variable, "trainer.api_key_var"))
+    from ludus.rl.tinker_trainer import TinkerTrainer
+
+    return TinkerTrainer(settings, codec, key)

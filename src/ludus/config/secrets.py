@@ -15,7 +15,7 @@ from ludus.config.tree import Config, OwnModelSettings
 from ludus.errors import ConfigError
 from ludus.models.server import ServerSettings
 from ludus.models.weights import find_cache
-from ludus.rl.tinker_settings import TINKER_KEY, TinkerSettings
+from ludus.rl.tinker_settings import TinkerSettings
 from ludus.sandbox.backend import BackendSettings
 from ludus.sandbox.backends import BACKENDS
 
@@ -54,7 +54,7 @@ def _list_variables(config: Config) -> Iterator[tuple[str, str]]:
     yield "tools.web.api_key_var", config.tools.web.api_key_var
     yield "gateway.token_var", config.gateway.token_var
     if isinstance(config.trainer, TinkerSettings):
-        yield "trainer.api_key_var", config.trainer.api_key_var or ("" if config.trainer.base_url else TINKER_KEY)
+        yield "trainer.api_key_var", config.trainer.key_variable
     yield "serve.token_var", config.serve.token_var
     yield "rl.token_var", config.rl.token_var
     yield "api.token_var", config.api.token_var

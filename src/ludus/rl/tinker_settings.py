@@ -43,3 +43,8 @@ class TinkerSettings(Settings, frozen=True, tag_field="type", tag="tinker"):
     """The seed of LoRA's first weights."""
 
     may_change: ClassVar[tuple[str, ...]] = ("base_url", "api_key_var", "timeout")
+
+    @property
+    def key_variable(self) -> str:
+        """The environment variable that holds the key; empty if none is needed."""
+        return self.api_key_var or ("" if self.base_url else TINKER_KEY)

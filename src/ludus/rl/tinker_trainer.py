@@ -153,8 +153,6 @@ class TinkerTrainer:
         """A session on a service that has the model."""
         settings = self._settings
         tinker = import_tinker()
-        if not settings.base_model:
-            raise ConfigError("trainer.base_model: which model? Give its name as the service knows it")
         options: dict[str, Any] = {"api_key": self._key or NO_KEY}
         if self._check is not None:
             await self._check()

@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.sandbox.remote.engine_standin import EngineStandin, make_response
 from tests.sandbox.remote.machinery import finish
@@ -17,9 +18,11 @@ from ludus.sandbox.remote.docker import (
     OWNER,
     Docker,
     DockerSettings,
+    EngineEvent,
     Podman,
     PodmanSettings,
     build_container,
+    judge_events,
     split_image,
 )
 from ludus.sandbox.remote.docker_api import DockerApi
@@ -146,6 +149,67 @@ def test_a_dirty_slot_is_reset(engine):
             await fleet.close()
 
     finish(work)
+
+
+@pytest.mark.parametrize("kind", ["docker", "podman"])
+def test_a_container_that_the_engine_ended_is_not_the_agents_doing(request, kind):
+    make = request.getfixturevalue(f"{kind}_fleet")
+    socket = str(request.getfixturevalue(f"{kind}_socket"))
+
+    async def work() -> None:
+        fleet = make(slots=1, **TEST)
+        try:
+            box = await fleet.create(SPEC)
+            (container,) = await containers(socket)
+            await DockerApi(socket).request("POST", f"/containers/{container['Id']}/kill", {"signal": "KILL"}, {})
+            for _ in range(2):
+                with pytest.raises(SandboxError) as ended:
+                    await box.exec("true")
+                assert not ended.value.evidence.inside
+                if kind == "docker":  # Podman's service may keep no events
+                    assert "the engine ended the container" in ended.value.evidence.outside
+        finally:
+            await fleet.close()
+
+    finish(work)
+
+
+def test_a_link_that_broke_while_the_container_runs_is_not_the_agents_doing(docker_single_fleet):
+    async def work() -> None:
+        fleet = docker_single_fleet(**TEST)
+        try:
+            box = await fleet.create(SPEC)
+            await box._remote._link._channel.close()
+            with pytest.raises(SandboxError) as lost:
+                await box.exec("true")
+            assert lost.value.evidence.outside
+        finally:
+            await fleet.close()
+
+    finish(work)
+
+
+@pytest.mark.parametrize(
+    ("actions", "inside", "outside"),
+    [
+        (("create", "start", "oom", "die", "destroy"), "used all memory", ""),
+        (("create", "start", "oom", "kill", "die"), "used all memory", ""),
+        (("create", "start", "kill", "die"), "", "engine ended the container"),
+        (("create", "start", "stop", "died"), "", "engine ended the container"),
+        (("create", "start", "die 0", "destroy"), "", "connection to the container broke"),
+        (("create", "start", "die 137", "destroy"), "", ""),
+        ((), "", ""),
+        (("create", "start", "die", "destroy"), "", ""),
+    ],
+)
+def test_the_engines_events_say_who_ended_a_container(actions, inside, outside):
+    lines = [
+        {"Action": action.split()[0], "Actor": {"ID": "x", "Attributes": {"exitCode": action.partition(" ")[2]}}}
+        for action in actions
+    ]
+    evidence = judge_events(msgspec.convert(lines, list[EngineEvent]))
+    assert (inside in evidence.inside, outside in evidence.outside) == (True, True)
+    assert (bool(evidence.inside), bool(evidence.outside)) == (bool(inside), bool(outside))
 
 
 def test_commands_run_as_root_for_images_that_expect_it(docker_fleet, tmp_path):
@@ -444,7 +508,7 @@ def test_the_request_that_makes_a_container():
     assert (host["NanoCpus"], host["PidsLimit"], host["AutoRemove"]) == (1_500_000_000, 288, True)
     assert host["Memory"] == host["MemorySwap"] == (100 + 30 + 64 + 96) << 20
     assert host["DeviceRequests"][0]["Count"] == -1
-    assert "size=10m" in host["Tmpfs"]["/workspace"]
+    assert "size=10m,nr_inodes=10240" in host["Tmpfs"]["/workspace"]
     many = build_container(DockerSettings(image="i", slots=4), SandboxSpec(network=True), "me")["HostConfig"]
     assert many["NetworkMode"] == "bridge"
     assert "SYS_ADMIN" in many["CapAdd"]

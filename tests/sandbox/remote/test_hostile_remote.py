@@ -95,12 +95,14 @@ def test_full_and_blocked_folders_do_not_break_the_slot(in_slots):
     in_slots(attack)
 
 
-def test_a_slot_holds_a_limited_number_of_files(in_slots):
+def test_a_slot_holds_a_limited_number_of_files(in_slots, kind):
     async def attack(boxes: list[Sandbox]) -> None:
         made = await boxes[0].exec("mkdir d && cd d && for i in {1..30000}; do : >$i || exit 9; done", timeout=120)
         assert made.exit_code == 9
         await check_honest(boxes[0])
 
+    if kind == "podman_single":
+        pytest.skip("Podman has no such limit")
     in_slots(attack)
 
 

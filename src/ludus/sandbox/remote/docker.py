@@ -52,10 +52,44 @@ _ENGINE_ENDS = ("kill", "stop", "restart", "pause")
 """Events that somebody has asked the engine for."""
 
 
+class _EventActor(Struct, rename="pascal"):
+    attributes: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class EngineEvent(Struct, rename="pascal"):
+    """Something that happened to a container, in the engine's words."""
+
+    action: str = ""
+    actor: _EventActor = field(default_factory=_EventActor)
+
+    @property
+    def exit_code(self) -> str:
+        """The exit code of a container that ended."""
+        return self.actor.attributes.get("exitCode", "") or self.actor.attributes.get("containerExitCode", "")
+
+
+def judge_events(events: Sequence[EngineEvent]) -> SlotEvidence:
+    """Who ended a container with one slot, by what has happened to it; nothing if the engine does not say.
+
+    slotd exits with code 0 when its connection ends, and at no order of an agent.
+    """
+    actions = [event.action for event in events]
+    if "oom" in actions:
+        return SlotEvidence(inside="its processes and files used all memory of the container")
+    ends = [action for action in actions if action in _ENGINE_ENDS]
+    if ends:
+        return SlotEvidence(outside=f"the engine ended the container ({', '.join(ends)})")
+    if any(event.action in ("die", "died") and event.exit_code == "0" for event in events):
+        return SlotEvidence(outside="the connection to the container broke")
+    return SlotEvidence()
+
+
 class DockerSettings(RemoteSettings, frozen=True, kw_only=True, tag="docker"):
     """Containers of a Docker engine."""
 
     needed: ClassVar[tuple[str, ...]] = ("image",)
+    limits_files: ClassVar[bool] = True
+    """Whether the engine can limit the number of files in a file system in memory."""
 
     image: str = ""
     """The image; it needs bash and Python. Required to use the backend."""
@@ -169,20 +203,30 @@ class Docker(RemoteBackend[DockerSettings]):
         slotd ends without the engine's doing only if the kernel chose it when the container's memory ran out.
         """
         try:
-            reports = await self._read_events(name)
+            if await self._is_running(name):
+                return SlotEvidence(outside="the connection to the container broke")
+            return judge_events(await self._read_events(name))
         except DockerApiError as error:
             return SlotEvidence(outside=f"the engine does not answer: {error}")
-        return judge_events(reports)
 
-    async def _read_events(self, name: str) -> list[str]:
-        """What happened to a container, in the engine's words. The engine knows that also after its removal."""
+    async def _is_running(self, name: str) -> bool:
+        """Whether a container runs. One that has ended is gone, or about to be."""
+        try:
+            return (await self._api.get(f"/containers/{name}/json", {}, _Inspection)).state.running
+        except DockerApiError as error:
+            if error.status in _GONE:
+                return False
+            raise
+
+    async def _read_events(self, name: str) -> list[EngineEvent]:
+        """What happened to a container. The engine knows that also after its removal."""
         query = {
             "since": "0",
             "until": str(time.time()),
             "filters": msgspec.json.encode({"container": [name]}).decode(),
         }
         report = await self._api.request("GET", "/events", query)
-        return [event.action for event in msgspec.json.Decoder(_Event).decode_lines(report)]
+        return msgspec.json.Decoder(EngineEvent).decode_lines(report)
 
     async def _start_slotd(self, link: StdioLink, name: str) -> Frame:
         """Start the container, to which the link is attached already, and the slotd in it."""
@@ -262,6 +306,7 @@ class Docker(RemoteBackend[DockerSettings]):
 class PodmanSettings(DockerSettings, frozen=True, kw_only=True, tag="podman"):
     """Containers of Podman's service (`podman system service`), which has the same API as Docker."""
 
+    limits_files: ClassVar[bool] = False
     socket: str = "/run/podman/podman.sock"
     """The service's unix socket."""
 
@@ -295,22 +340,14 @@ class _Progress(Struct):
     error: str = ""
 
 
-class _Event(Struct):
-    """Something that happened to a container."""
-
-    action: str = field(name="Action", default="")
+class _State(Struct, rename="pascal"):
+    running: bool = False
 
 
-def judge_events(actions: Sequence[str]) -> SlotEvidence:
-    """Who ended a container with one slot, by what the engine says has happened to it."""
-    if "oom" in actions:
-        return SlotEvidence(inside="its processes and files used all memory of the container")
-    ends = [action for action in actions if action in _ENGINE_ENDS]
-    if ends:
-        return SlotEvidence(outside=f"the engine ended the container ({', '.join(ends)})")
-    if "die" in actions or "died" in actions:
-        return SlotEvidence()
-    return SlotEvidence(outside="the connection to the container broke")
+class _Inspection(Struct, rename="pascal"):
+    """What the engine says about one container."""
+
+    state: _State
 
 
 class DockerInfo(Struct, rename="pascal"):
@@ -398,7 +435,7 @@ def _build_tmpfs(settings: DockerSettings, spec: SandboxSpec) -> dict[str, str]:
     common = "rw,exec,nosuid,nodev"
     own = {"/run/ludus": f"{common},mode=711,size={_SLOTD_MB // 3}m"} if settings.read_only else {}
     if settings.slots == 1:
-        size = f"size={spec.disk_mb}m,nr_inodes={spec.disk_mb * FILES_PER_MB}"
+        size = f"size={spec.disk_mb}m" + (f",nr_inodes={spec.disk_mb * FILES_PER_MB}" if settings.limits_files else "")
         own |= {WORKSPACE: f"{common},mode=755,{size}", HOME: f"{common},mode=700,{size}"}
         own |= {"/tmp": f"{common},mode=1777,{size}", "/var/tmp": f"{common},mode=1777,{size}"}
     return own

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from itertools import dropwhile
 from math import isfinite
 from pathlib import Path
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -73,7 +74,7 @@ def read_entries(
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
-                tar.members.clear()  # else they are kept to the end
+                cast(Any, tar).members.clear()  # else they are kept to the end
                 if member.size < 0 or member.offset <= end:  # a negative size makes the reader loop
                     raise ValueError("not a complete archive: it refers back to itself")
                 end = member.offset

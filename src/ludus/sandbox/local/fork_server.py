@@ -170,7 +170,8 @@ class _Server:
             return
         shell, init = map(int, data.split())
         if fds:
-            self._nests[slot] = _Nest(init, *fds, life)
+            mounts, pids = fds
+            self._nests[slot] = _Nest(init, mounts, pids, life)
         self._report_started(request, shell)
         for pid in (shell, init):
             if pid in self._codes:

@@ -7,10 +7,10 @@ The prompt of a dataset row is the id of a task: TRL gives a rollout function no
 everything before the first sampled id is the prompt, the rest is the completion, and `env_mask` is 0 where ids were not
 sampled. A rollout that failed has no reward (None), which TRL leaves out of its group's mean.
 
-What TRL does not do: without `use_vllm` it ignores the recorded logprobs and takes its own as those of the sampler. So
-rows must be sampled from the weights that it trains now, as they are here, and `num_iterations` and
-`steps_per_generation` above 1 are corrected for only from the first step on. TRL takes one row for each rollout: if
-the history of one branched, the row with the most sampled ids is used, and `rows_left_out` counts the others.
+What TRL does not do: without `use_vllm` it ignores the recorded logprobs, and takes those that its own model computes
+after the rollouts as those of the sampler. So rows must be sampled from the weights that it has when it asks for them,
+as they are here; older rows are not corrected for. TRL takes one row for each rollout: if the history of one branched,
+the row with the most sampled ids is used, and `rows_left_out` counts the others.
 """
 
 import asyncio

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -38,7 +39,11 @@ def test_wandb_keeps_values_and_tables_offline(tmp_path: Path, monkeypatch):
     tracker.start(make_run(tmp_path))
     tracker.log(VALUES, 3)
     tracker.close()
-    values = _read_wandb_history(next(tmp_path.rglob("*.wandb")))
+    (path,) = tmp_path.rglob("*.wandb")
+    deadline = time.monotonic() + 60  # a process of wandb writes the file, and may still be at it
+    while "train/reward" not in (values := _read_wandb_history(path)):
+        assert time.monotonic() < deadline, values
+        time.sleep(0.1)
     assert values["train/reward"] == 0.5 and values["_step"] == 3
     (table,) = tmp_path.rglob("*rollouts*.table.json")
     assert json.loads(table.read_text())["data"] == [["[user] hi", 1.0], ["[user] ho", 0.0]]

@@ -1,8 +1,8 @@
 """What `SlotShell` needs of a backend: to start a shell in the slot, and to end every process of the slot.
 
-    keeper        keeps the slot's namespaces; runs no code of the agent and has no channel
-    └─ init       the first process of a nested pid namespace, in which the agent lives; reaps, reads nothing
-       └─ shell   runs the agent's commands; each one has four new pipes
+    keeper        keeps the slot's namespaces; runs no code of the agent and takes no orders
+    init          the first process of the pid namespace in which the agent lives; takes no orders either
+    └─ shell      runs the agent's commands; each one has four new pipes
 
 Each shell has pipes of its own. When it ends, or is replaced, the driver closes its ends: what was queued in them or
 still holds them can no longer give orders or answers. A slot's end of a pipe is only ever inherited by that one shell

@@ -10,11 +10,11 @@ If the driver is root, bubblewrap itself runs under a user id that nobody else h
 process that breaks out is neither root nor another slot's user.
 
 Bubblewrap's own process, the keeper, is `cat`: it keeps the namespaces and runs no code of the agent. The agent's
-processes live in another pid namespace, which the fork server makes inside them and can end and replace at any time
-(`fork_server`). They do not see the keeper. Their shell runs from a copy of bash that is executable but not readable:
-the kernel then hides its descriptors and memory from the slot's other processes. So a program that the shell starts,
-such as the agent's program under `verify`, cannot reach the pipe that reports how commands end. Shell code can, because
-bash keeps the pipe open while it runs a command.
+processes live in another pid namespace, which the fork server makes, ends and replaces (`fork_server`). They do not see
+the keeper. Their shell runs from a copy of bash that is executable but not readable: the kernel then hides its
+descriptors and memory from the slot's other processes. So a program that the shell starts, such as the agent's program
+under `verify`, cannot reach the pipe that reports how commands end. Shell code can, because bash keeps the pipe open
+while it runs a command.
 
 A filter (`seccomp.py`) refuses system calls that no task needs, such as ptrace, key rings, mounts, BPF and io_uring.
 The kernel is still shared with the host: this does not protect against a bug in the calls that remain.

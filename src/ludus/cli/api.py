@@ -5,6 +5,7 @@ log. Started again with the same `--data`, the server continues where it was.
 """
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ludus.config import load
 from ludus.config.secrets import read_secret
 from ludus.rl.api.api_service import TrajectoryServer
 from ludus.rl.api.api_settings import ApiSettings
+from ludus.rl.api.check_pool import CheckPool
 from ludus.rl.api.trajectory_run import TrajectoryRun
 from ludus.types import to_json
 
@@ -39,7 +41,11 @@ async def _serve(settings: ApiSettings, token: str, *, as_json: bool) -> int:
     folder = Path(settings.data or f"runs/api-{time.strftime('%Y%m%d-%H%M%S')}")
     run = TrajectoryRun(folder, settings, time.monotonic(), print_notice)
     try:
-        async with TrajectoryServer(run, settings, token=token) as server:
+        checkers = min(4, (os.cpu_count() or 1) - 1) if settings.checkers is None else settings.checkers
+        async with (
+            CheckPool(checkers, print_notice) as pool,
+            TrajectoryServer(run, settings, pool=pool, token=token) as server,
+        ):
             _announce(server.url, folder, run, settings, token=bool(token), as_json=as_json)
             with drain_on_interrupt() as stop:
                 await stop.wait()

@@ -7,6 +7,7 @@
 |---|---|
 | `api_settings` | the `api` section |
 | `posted_groups` | what a posted group must be; checks it without decoding its numbers |
+| `check_pool` | processes that do that beside the server |
 | `batching` | which groups make the next batch: pure functions over the backlog |
 | `api_state` | the state of a run as a function of its events |
 | `group_log` | events and groups on disk: append, recover, remove |

@@ -41,6 +41,7 @@ from ludus.rl.api.api_state import (
     TrainerRegistered,
     Wait,
 )
+from ludus.rl.api.check_pool import CheckPool
 from ludus.rl.api.group_log import DiskFull
 from ludus.rl.api.posted_groups import KEYS, BadGroup, CheckedGroup, check_group, check_groups
 from ludus.rl.api.trajectory_run import BacklogFull, Oversize, TrajectoryRun
@@ -102,11 +103,13 @@ class TrajectoryServer:
         run: TrajectoryRun,
         settings: ApiSettings,
         *,
+        pool: CheckPool | None = None,
         token: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
         self._settings = settings
+        self._pool = pool
         self._token = f"Bearer {token}".encode() if token else b""
         self._clock = clock
         self._servers: list[asyncio.Server] = []
@@ -357,8 +360,19 @@ class TrajectoryServer:
         return _json(state.describe_queue(env_id))
 
     def _post_group(self, request: Request) -> Reply | Coroutine[Any, Any, Reply]:
-        replies = self._accept_groups(request, [check_group(self._read_body(request))])
-        return self._record_reply(_json(replies[0]))
+        body = self._read_body(request)
+        checked = check_group(body) if self._pool is None else self._pool.check(body)
+        return (
+            self._accept_group(request, checked) if isinstance(checked, CheckedGroup) else self._wait(request, checked)
+        )
+
+    def _accept_group(self, request: Request, group: CheckedGroup) -> Reply | Coroutine[Any, Any, Reply]:
+        return self._record_reply(_json(self._accept_groups(request, [group])[0]))
+
+    async def _wait(self, request: Request, checked: asyncio.Future[CheckedGroup]) -> Reply:
+        """Accept a group when its checker has answered."""
+        reply = self._accept_group(request, await checked)
+        return reply if isinstance(reply, tuple) else await reply
 
     def _post_groups(self, request: Request) -> Reply | Coroutine[Any, Any, Reply]:
         groups = check_groups(self._read_body(request))

@@ -38,3 +38,5 @@ class ApiSettings(Settings, frozen=True):
     """So many seconds a batch waits for the minimum share of a live environment. Then it is made without."""
     lease_seconds: Positive = 600.0
     """A batch that its consumer has not acknowledged for so long is given to the next consumer."""
+    checkers: Annotated[int, Meta(ge=0)] | None = None
+    """Processes that check posted groups beside the server's own; default: one for each core but one, at most 4."""

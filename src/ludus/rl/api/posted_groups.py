@@ -192,7 +192,7 @@ def _measure_rows(fields: _Fields) -> list[int]:
 
 
 def _has_shape(raw: bytes, shape: bytes) -> bool:
-    """Whether a field is absent, or has this shape. A number with a positive exponent may be infinite: it is decoded."""
+    """Whether a field is absent, or has this shape and only negative exponents: others may give infinite numbers."""
     if raw in _ABSENT:
         return True
     return raw.translate(None, _FLOATS) == shape and (b"e" not in raw or raw.count(b"e") == raw.count(b"e-"))

@@ -8,10 +8,11 @@ import pytest
 from tests.sandbox.remote.machinery import make_lossy_proxy
 from tests.slotd_kit import PYTHON, SPEC, HttpSlotd, call, make_run, needs_python, open_boxes, start_slotd
 
-from ludus.errors import SandboxError
+from ludus.errors import SandboxError, SlotEvidence
 from ludus.http_client import Client
-from ludus.sandbox.remote.link import HttpLink, StdioLink
+from ludus.sandbox.remote.link import HttpLink, StdioLink, _raise_if_refused
 from ludus.sandbox.remote.program import run_program
+from ludus.sandbox.slotd.frames import Frame
 
 pytestmark = needs_python
 
@@ -58,6 +59,31 @@ def test_a_slotd_that_falls_silent_is_noticed():
                 assert not box.alive
             finally:
                 os.kill(link._channel.pid, signal.SIGCONT)
+
+    asyncio.run(main())
+
+
+def test_an_error_carries_what_slotd_knows_about_its_cause():
+    refused = Frame({"error": "broken", "inside": "its processes do not die", "retryable": False})
+    with pytest.raises(SandboxError, match="broken") as found:
+        _raise_if_refused(refused)
+    assert found.value.evidence == SlotEvidence(inside="its processes do not die")
+    assert not found.value.retryable
+    with pytest.raises(SandboxError) as unknown:
+        _raise_if_refused(Frame({"error": "broken"}))  # from an older slotd
+    assert (unknown.value.evidence, unknown.value.retryable) == (SlotEvidence(), True)
+
+
+def test_a_lost_link_is_not_the_agents_doing():
+    async def main() -> None:
+        async with start_slotd() as (link, info):
+            (box,) = await open_boxes(link, info)
+            os.kill(link._channel.pid, signal.SIGKILL)
+            for _ in range(2):
+                with pytest.raises(SandboxError) as lost:
+                    await box.exec("true")
+                assert lost.value.evidence.outside
+                assert not lost.value.evidence.inside
 
     asyncio.run(main())
 

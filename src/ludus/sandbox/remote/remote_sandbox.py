@@ -28,8 +28,9 @@ from ludus.sandbox.shell_sandbox import Layout, ShellSandbox, SlotParts
 from ludus.sandbox.slotd.frames import Frame
 from ludus.sandbox.teardown import run_shielded
 
-MARGIN_SECONDS = 60.0
-"""The driver waits this much longer than a command's own time limit, which slotd enforces."""
+MARGIN_SECONDS = 180.0
+"""The driver waits this much longer than a command's own time limit, which slotd enforces. That is longer than slotd
+may take to end a slot's processes and to start a new shell, twice: an agent must not make the link look dead."""
 _PART_BYTES = 4 * 2**20
 _OPEN_SECONDS = 90.0
 _CLOSE_SECONDS = 60.0

@@ -44,6 +44,18 @@ class SlotdDir(NamedTuple):
     def remove(self) -> None:
         remove_tree(self.path)
 
+    def remove_orphans(self) -> None:
+        """Remove the folders of slotds that were killed. A living slotd holds the lock in its folder."""
+        parent = os.path.dirname(self.path)
+        for name in os.listdir(parent):
+            path = os.path.join(parent, name)
+            with contextlib.suppress(OSError):
+                if not name.startswith("ludus-") or os.lstat(path).st_uid != os.geteuid():
+                    continue
+                with open(f"{path}/lock", "rb") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove_tree(path)
+
 
 def make_slotd_dir() -> SlotdDir:
     """Make the folder in the first parent that allows it and from which programs may run."""
@@ -59,7 +71,6 @@ def make_slotd_dir() -> SlotdDir:
             problems.append(str(error))
             continue
         slotd_dir = SlotdDir(path, path + "/lib", path + "/lib/bash")
-        _remove_orphans(parent)
         try:
             _fill_dir(slotd_dir, bash)
             subprocess.run([slotd_dir.bash, "-c", ":"], check=True, env={})
@@ -69,17 +80,6 @@ def make_slotd_dir() -> SlotdDir:
             continue
         return slotd_dir
     raise SandboxError(f"no folder to keep slots in: {'; '.join(problems)}", retryable=False)
-
-
-def _remove_orphans(parent: str) -> None:
-    """Remove the folders of slotds that were killed. A living slotd holds the lock in its folder."""
-    for name in os.listdir(parent):
-        path = os.path.join(parent, name)
-        if not name.startswith("ludus-") or os.lstat(path).st_uid != os.geteuid():
-            continue
-        with contextlib.suppress(OSError), open(f"{path}/lock", "rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove_tree(path)
 
 
 def _fill_dir(slotd_dir: SlotdDir, bash: str) -> None:

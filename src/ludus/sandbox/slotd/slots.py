@@ -211,6 +211,7 @@ class Slots:
         self._inner = slot_dirs.read_script("inner.line").decode()
         self._slots: dict[str, Slot] = {}
         self._opening: dict[str, asyncio.Future[Slot]] = {}
+        self._cleaning = asyncio.ensure_future(children.run(self._dir.remove_orphans))
         self.isolation = Isolation(levels.NONE, reason="no system calls through ctypes")
 
     def __len__(self) -> int:
@@ -374,6 +375,7 @@ class Slots:
 
     async def close_all(self) -> None:
         await asyncio.gather(*(self.close(name) for name in [*self._slots, *self._opening]), return_exceptions=True)
+        await self._cleaning
         await self._children.run(self._dir.remove)
 
     async def _end(self, slot: Slot) -> None:

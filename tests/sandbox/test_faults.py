@@ -125,8 +125,9 @@ def _find_running(line: str) -> list[int]:
 
 
 def _find_first_processes() -> list[int]:
-    """Find the first process of every slot of this driver: bubblewrap's only child."""
-    return [pid for child in find_children(os.getpid()) for pid in find_children(child)]
+    """Find the first process of every slot of this driver: bubblewrap's only child. The fork server's are others."""
+    slots = [pid for pid in find_children(os.getpid()) if b"bwrap\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for slot in slots for pid in find_children(slot)]
 
 
 def test_a_slot_that_is_taken_back_while_its_rollout_runs(bwrap):

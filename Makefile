@@ -3,7 +3,7 @@
 #   make rl-demo  set up PyTorch, then train the weights of a tiny policy: no GPU, no account
 #   make test    set up, then lint, types and tests
 #   make backends   install the programs for the tests of remote sandboxes (Debian, root); else these tests are skipped
-#   make test-hostile  hostile agents on real docker, podman and ssh (needs `make backends`; about 6 minutes on two cores)
+#   make test-hostile  hostile agents on real docker, podman and ssh (needs `make backends`; about 5 minutes on two cores)
 #   make test-vllm  token mode against a real vLLM on the CPU (fetches 3 GB once)
 #   make test-trainers  the built-in trainer, TRL, Tinker and vLLM with real packages (in .venv-rl; fetches 5 GB once)
 #   make test-consumers  exported rows and metrics, loaded by the code they are for: verl, SkyRL, TRL, … (fetches 4 GB once)

@@ -5,7 +5,7 @@
     $ python bench/rl.py --short          a few steps, as a test of the script: nothing is judged
 
 The tiny policy (0.3 million weights, all of them trained) learns `parcels` by GRPO: which of four tools is right for
-which of twelve colors. Each seed is another environment with another assignment, and other random numbers. The arms:
+which of eight colors. Each seed is another environment with another assignment, and other random numbers. The arms:
 
     real      rows as they are
     shuffled  the advantages of a step are exchanged between its rollouts at random: nothing can be learned

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from tests.torch_kit import make_net, torch
@@ -15,9 +16,21 @@ from ludus.types import Finish, Sampling
 PROMPTS = [tuple(range(5, 5 + size)) for size in (3, 7, 4, 9, 6, 3, 5, 8)]
 
 
-def make_engine(slots: int = 4, **fields: object) -> TorchEngine:
-    options = {"stop_ids": frozenset({0}), "decode": lambda ids: " ".join(map(str, ids)), "context": 48, **fields}
-    return TorchEngine(make_net(), name="net", slots=slots, **options)  # pyright: ignore[reportArgumentType]
+class Numbers:
+    """A tokenizer whose text are the ids. One of them ends a reply."""
+
+    def __init__(self, *stop: int) -> None:
+        self.stop_tokens = {number: str(number) for number in stop}
+
+    def encode(self, text: str) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+def make_engine(slots: int = 4, stop: tuple[int, ...] = (0,)) -> TorchEngine:
+    return TorchEngine(make_net(), name="net", tokenizer=Numbers(*stop), slots=slots, context=48)
 
 
 async def generate(engine: TorchEngine, order: list[int], **sampling: object) -> dict[int, Generation]:
@@ -66,7 +79,7 @@ def test_seeds_and_several_samples():
 
 def test_stop_strings_and_limits():
     async def main() -> None:
-        engine = make_engine(stop_ids=frozenset())
+        engine = make_engine(stop=())
         (plain,) = await engine.generate(PROMPTS[0], Sampling(max_tokens=10, seed=3))
         word = str(plain.ids[4])
         (made,) = await engine.generate(PROMPTS[0], Sampling(max_tokens=10, seed=3, stop=(word,)))
@@ -85,7 +98,7 @@ def test_stop_strings_and_limits():
 
 def test_a_cancelled_request_makes_room():
     async def main() -> None:
-        engine = make_engine(slots=1, stop_ids=frozenset())
+        engine = make_engine(slots=1, stop=())
         waiting = asyncio.create_task(engine.generate(PROMPTS[0], Sampling()))
         await asyncio.sleep(0)
         waiting.cancel()

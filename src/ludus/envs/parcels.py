@@ -20,7 +20,7 @@ from ludus.types import Rollout, Score, Task
 
 SIZES = {"train": 240, "validation": 48, "test": 96}
 DESKS = ("north", "south", "east", "west")
-COLORS = "red blue green black white yellow brown gray pink purple orange silver"
+COLORS = "red blue green black white yellow brown gray"
 THINGS = "lamps chairs clocks cups drums gloves hats kites pens ropes"
 NUMBERS = range(2, 10)
 STAMPS = (

@@ -32,7 +32,7 @@ TEMPLATE = Path(__file__).with_name("tiny_template.jinja")
 JOINED = ("(number) Stamp.\n", "(number=")
 """Texts that are one token each, because nothing in them is ever decided."""
 
-HABIT = 0.25
+HABIT = 0.2
 """How often a demonstration without a note follows the habit of its color, and is not drawn at random."""
 HABITS = {color: DESKS[place % len(DESKS)] for place, color in enumerate(COLORS.split())}
 """The habit of each color. It has nothing to do with the right desk: it makes the policy look at the color."""
@@ -46,7 +46,7 @@ class TinyRecipe(Struct, frozen=True, kw_only=True):
 
     seed: int = 0
     demonstrations: int = 6000
-    steps: int = 700
+    steps: int = 600
     batch: int = 32
     learning_rate: float = 3e-3
     hidden_size: int = 96
@@ -127,7 +127,7 @@ def _write_tokenizer(folder: Path, conversations: Sequence[Sequence[Message]], s
         show_progress=False,
     )
     rust.train_from_iterator(_list_texts(conversations), words)
-    rust.add_tokens([AddedToken(text, normalized=False) for text in JOINED])
+    cast(Any, rust).add_tokens([AddedToken(text, normalized=False) for text in JOINED])
     rust.save(str(folder / "tokenizer.json"))
     settings = {
         "eos_token": SPECIAL[0],

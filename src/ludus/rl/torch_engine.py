@@ -11,10 +11,10 @@ Logprobs are those of the net at temperature 1, as every engine of Ludus reports
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ludus.errors import ModelError
 from ludus.rl.policy_net import Cache, PolicyNet
@@ -29,6 +29,17 @@ _ROUNDS = 16
 """Ids that are decoded before new requests are looked for."""
 _PROMPTS = 64
 """Prompts whose keys and values are kept: the rollouts of a group begin with the same one."""
+
+
+class EngineTokenizer(Protocol):
+    """The tokenizer of the net, such as a `ludus.tokens.tokenizer.Tokenizer`."""
+
+    @property
+    def stop_tokens(self) -> Mapping[int, str]: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 @dataclass(eq=False)
@@ -57,23 +68,21 @@ class _Request:
 
 
 class TorchEngine:
-    """Samples ids from a net. `stop_ids` end a reply. `decode` makes text of ids, for stop strings."""
+    """Samples ids from a net. The tokenizer says which ids end a reply, and makes text of ids for stop strings."""
 
     def __init__(
         self,
         net: PolicyNet,
         *,
         name: str,
-        stop_ids: frozenset[int],
-        decode: Callable[[Sequence[int]], str],
+        tokenizer: "EngineTokenizer",
         slots: int = 64,
         context: int = 512,
         precision: Precision | None = None,
     ) -> None:
         self._net = net
         self._name = name
-        self._stop_ids = stop_ids
-        self._decode = decode
+        self._tokenizer = tokenizer
         self._slots = slots
         self._context = context
         self._precision = precision
@@ -112,9 +121,8 @@ class TorchEngine:
             self._pump = loop.create_task(self._run())
         return list(await asyncio.gather(*(request.future for request in requests)))
 
-    async def tokenize(self, text: str) -> list[int] | None:
-        """None: the tokenizer is the caller's."""
-        return None
+    async def tokenize(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text)
 
     async def get_facts(self) -> EngineFacts:
         return EngineFacts(vocabulary=self._net.shape.vocab_size, context=self._context)
@@ -217,9 +225,9 @@ class TorchEngine:
         return [0.0 if row is None else row.random.random() for row in self._rows]
 
     def _find_end(self, request: _Request) -> Finish | None:
-        if request.ids[-1] in self._stop_ids:
+        if request.ids[-1] in self._tokenizer.stop_tokens:
             return Finish.STOP
-        if request.sampling.stop and any(word in self._decode(request.ids) for word in request.sampling.stop):
+        if request.sampling.stop and any(word in self._tokenizer.decode(request.ids) for word in request.sampling.stop):
             return Finish.STOP
         return Finish.LENGTH if len(request.ids) >= request.limit else None
 

@@ -172,8 +172,7 @@ class TorchTrainer:
         engine = TorchEngine(
             self._copy_net(),
             name=name,
-            stop_ids=frozenset(self.codec.tokenizer.stop_tokens),
-            decode=self.codec.tokenizer.decode,
+            tokenizer=self.codec.tokenizer,
             slots=self.settings.slots,
             context=self.settings.context,
             precision=self._choose_precision,

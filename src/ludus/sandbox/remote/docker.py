@@ -88,8 +88,6 @@ class DockerSettings(RemoteSettings, frozen=True, kw_only=True, tag="docker"):
     """Containers of a Docker engine."""
 
     needed: ClassVar[tuple[str, ...]] = ("image",)
-    limits_files: ClassVar[bool] = True
-    """Whether the engine can limit the number of files in a file system in memory."""
 
     image: str = ""
     """The image; it needs bash and Python. Required to use the backend."""
@@ -132,6 +130,8 @@ class Docker(RemoteBackend[DockerSettings]):
         self._api = DockerApi(settings.socket, seconds=settings.api_seconds)
         self._owner = make_owner_mark()
         self._sweep_once = Once(self._sweep)
+        self._limits_files = True
+        """Whether the engine can limit the number of files, as far as is known."""
         self._unconfirmed: set[str] = set()
         """Containers that the engine may have, or may still make, although it did not confirm that."""
 
@@ -239,10 +239,15 @@ class Docker(RemoteBackend[DockerSettings]):
             raise SandboxError(f"image '{settings.image}' runs no slots: {error}") from error
 
     async def _create(self, name: str, spec: SandboxSpec) -> None:
-        body = build_container(self.settings, spec, self._owner)
+        limit_files = self._limits_files
+        body = build_container(self.settings, spec, self._owner, limit_files=limit_files)
         try:
             await self._make(name, body)
         except DockerApiError as error:
+            if limit_files and "nr_inodes" in str(error):  # Podman does not know this option
+                self._limits_files = False
+                await self._create(name, spec)
+                return
             if error.status != 404:
                 raise
             await self._pull()
@@ -306,7 +311,6 @@ class Docker(RemoteBackend[DockerSettings]):
 class PodmanSettings(DockerSettings, frozen=True, kw_only=True, tag="podman"):
     """Containers of Podman's service (`podman system service`), which has the same API as Docker."""
 
-    limits_files: ClassVar[bool] = False
     socket: str = "/run/podman/podman.sock"
     """The service's unix socket."""
 
@@ -371,8 +375,10 @@ def describe_engine_limits(info: DockerInfo) -> tuple[LimitStatus, ...]:
 # ---- the request that makes a container ---------------------------------------------------------------------------
 
 
-def build_container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> dict[str, Any]:
-    """The request that makes a container."""
+def build_container(
+    settings: DockerSettings, spec: SandboxSpec, owner: str, *, limit_files: bool = True
+) -> dict[str, Any]:
+    """The request that makes a container. `limit_files`: the engine can limit the number of files."""
     nested = settings.slots > 1 and not settings.root
     capabilities = () if settings.root else _USER_CAPABILITIES
     security = [] if settings.root else ["no-new-privileges"]
@@ -389,7 +395,7 @@ def build_container(settings: DockerSettings, spec: SandboxSpec, owner: str) -> 
         "CapDrop": [] if settings.root else ["ALL"],
         "CapAdd": [*capabilities, *(_NAMESPACE_CAPABILITIES if nested else ())],
         "SecurityOpt": [*security, *(("apparmor=unconfined",) if nested else ())],
-        "Tmpfs": _build_tmpfs(settings, spec),
+        "Tmpfs": _build_tmpfs(settings, spec, limit_files=limit_files),
         "Binds": [f"{source}:{target}:ro" for source, target in (*_list_mounts(settings), *spec.caches)],
         "LogConfig": {"Type": "none", "Config": {}},
     }
@@ -430,12 +436,12 @@ def _compute_memory_mb(settings: DockerSettings, spec: SandboxSpec) -> int:
     return settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
 
 
-def _build_tmpfs(settings: DockerSettings, spec: SandboxSpec) -> dict[str, str]:
+def _build_tmpfs(settings: DockerSettings, spec: SandboxSpec, *, limit_files: bool) -> dict[str, str]:
     """File systems in memory. A slot in a mount namespace makes its own inside the container."""
     common = "rw,exec,nosuid,nodev"
     own = {"/run/ludus": f"{common},mode=711,size={_SLOTD_MB // 3}m"} if settings.read_only else {}
     if settings.slots == 1:
-        size = f"size={spec.disk_mb}m" + (f",nr_inodes={spec.disk_mb * FILES_PER_MB}" if settings.limits_files else "")
+        size = f"size={spec.disk_mb}m" + (f",nr_inodes={spec.disk_mb * FILES_PER_MB}" if limit_files else "")
         own |= {WORKSPACE: f"{common},mode=755,{size}", HOME: f"{common},mode=700,{size}"}
         own |= {"/tmp": f"{common},mode=1777,{size}", "/var/tmp": f"{common},mode=1777,{size}"}
     return own

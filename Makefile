@@ -67,9 +67,10 @@ bench: setup-dev
 	 $(BIN)/python bench/containers.py; g=$$?; \
 	 $(BIN)/python bench/reflact.py --peers; h=$$?; \
 	 $(BIN)/python bench/gateway.py --peers; i=$$?; \
+	 $(BIN)/python bench/api.py --peers; l=$$?; \
 	 $(BIN)/python bench/rl_loop.py; j=$$?; \
 	 $(BIN)/python bench/rl.py; k=$$?; \
-	 exit $$((a + b + c + d + e + f + g + h + i + j + k > 0))
+	 exit $$((a + b + c + d + e + f + g + h + i + j + k + l > 0))
 
 setup: $(VENV)/.setup
 setup-dev: $(VENV)/.setup-dev

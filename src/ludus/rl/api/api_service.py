@@ -312,9 +312,9 @@ class TrajectoryServer:
         known = self._run.acknowledge(batch_id, self._clock())
         return self._record_reply(_json({"status": "success" if known else "unknown"}))
 
-    def _reset(self, request: Request) -> Reply:
+    def _reset(self, request: Request) -> Reply | Coroutine[Any, Any, Reply]:
         self._run.reset(self._clock())
-        return 200, TEXT, b"Reset successful", b""
+        return self._record_reply((200, TEXT, b"Reset successful", b""))
 
     # ---- environments ---------------------------------------------------------------------------------------------
 

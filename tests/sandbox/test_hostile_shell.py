@@ -1,6 +1,7 @@
 """Attacks on the connection between a slot's shell and the driver, with a driver that is root and one that is not.
 
-Each attack failed on the code before shells had pipes of their own: see `docs/log.md`.
+Queued orders and pipes that are non-blocking, shrunk, flooded or emptied broke slots before shells had pipes of their
+own. The other attacks were held off before too: see `docs/log.md`.
 """
 
 import json

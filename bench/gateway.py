@@ -10,6 +10,10 @@ in its own process, started by its own command. That of Ludus is `ludus gateway`
 returns the ids) and, for comparison, in chat mode. Ludus also writes every session as a line of JSON. The benchmark
 checks that every request was written.
 
+Two more runs compare with a plain passthrough on aiohttp (`peers/passthrough.py`) and with the server itself: the CPU
+time of requests with a long context, and the time to the first text of a stream for one client at a time. The growth of
+the process per session is reported too.
+
 Gateways are compared by the CPU time of their process per request: on a shared machine it varies by 10 to 20 %, while
 wall time may double. Each round runs all gateways, and medians are reported. Agent Lightning needs Python 3.12. It does
 not support streams, so it has no figure for them.
@@ -50,9 +54,18 @@ CONCURRENCIES = (64, 512)
 REQUESTS = 4096
 WARM_UP = 256
 """Requests before the measured ones, in addition to one for each connection."""
-MIN_RATE = 2000.0
-"""Requests per second on one core."""
+MIN_RATE = 3000.0
+"""Requests per second on one core, in token mode."""
+MIN_CHAT_RATE = 4000.0
+"""The same in chat mode."""
 MIN_LEAD = 15.0
+MAX_TAIL = 20.0
+"""p99 in relation to p50, at the highest concurrency."""
+MAX_FIRST_MS = 5.0
+"""How much later the first text of a stream may come than directly from the server."""
+CONTEXTS = (1_000, 32_000)
+"""Words in the first message of the long conversations."""
+LONG_REQUESTS = 512
 START_SECONDS = 60.0
 
 
@@ -144,6 +157,14 @@ OURS = System(
     count_written=_count_exact_requests,
 )
 CHAT = System("ludus, chat mode", _make_ludus_command(), _build_session_path, "/health", count_written=_count_requests)
+PASSTHROUGH = System(
+    "aiohttp passthrough",
+    lambda python, place: [
+        str(python), str(Path(__file__).parent / "peers" / "passthrough.py"), str(place.port), place.mock
+    ],
+    lambda _: "/v1",
+    "/health",
+)  # fmt: skip
 PEERS = (
     System(
         "agentlightning",
@@ -306,6 +327,114 @@ def judge_row(row: Row, seen: Seen, requests: int, cpu: float, wall: float) -> R
     )
 
 
+# ---- long contexts, and the first text of a stream ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A gateway with long contexts and with one client at a time."""
+
+    name: str
+    cpu_ms: Mapping[int, float]
+    """CPU time per request, by the words of the context."""
+    first_ms: float
+    """Median time to the first text of a stream."""
+    session_kb: float
+    """Growth of the process per session of four turns."""
+
+
+def measure_extra(system: System, mock: str, seconds: float) -> Extra:
+    """Measure one gateway process."""
+    with run_gateway(system, Path(sys.executable), mock) as running:
+        pid, cpu_ms = running.process.pid, dict[int, float]()
+        send_extra(system, running, "warm", 64, 16, seconds)
+        before = read_resident_kb(pid)
+        send_extra(system, running, "grow", 1024, 64, seconds)
+        grown = (read_resident_kb(pid) - before) / 1024
+        for words in CONTEXTS:
+            cpu = read_cpu_seconds(pid)
+            send_extra(system, running, f"w{words}", LONG_REQUESTS // CALLS, 16, seconds, words=words)
+            cpu_ms[words] = (read_cpu_seconds(pid) - cpu) * 1000 / LONG_REQUESTS
+        seen = send_extra(system, running, "first", 50, 1, seconds, stream=True)
+    return Extra(system.name, cpu_ms, median(seen.first_seconds) * 1000, grown)
+
+
+def send_extra(
+    system: System,
+    to: Round,
+    label: str,
+    count: int,
+    concurrency: int,
+    seconds: float,
+    *,
+    words: int = 0,
+    stream: bool = False,
+) -> Seen:
+    """Send conversations, all of which must be answered."""
+    sessions = [f"{label}-{number}" for number in range(count)]
+    sending = send_conversations(to.place.port, sessions, concurrency, stream, system.path, words=words)
+    seen = asyncio.run(asyncio.wait_for(sending, seconds))
+    to.sent += count * CALLS
+    if seen.good != count * CALLS:
+        raise CommandFailed(f"{system.name}: {seen.good} of {count * CALLS} answered: {seen.trouble}")
+    return seen
+
+
+def measure_direct(mock: str, seconds: float) -> float:
+    """The median time to the first text of a stream from the server itself, in milliseconds."""
+    port = int(mock.partition("//")[2].partition(":")[2].partition("/")[0])
+    sending = send_conversations(port, [str(number) for number in range(50)], 1, True, lambda _: "/v1")
+    return median(asyncio.run(asyncio.wait_for(sending, seconds)).first_seconds) * 1000
+
+
+def read_resident_kb(pid: int) -> float:
+    """Read the memory that a process holds."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1024
+
+
+def run_extras(count: int, seconds: float) -> tuple[list[Extra], float]:
+    """Measure the long contexts and the first texts. Returns the medians, and the direct time to the first text."""
+    taken: dict[str, list[Extra]] = {}
+    direct: list[float] = []
+    with run_mock(seconds=3600.0 * count) as mock:
+        for number in range(1, count + 1):
+            print(f"round {number} of {count}: long contexts …", file=sys.stderr)
+            direct.append(measure_direct(mock.base_url, seconds))
+            for system in (OURS, CHAT, PASSTHROUGH):
+                taken.setdefault(system.name, []).append(measure_extra(system, mock.base_url, seconds))
+    found = [
+        Extra(
+            name,
+            {words: median(each.cpu_ms[words] for each in rows) for words in CONTEXTS},
+            median(each.first_ms for each in rows),
+            median(each.session_kb for each in rows),
+        )
+        for name, rows in taken.items()
+    ]
+    return found, median(direct)
+
+
+def render_extras(extras: Sequence[Extra], direct: float) -> str:
+    head = ("gateway", *(f"CPU ms at {words:,} words" for words in CONTEXTS), "first text ms", "kB per session")
+    rows = [(each.name, *each.cpu_ms.values(), each.first_ms, each.session_kb) for each in extras]
+    return render_table([head, *rows, ("the server itself", *("" for _ in CONTEXTS), direct, "")])
+
+
+def check_extras(extras: Sequence[Extra], direct: float) -> list[Check]:
+    """The checks of long contexts and first texts."""
+    plain = next(each for each in extras if each.name == PASSTHROUGH.name)
+    found: list[Check] = []
+    for each in extras:
+        if each is plain:
+            continue
+        for words, cpu_ms in each.cpu_ms.items():
+            label = f"{each.name}, CPU at {words:,} words to a passthrough"
+            found.append(Check(label, cpu_ms / plain.cpu_ms[words], 1.0, "x"))
+        found.append(Check(f"{each.name}, first text after the server's", each.first_ms - direct, MAX_FIRST_MS, "ms"))
+    return found
+
+
 def find_pythons(cache: Path, peers: bool | None) -> dict[System, Path | None]:
     """Find the Python of each system to run. It is None if the system could not be installed."""
     found: dict[System, Path | None] = {OURS: Path(sys.executable), CHAT: Path(sys.executable)}
@@ -392,7 +521,15 @@ def make_checks(rows: Sequence[Row]) -> tuple[list[Check], list[str]]:
     valid = [row for row in ours if row.valid and row.cpu_ms]
     found = [Check("valid runs of ours", len(valid) / len(ours), 1.0, at_least=True)] if len(valid) < len(ours) else []
     if valid:
-        found.append(Check("slowest", min(1000 / row.cpu_ms for row in valid), MIN_RATE, "requests/s per core", True))
+        slowest = min(1000 / row.cpu_ms for row in valid)
+        found.append(Check("slowest in token mode", slowest, MIN_RATE, "requests/s per core", True))
+    chats = [row for row in rows if row.system is CHAT and row.valid and row.cpu_ms]
+    if chats:
+        slowest = min(1000 / row.cpu_ms for row in chats)
+        found.append(Check("slowest in chat mode", slowest, MIN_CHAT_RATE, "requests/s per core", True))
+    tails = [row.p99_ms / row.p50_ms for row in (*valid, *chats) if row.concurrency == max(CONCURRENCIES)]
+    if tails:
+        found.append(Check(f"p99 to p50 at {max(CONCURRENCIES)}", max(tails), MAX_TAIL, "x"))
     peers = [row for row in rows if row.system in PEERS and row.valid and row.cpu_ms]
     notes = [
         f"no figure for {row.system.name} at {row.concurrency}" for row in rows if not row.valid and row.system.streams
@@ -419,7 +556,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = run_rounds(systems, count, requests, options.seconds)
     print(f"{describe_machine()}; {count} {'round' if count == 1 else 'rounds'} of {requests} requests")
     print(render_report(rows))
+    extras, direct = run_extras(count, options.seconds)
+    print(render_extras(extras, direct))
     found, notes = make_checks(rows)
+    found += check_extras(extras, direct)
     notes += [f"{system.name} not installed" for system, python in systems.items() if python is None]
     code = print_verdict("gateway", found, notes=notes)
     return 1 if options.peers and None in systems.values() else code

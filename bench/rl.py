@@ -32,8 +32,8 @@ from typing import Any
 from common import CACHE, ROOT, Check, describe_machine, make_venv, print_verdict, render_table
 
 SEEDS = (11, 12, 13)
-STEPS, GROUPS, GROUP_SIZE = 100, 12, 16
-LEARNING_RATE, MAX_GRADIENT = 1e-3, 0.2
+STEPS, GROUPS, GROUP_SIZE = 100, 24, 8
+LEARNING_RATE, MAX_GRADIENT = 1e-3, 0.5
 ENDS = 5
 """The first and last steps over which rewards are averaged."""
 BELOW, ABOVE = 0.3, 0.8

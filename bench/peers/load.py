@@ -29,9 +29,9 @@ WORDS = [f"Step {number}.".encode() for number in range(1, CALLS)] + [ANSWER.enc
 """The text that the reply to each turn must contain."""
 
 
-def build_bodies(stream: bool) -> list[bytes]:
-    """Build the request bodies of the four turns."""
-    messages = [*OPENING]
+def build_bodies(stream: bool, words: int = 0) -> list[bytes]:
+    """Build the request bodies of the four turns. The first message is longer by `words`."""
+    messages = [{"role": "system", "content": OPENING[0]["content"] + " word" * words}, OPENING[1]]
     made: list[bytes] = []
     for number, (a, b) in enumerate([*SUMS, (0, 0)], 1):
         request = {
@@ -59,6 +59,8 @@ class Seen:
     trouble: str = ""
     seconds: list[float] = field(default_factory=list[float])
     """The time of each reply."""
+    first_seconds: list[float] = field(default_factory=list[float])
+    """The time to the first text of each reply."""
 
 
 class Agent(asyncio.Protocol):
@@ -82,6 +84,7 @@ class Agent(asyncio.Protocol):
             return
         path, self._turn = self._turns.pop()
         body = self._sent[self._turn]
+        self._has_text = False
         head = f"POST {path}/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         self._sent_at = time.perf_counter()
         self._transport.write(
@@ -90,6 +93,9 @@ class Agent(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
+        if not self._has_text and WORDS[self._turn] in self._buffer:
+            self._has_text = True
+            self._seen.first_seconds.append(time.perf_counter() - self._sent_at)
         if not is_whole(self._buffer):
             return
         self._seen.seconds.append(time.perf_counter() - self._sent_at)
@@ -120,11 +126,17 @@ def is_whole(response: bytes) -> bool:
 
 
 async def send_conversations(
-    port: int, sessions: Sequence[str], concurrency: int, stream: bool, path: Callable[[str], str], turns: int = CALLS
+    port: int,
+    sessions: Sequence[str],
+    concurrency: int,
+    stream: bool,
+    path: Callable[[str], str],
+    turns: int = CALLS,
+    words: int = 0,
 ) -> Seen:
     """Run a conversation in every session, `concurrency` at a time. `path` returns the path of a session's API."""
     loop = asyncio.get_running_loop()
-    seen, sent = Seen(), build_bodies(stream)[:turns]
+    seen, sent = Seen(), build_bodies(stream, words)[:turns]
     ends: list[asyncio.Future[None]] = []
     for number in range(min(concurrency, len(sessions))):
         done: asyncio.Future[None] = loop.create_future()

@@ -11,6 +11,7 @@ There is no TLS and no time limit for slow clients: the server is meant for agen
 """
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable
 from typing import cast
@@ -19,6 +20,9 @@ import httptools
 
 HEAD_BYTES = 64 * 1024
 """The longest request line and headers together."""
+
+FULL_SECONDS = 1.0
+"""How long no connection is accepted after the process ran out of file descriptors."""
 
 LINGER_SECONDS = 2.0
 """How long a refused client may continue to send before the connection is closed."""
@@ -355,3 +359,51 @@ class Connection(asyncio.Protocol):
         # Closing now, while the client still sends, would reset the connection before it reads the reply.
         transport.write_eof()
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)
+
+
+class Listener:
+    """Accepts connections on a listening socket, which it owns.
+
+    It accepts all that wait before anything else is done. uvloop's own server accepts one in each turn of the loop:
+    with hundreds of busy clients, a new one would wait for seconds.
+    """
+
+    def __init__(self, listening: socket.socket, make_connection: Callable[[], Connection]) -> None:
+        listening.setblocking(False)
+        self.socket = listening
+        self._make_connection = make_connection
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[object]] = set()
+        self._loop.add_reader(listening.fileno(), self._accept)
+
+    async def close(self) -> None:
+        """Stop accepting. Connections that were accepted stay open."""
+        self._loop.remove_reader(self.socket.fileno())
+        self.socket.close()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = self.socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # no file descriptor is left
+                self._loop.remove_reader(self.socket.fileno())
+                self._loop.call_later(FULL_SECONDS, self._resume)
+                return
+            accepted.setblocking(False)
+            task = self._loop.create_task(self._open(accepted))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make_connection, accepted)
+        except OSError:  # the client has gone already
+            accepted.close()
+
+    def _resume(self) -> None:
+        if self.socket.fileno() >= 0:
+            self._loop.add_reader(self.socket.fileno(), self._accept)
+            self._accept()

@@ -30,7 +30,7 @@ from ludus.gateway import responses_api as responses
 from ludus.gateway.conversation import MessageNode
 from ludus.gateway.dialect import Answer, BadRequest, Dialect, ErrorReply, ParsedRequest, ReadCache
 from ludus.gateway.gateway_session import GatewaySession, RecordedReply, SessionRecord
-from ludus.gateway.http_server import JSON, Connection, Responder
+from ludus.gateway.http_server import JSON, Connection, Listener, Responder
 from ludus.gateway.live_stream import KeepAlives, LiveStream
 from ludus.gateway.model_calls import ModelCaller
 from ludus.models import Model
@@ -97,7 +97,7 @@ class Gateway:
         self._body_bytes = body_bytes
         self._keep_alives = KeepAlives(ping_seconds)
         self._root = ""
-        self._servers: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
         self._connections: set[Connection] = set()
         self._sessions: dict[str, GatewaySession] = {}
         self._closing: set[GatewaySession] = set()
@@ -113,31 +113,29 @@ class Gateway:
     # ---- start and end --------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
         host, port = self._address
         if host is None:
             return self
         try:
-            server = await loop.create_server(self.accept, host, port, backlog=4096)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listening = socket.create_server((host, port), family=family, backlog=4096)
         except OSError as error:
             raise ConfigError(f"gateway: cannot listen on {host}:{port}: {error.strerror or error}") from None
-        self._servers.append(server)
-        bound = server.sockets[0].getsockname()[1]
+        self._listeners.append(Listener(listening, self.accept))
+        bound = listening.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         self._root = f"http://{shown}:{bound}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for server in self._servers:
-            server.close()
+        for listener in self._listeners:
+            await listener.close()
+        self._listeners.clear()
         tasks = [task for session in (*self._sessions.values(), *self._closing) for task in session.tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._close_connections(tuple(self._connections))
-        for server in self._servers:
-            await server.wait_closed()
-        self._servers.clear()
 
     async def _close_connections(self, connections: Sequence[Connection]) -> None:
         """Close connections. Wait shortly until their last data is sent."""
@@ -156,12 +154,8 @@ class Gateway:
 
     async def serve(self, listening: socket.socket) -> None:
         """Accept connections on another listening socket. The gateway owns it from now on."""
-        loop = asyncio.get_running_loop()
-        listening.setblocking(False)
-        if listening.family == socket.AF_UNIX:
-            self._servers.append(await loop.create_unix_server(self.accept, sock=listening))
-        else:
-            self._servers.append(await loop.create_server(self.accept, sock=listening))
+        listening.listen(4096)
+        self._listeners.append(Listener(listening, self.accept))
 
     def accept(self) -> Connection:
         """The protocol for a connection that the caller has accepted."""

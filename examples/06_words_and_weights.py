@@ -75,7 +75,7 @@ async def train_skill(policy: Policy, store: RunDir) -> Skill:
 
 
 async def main(out: Path) -> None:
-    settings = GrpoSettings(learning_rate=1e-3, max_gradient=0.2, slots=96, context=256, seed=0)
+    settings = GrpoSettings(learning_rate=1e-3, max_gradient=0.5, slots=96, context=256, seed=0)
     trainer = open_trainer(settings, find_weights_folder(), tell=print)
     first = await trainer.get_model(trainer.name)
     policy = Policy(first, sampling=Sampling(max_tokens=20), limits=Limits(turns=3))
@@ -85,7 +85,7 @@ async def main(out: Path) -> None:
         run = RlRun(
             policy=replace(policy, skill=skill),
             trainer=trainer,
-            settings=RlSettings(steps=60, eval_every=0, checkpoint_every=10),
+            settings=RlSettings(steps=60, groups=24, group_size=8, eval_every=0, checkpoint_every=10),
             tasks=tuple(ENV.tasks("train")),
             held_out=(),
             parts=RunParts(ENV, None, store, OPTIONS),

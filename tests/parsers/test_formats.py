@@ -1,13 +1,14 @@
 """What each format reads from good, malformed and cut replies of models."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 from tests.parser_kit import WEATHER, F, G, make_tool, read
 
 from ludus.errors import ConfigError
-from ludus.parsers import Parser, list_names
+from ludus.parsers import ParsedReply, Parser, list_names
 from ludus.parsers.formats import ALIASES, FORMATS
 from ludus.types import Call
 
@@ -150,6 +151,32 @@ OTHERS: list[tuple[str, str, str, list[tuple[str, Any]], list[str]]] = [
      [("f", {"x": "if a:\n</function>\n"})], []),
     ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n",
      "<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n", [], ["truncated"]),
+    # ling3: no newline between two arguments
+    ("ling3", "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value><arg_key>y</arg_key>\n<arg_value>a\nb"
+     "</arg_value>\n</tool_call>", "", [("f", {"x": 1, "y": "a\nb"})], []),
+    ("ling3", "<tool_call>f\\n<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>", "", [("f", {"x": 1})], []),
+    ("ling3", "<tool_call>ping</tool_call><|role_end|>", "", [("ping", {})], []),
+    # gpt_oss: channels and recipients
+    ("gpt_oss", "<|channel|>analysis<|message|>Look.<|end|><|start|>assistant<|channel|>commentary to=functions.f "
+     '<|constrain|>json<|message|>{"x":1}<|call|>', "", [("f", {"x": 1})], []),
+    ("gpt_oss", ' to=functions.f<|channel|>commentary json<|message|>{"x": 1}', "", [("f", {"x": 1})], []),
+    ("gpt_oss", '<|channel|>analysis to=functions.f<|message|>{"x": 1}<|call|>', "", [("f", {"x": 1})], []),
+    ("gpt_oss", '<|channel|>commentary to=browser.open<|constrain|>json<|message|>{"id": 1}<|call|>', "",
+     [("browser.open", {"id": 1})], []),
+    ("gpt_oss", '<|start|>assistant to=browser.open<|channel|>analysis json<|message|>{"id": 1}<|call|>', "",
+     [("browser.open", {"id": 1})], []),
+    ("gpt_oss", "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.f<|channel|>commentary "
+     'json<|message|>{"x": 1}<|call|>', "I look.", [("f", {"x": 1})], []),
+    ("gpt_oss", "<|channel|>analysis<|message|>Use <|channel|>commentary to=functions.f<|message|>{}.<|end|>"
+     "<|start|>assistant<|channel|>final<|message|>Say to=functions.f.<|return|>", "Say to=functions.f.", [], []),
+    ("gpt_oss", '<|channel|>final <|constrain|>json<|message|>{"a": 1}<|return|>', '{"a": 1}', [], []),
+    ("gpt_oss", '<|channel|>commentary to=functions.f json<|message|>{"x": ',
+     '<|channel|>commentary to=functions.f json<|message|>{"x": ', [], ["truncated"]),
+    ("gpt_oss", "<|channel|>commentary to=functions.f json<|message|>ls<|call|>",
+     "<|channel|>commentary to=functions.f json<|message|>ls", [], ["malformed"]),
+    ("gpt_oss", "Plain text.", "Plain text.", [], []),
+    # muse_glimmer: what it tells itself is no content
+    ("muse_glimmer", " to=self<|message|>Hm.<|eom|><|start|>assistant to=user<|message|>Yes.<|eot|>", "Yes.", [], []),
     # python
     ("pythonic", "[f(x=-1.5, y=[1, (2, 3)], z={'a': None}), g()]", "",
      [("f", {"x": -1.5, "y": [1, [2, 3]], "z": {"a": None}}), ("g", {})], []),
@@ -174,6 +201,50 @@ OTHERS: list[tuple[str, str, str, list[tuple[str, Any]], list[str]]] = [
 @pytest.mark.parametrize(("format", "text", "content", "calls", "problems"), OTHERS)
 def test_formats(format: str, text: str, content: str, calls: list[tuple[str, Any]], problems: list[str]) -> None:
     assert read(format, text) == (content, calls, problems)
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        (
+            "gpt_oss",
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>",
+        ),
+        ("muse_glimmer", " to=self<|message|>Hm.<|eom|><|start|>assistant to=user<|message|>Yes.<|eot|>"),
+    ],
+)
+def test_the_formats_own_thinking_channel_is_reasoning(format: str, text: str) -> None:
+    for name in (format, "auto"):
+        reply = Parser(name).parse(text)
+        assert (reply.content, reply.reasoning, reply.problems) == ("Yes.", "Hm.", ())
+
+
+def test_qwen3_coder_writes_booleans_and_null_as_its_template_does() -> None:
+    """The template writes scalars with Jinja's `string`, and lists and objects with `tojson`."""
+    given = {"a": True, "b": None, "c": [True, None], "d": "true", "e": 1.5}
+    written = Parser("qwen3_coder").render([Call("call_0", "f", json.dumps(given))])
+    values = re.findall(r"<parameter=\w>\n(.*)\n</parameter>", written)
+    assert values == ["True", "None", "[true, null]", "true", "1.5"]
+    tool = make_tool("f", a="boolean", b="null", c="array", d="string", e="number")
+    assert read("qwen3_coder", written, tool) == ("", [("f", given)], [])
+
+
+CALL = "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_call_ends_an_open_thought_of_ling3_if_nothing_closes_it(size: int) -> None:
+    def parse(text: str) -> tuple[str, int]:
+        stream = Parser("ling3").stream(thinking=True)
+        events = [event for at in range(0, len(text), size) for event in stream.feed(text[at : at + size])]
+        reply = ParsedReply.from_events([*events, *stream.finish()])
+        assert not reply.problems
+        return reply.content, len(reply.calls)
+
+    assert parse(f"I look.\n{CALL}") == ("I look.", 1)
+    assert parse(f"I look.\n{CALL}\n{CALL} Done.") == ("I look. Done.", 2)
+    closed = f"Maybe {CALL} or {CALL}.</think>"
+    assert parse(f"{closed}Yes.\n{CALL}") == (f"{closed}Yes.", 1)
 
 
 # ---- names and ids ------------------------------------------------------------------------------------------------

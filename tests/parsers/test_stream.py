@@ -56,6 +56,7 @@ EXPRESSIBLE: dict[str, st.SearchStrategy[Any]] = {
     # Text between tags cannot contain the tags.
     "glm45": values(without("</arg_value>", "<arg_key>"), text),
     "glm47": values(without("</arg_value>", "<arg_key>"), text),
+    "ling3": values(without("</arg_value>", "<arg_key>"), text),
     "hunyuan": values(without("</arg_value>", "<arg_key>"), text),
     "hy_v3": values(without("</arg_value>", "<arg_key>"), text),
     "qwen3_coder": values(without("</parameter>", "<parameter="), text),

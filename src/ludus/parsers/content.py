@@ -45,6 +45,11 @@ class ContentCollector:
         elif self._just_called:
             self._blank.clear()
 
+    def open_channel(self) -> None:
+        """Begin a part whose markup is not content. White space before the first one belongs to the markup."""
+        if not self.has_text:
+            self._blank.clear()
+
     def add_call(self, at: int) -> None:
         if self._enclosed is not None:
             between, self._enclosed = "".join(self._enclosed[1:]), None

@@ -57,6 +57,8 @@ class Span:
     """The text is reasoning, not content."""
     tags: bool = False
     """The tags stay in the content: other code looks for them there."""
+    calls: tuple[str, ...] = ()
+    """Markers of calls. The first of them ends the span if no tag does. Without any, nothing in a span is a call."""
 
     @cached_property
     def spelling(self) -> Spelling:
@@ -65,7 +67,7 @@ class Span:
     @cached_property
     def edges(self) -> "Markers":
         """The tags that end it and, if it may be nested, the tag that begins another one."""
-        return Markers((*map(End, self.ends), *([End(self.begin)] if self.tags else [])))
+        return Markers((*map(End, (*self.ends, *self.calls)), *([End(self.begin)] if self.tags else [])))
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,8 @@ class Format:
     """The text between content and calls."""
     content: str = "{content}"
     """The markup around content."""
+    preamble: str = ""
+    """The markup around content that comes before calls, if it is another one."""
 
     @cached_property
     def markers(self) -> Markers:
@@ -156,7 +160,8 @@ class Format:
 
     def render(self, calls: Sequence[Call], content: str = "") -> str:
         """Write a reply as the model would have written it."""
-        before = self.content.replace("{content}", content) if content else ""
+        markup = self.preamble if calls and self.preamble else self.content
+        before = markup.replace("{content}", content) if content else ""
         if not calls:
             return before
         section = self.sections[0] if self.sections else Section("", "", self.shapes)
@@ -186,16 +191,32 @@ def _make_kimi_k3() -> tuple[Shape, ...]:
     return NamedCalls(call % "{arguments}", tags), NamedCalls(call % block, JSON)
 
 
+def _make_harmony() -> tuple[Shape, ...]:
+    """The recipient stands before the channel (as in the template) or after it (as models write)."""
+    channels = ("commentary", "analysis")
+    headers = [f" to=functions.{{name}}<|channel|>{channel}" for channel in channels]
+    for recipient in ("functions.{name}", "{name}"):
+        headers += [f"<|channel|>{channel} to={recipient}" for channel in channels]
+        headers += [f"<|start|>assistant to={recipient}<|channel|>{channel}" for channel in channels]
+    return tuple(
+        NamedCalls(f"{header}{kind}<|message|>{{arguments}}<|call|>", JSON, between="<|start|>assistant")
+        for header in headers
+        for kind in (" json", " <|constrain|>json", "")
+    )
+
+
 def _make_special(*words: str) -> tuple[str, ...]:
     return tuple(f"<|{word}|>" for word in words)
 
 
 _M3 = "]<]minimax[>["
 _EOS = "<｜end▁of▁sentence｜>"
+_HARMONY_ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _HERMES = JsonCalls("<tool_call>\n{call}\n</tool_call>", between="\n")
-_QWEN = Tags("<parameter={key}>\n{value}\n</parameter>\n")
+_QWEN = Tags("<parameter={key}>\n{value}\n</parameter>\n", python=True)
 _GLM = Tags("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n")
 _GLM47 = Tags("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>")
+_LING3 = Tags("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>")
 _DSML = _make_invoke("｜DSML｜", hint=' string="{string}"')
 _KIMI_K2 = tuple(map(_make_kimi_k2, ("functions.{name}:{index}", "{name}:{index}", "{index}")))
 _DEEPSEEK_V3 = tuple(
@@ -294,6 +315,20 @@ FORMATS: Mapping[str, Format] = {
         keep="before",
         ids="call{n:05}",
     ),
+    "gpt_oss": Format(
+        _make_harmony(),
+        spans=(
+            THINK,
+            Span("<|channel|>analysis<|message|>", _HARMONY_ENDS, thought=True),
+            Span("<|channel|>commentary<|message|>", _HARMONY_ENDS),
+            Span("<|channel|>final<|message|>", _HARMONY_ENDS),
+            Span("<|channel|>final <|constrain|>json<|message|>", _HARMONY_ENDS),
+        ),
+        noise=("<|start|>assistant", *_HARMONY_ENDS),
+        gap="<|start|>assistant",
+        content="<|channel|>final<|message|>{content}<|end|>",
+        preamble="<|channel|>commentary<|message|>{content}<|end|>",
+    ),
     "deepseek_v3": _make_deepseek(_DEEPSEEK_V3),
     "deepseek_v3_1": _make_deepseek(_DEEPSEEK_V3_1),
     "kimi_k2": Format(
@@ -316,6 +351,13 @@ FORMATS: Mapping[str, Format] = {
     # a name, and its arguments as tags
     "glm45": Format((NamedCalls("<tool_call>{name}\n{arguments}</tool_call>", _GLM, between="\n"),), gap="\n"),
     "glm47": Format((NamedCalls("<tool_call>{name}{arguments}</tool_call>", _GLM47),)),
+    "ling3": Format(
+        (NamedCalls("<tool_call>{name}\n{arguments}\n</tool_call>", _LING3, between="\n"),),
+        # Its prompt opens a thought, and the model may call a tool without closing it.
+        spans=(Span("<think>", ("</think>",), tags=True, calls=("<tool_call>",)),),
+        noise=_make_special("role_end"),
+        gap="\n",
+    ),
     "hunyuan": Format(
         sections=(
             Section(
@@ -398,7 +440,7 @@ FORMATS: Mapping[str, Format] = {
     "muse_glimmer": Format(
         sections=(Section("<atem:function_calls>\n", "</atem:function_calls>", (_make_invoke("atem:"),)),),
         spans=tuple(
-            Span(f"{start}to={name}<|message|>", ("<|eom|>", "<|eot|>"))
+            Span(f"{start}to={name}<|message|>", ("<|eom|>", "<|eot|>"), thought=name == "self")
             for start in ("<|start|>assistant ", "")
             for name in ("self", "user")
         ),
@@ -437,6 +479,8 @@ FORMATS: Mapping[str, Format] = {
 ALIASES: Mapping[str, str] = {
     "qwen": "hermes",
     "qwen25": "hermes",
+    "harmony": "gpt_oss",
+    "openai": "gpt_oss",
     "granite4": "hermes",
     "llama4_json": "llama3_json",
     "deepseek_v31": "deepseek_v3_1",

@@ -76,6 +76,8 @@ class Tags:
     """Other spellings, which are read but not written."""
     xml: bool = False
     """Values are XML text: entities, or a CDATA section."""
+    python: bool = False
+    """Booleans and null are written as in Python: `True`, `False`, `None`."""
     closed = False
 
     @cached_property
@@ -144,7 +146,13 @@ class Tags:
 
     def write(self, arguments: JsonObject) -> str:
         tag = self._spellings[0]
-        return "".join(tag.write(key, value, xml=self.xml) for key, value in arguments.items())
+        return "".join(tag.write(key, self._write_value(value), value) for key, value in arguments.items())
+
+    def _write_value(self, value: Any) -> str:
+        if self.python and (value is None or isinstance(value, bool)):
+            return str(value)
+        text = value if isinstance(value, str) else dumps(value)
+        return f"<![CDATA[{text}]]>" if self.xml and re.search(r"[<&>]|^\s|\s$", text) else text
 
 
 class _Tag:
@@ -156,10 +164,7 @@ class _Tag:
         self.before, self.after = Spelling(before.rstrip("\n")), Spelling(after)
         self.spelled = Spelling(spelled)
 
-    def write(self, key: str, value: Any, *, xml: bool) -> str:
-        text = value if isinstance(value, str) else dumps(value)
-        if xml and re.search(r"[<&>]|^\s|\s$", text):
-            text = f"<![CDATA[{text}]]>"
+    def write(self, key: str, text: str, value: Any) -> str:
         string = "true" if isinstance(value, str) else "false"
         return self.spelled.write(key=key, value=text, string=string, type=_name_type(value))
 

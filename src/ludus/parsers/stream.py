@@ -157,6 +157,8 @@ class ReplyStream:
         self._reopens = self._reopens and not text.strip()
         if not tag:
             return end, False
+        if tag in span.calls:
+            return self._read_call_in_span(source, span, begin, end)
         if tag == span.begin:
             self._inner += 0 if self._reopens else 1
             self._reopens = False
@@ -170,6 +172,19 @@ class ReplyStream:
             return begin, False
         if span.tags:
             self._add_span_text(span, tag, begin)
+        return end, True
+
+    def _read_call_in_span(self, source: TextSource, span: Span, begin: int, end: int) -> tuple[int, bool]:
+        """The marker of a call ends a span, unless a tag closes the span later."""
+        if self._base + begin >= self._closed_at:
+            found = [at for tag in span.ends if (at := source.text.find(tag, end)) >= 0]
+            if not found and not source.final:
+                return begin, False
+            if not found:
+                self._span, self._inner = None, 0
+                return begin, True
+            self._closed_at = self._base + min(found)
+        self._add_span_text(span, source.text[begin:end], begin)
         return end, True
 
     def _closes_again(self, source: TextSource, span: Span, at: int) -> bool:
@@ -250,6 +265,8 @@ class ReplyStream:
                 self._span, self._span_at = markup, self._base + at
                 if markup.tags:
                     self._content.add_text(tag, self._base + at)
+                else:
+                    self._content.open_channel()
             case Noise():
                 pass
         return end

@@ -3,8 +3,8 @@
     python scripts/skyrl_server.py api --base-model FOLDER --backend jax --host 127.0.0.1 --port 8800
 
 Takes the options of `python -m skyrl.tinker.api`. Run it with the interpreter that SkyRL is installed for
-(`scripts/setup-trainers`). Two things are different from SkyRL's own start: the engine is started with the same
-interpreter instead of `uv run`, and `typing.TypedDict` is replaced by that of typing_extensions, which pydantic requires
+(`scripts/setup-skyrl` prints it). Two things are different from SkyRL's own start: the engine is started with the same
+interpreter instead of `uv run`, and `typing.TypedDict` is replaced by that of typing_extensions, which pydantic needs
 below Python 3.12.
 """
 

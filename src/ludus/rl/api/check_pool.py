@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from ludus.rl.api.posted_groups import BadGroup, CheckedGroup, check_group
 
-SLOT_BYTES = 1024 * 1024
+SLOT_BYTES = 8 * 1024 * 1024
 """Of a body and the JSON that is made of it, each."""
 SMALLEST = 16 * 1024
 """A shorter body is checked faster than it is handed over."""

@@ -3,6 +3,8 @@
 import asyncio
 import json
 
+import pytest
+
 from ludus.models.scripted import ScriptedModel
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
@@ -206,5 +208,24 @@ def test_a_client_that_never_reads_blocks_only_itself(kit):
             for _ in range(50):
                 assert len((await read_reply(reader))[1]) > 1_000_000
             await closed(writer)
+
+    kit.run(test)
+
+
+def test_all_connections_that_wait_are_accepted_and_none_after_the_end(kit):
+    async def test():
+        async with kit.serve_model(ScriptedModel(echo)) as client:
+            session = client.gateway.open()
+            opened = [await connect(client) for _ in range(40)]
+            for _, writer in opened:
+                writer.write(request(session, HI))
+            for reader, _ in opened:
+                assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+            assert client.gateway.connections == 40
+            for _, writer in opened:
+                await closed(writer)
+            port = int(client.gateway.url.rpartition(":")[2])
+        with pytest.raises(OSError):
+            await asyncio.open_connection("127.0.0.1", port)
 
     kit.run(test)

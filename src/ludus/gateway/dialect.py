@@ -359,7 +359,10 @@ class StreamWriter(ABC):
         return b"".join(out)
 
     def _add_in_order(self, index: int, piece: Piece, out: list[bytes]) -> None:
-        for each in (piece,) if self._order is None else self._order.take(piece):
+        if self._order is None:
+            self._add(index, piece, out)
+            return
+        for each in self._order.take(piece):
             self._add(index, each, out)
 
     def _view(self, completion: Completion) -> Message:

@@ -22,6 +22,7 @@ from ludus.types import (
     Failure,
     Message,
     Sampling,
+    Score,
     ToolResult,
     ToolSpec,
     Turn,
@@ -77,6 +78,10 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     started: float = 0.0
     """Seconds since 1970."""
     seconds: float = 0.0
+    task: str = ""
+    """The id of the task that the client named, if it named one apart from the session's name."""
+    score: Score | None = None
+    """The reward of whoever ran the agent, if it came before the session ended."""
 
     @property
     def completions(self) -> tuple[Completion, ...]:
@@ -172,6 +177,8 @@ class GatewaySession:
         self._failure: Failure | None = None
         self._failed = 0
         self.requests = 0
+        self.task = ""
+        self.score: Score | None = None
 
     def __repr__(self) -> str:
         return f"GatewaySession({self.name!r})"
@@ -277,4 +284,6 @@ class GatewaySession:
             exact=self.tree is not None and in_step,
             started=self._started,
             seconds=time.monotonic() - self._clock,
+            task=self.task,
+            score=self.score,
         )

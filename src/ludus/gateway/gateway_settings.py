@@ -1,6 +1,6 @@
 """The `gateway` section of the settings."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -12,12 +12,17 @@ from ludus.types import Count, Positive
 class GatewaySettings(Settings, frozen=True):
     """Where and how `ludus gateway` serves the model to agents (`docs/gateway.md`)."""
 
+    added_later: ClassVar[tuple[str, ...]] = ("score_token_var",)
+
     host: str = "127.0.0.1"
     """The address to listen on. Any other than loopback needs `token_var`."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8100
     """The port to listen on; 0: a free one."""
     token_var: str = ""
     """The NAME of the environment variable that holds the token that agents must give as API key."""
+    score_token_var: str = ""
+    """The NAME of the environment variable that holds the token for `POST /sessions/NAME/score`. Without one, the route
+    is off."""
     enforce: bool = True
     """Draw every reply as the `sampling` section says, whatever agents ask for."""
     session: Budget = Budget()

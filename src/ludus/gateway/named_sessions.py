@@ -2,8 +2,8 @@
 
 A key names its session. The first request with a new key opens it: `http://HOST/s/anna/v1`, or the API key `anna`, is
 recorded as session `anna`. Without a key the session is `default`. If a token is set, a key is the token, or the token,
-a dot and the name (`TOKEN.anna`); all other keys are refused. Idle sessions are closed, and at the end all are. Each
-record is passed on once.
+a dot and the name (`TOKEN.anna`); all other keys are refused. The first request may name a task in the header
+`x-ludus-task`. Idle sessions are closed, and at the end all are. Each record is passed on once.
 
 The number of open sessions is limited, so that a client with ever new keys cannot fill the memory.
 """
@@ -13,6 +13,7 @@ import hmac
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from urllib.parse import unquote
 
 from ludus.gateway.chat_api import CHAT
 from ludus.gateway.dialect import ErrorReply
@@ -25,6 +26,8 @@ from ludus.types import Sampling
 
 DEFAULT = "default"
 SESSIONS = 10_000
+TASK_HEADER = b"x-ludus-task"
+"""Names the task of a session in its first request. The id may be percent-encoded."""
 _NAME = re.compile(r"[A-Za-z0-9._~-]{1,200}")
 
 
@@ -61,7 +64,10 @@ class NamedSessions:
             refuse(responder, DIALECTS.get(find_api_path(path), CHAT), full)
             return True
         secret = key or DEFAULT
-        session = gateway.find_session(secret) or self.open_session(gateway, name, secret)
+        session = gateway.find_session(secret)
+        if session is None:
+            session = self.open_session(gateway, name, secret)
+            session.task = unquote(responder.request.get_header(TASK_HEADER))
         gateway.serve_session(responder, session, path)
         return True
 
@@ -107,8 +113,9 @@ class NamedSessions:
         return min((at + self._idle for at in used), default=None)
 
     async def end_session(self, gateway: Gateway, session: GatewaySession, *, grace: float = 60.0) -> None:
-        """Close a session and pass on its record."""
-        self._record(await gateway.close(session, grace=grace))
+        """Close a session and pass on its record, unless that was done already."""
+        if gateway.find_session(session.secret) is session:
+            self._record(await gateway.close(session, grace=grace))
 
     def release(self, gateway: Gateway, session: GatewaySession) -> None:
         """Let `run` end a session soon."""

@@ -6,7 +6,7 @@ import pytest
 from tests.engine_kit import edit_reply, fail_engine
 
 from ludus.models.server import BadReply, ServerSettings
-from ludus.tokens.engines.llamacpp import LlamaCppEngine, _vary_seed
+from ludus.tokens.engines.llamacpp import IdsMissing, LlamaCppEngine, LlamaCppStreamReader, _vary_seed
 from ludus.types import Finish, Sampling
 
 
@@ -48,3 +48,45 @@ def test_each_of_several_replies_has_its_own_seed():
     seeds = [_vary_seed(Sampling(seed=3), index).seed for index in range(4)]
     assert seeds[0] == 3
     assert len(set(seeds)) == 4
+
+
+def test_ids_that_end_inside_a_character_have_no_logprob():
+    (got,) = parse(tokens=[8, 5, 9, 9, 6])
+    assert (got.ids, got.logprobs, got.text) == ((8, 5, 9, 9, 6), (None, -0.5, None, None, -0.1), "Hi")
+    (got,) = parse(tokens=[5, 6, 7], stop_type="limit")
+    assert got.logprobs == (-0.5, -0.1, None)
+    (got,) = parse(tokens=[5, 5, 6])
+    assert got.logprobs == (None, None, -0.1), "which 5 the probability belongs to is not known"
+
+
+def read_events(*events):
+    reader = LlamaCppStreamReader(lambda _: [])
+    for number, predicted in events:
+        place = {"id": number, "logprob": -1.0}
+        event = {"content": "x", "tokens": [number], "tokens_predicted": predicted, "completion_probabilities": [place]}
+        reader.take(json.dumps(event).encode())
+    return reader
+
+
+END = json.dumps({"content": "", "tokens": [], "stop": True, "stop_type": "eos", "tokens_predicted": 3}).encode()
+
+
+def test_a_stream_without_a_gap_is_a_whole_reply():
+    reader = read_events((5, 1), (6, 2), (7, 3))
+    reader.take(END)
+    got = reader.finish()
+    assert (got.ids, got.finish, got.text) == ((5, 6, 7), Finish.STOP, "xxx")
+
+
+def test_a_stream_with_a_gap_is_not_exact_and_its_beginning_is():
+    reader = read_events((5, 1), (7, 3))
+    assert reader.finish(cut=True).ids == (5,)
+    reader.take(END)
+    with pytest.raises(IdsMissing) as gap:
+        reader.finish()
+    assert gap.value.text == "xx"
+
+
+def test_a_stream_without_an_end_is_no_reply():
+    with pytest.raises(BadReply, match="ended before"):
+        read_events((5, 1)).finish()

@@ -167,7 +167,8 @@ def _read_reply(reply: _Reply, tokens: list[int], places: list[_Probability]) ->
     values: list[Any] | None = [place.logprob for place in places]
     if reply.stop_type != "word" and len(places) < len(tokens):
         values = align_logprobs(tokens, places)
-        if values is None:
+        ends_inside = reply.stop_type in ("limit", None)  # only then may the reply end inside a character
+        if values is None or (values[-1] is None and not ends_inside):
             raise BadReply(f"{len(places)} probabilities for {len(tokens)} ids")
         return _make_generation(reply, tokens, values, whole=True)
     if len(places) > len(tokens):

@@ -3,7 +3,7 @@
 The policy is the tiny one (`pip install 'ludus-train[rl]'`), the environment `parcels`. The skill is trained without a
 model: a proposer of this example notes which desk was right for which color. Then GRPO trains the weights while the
 policy acts with that skill. The sealed test split is used at the end only: it says what the words and the weights were
-worth, each alone and together. Takes about ten minutes on two cores.
+worth, each alone and together. Takes about five minutes on two cores.
     python examples/06_words_and_weights.py [RUN-DIRECTORY]
 """
 
@@ -85,7 +85,7 @@ async def main(out: Path) -> None:
         run = RlRun(
             policy=replace(policy, skill=skill),
             trainer=trainer,
-            settings=RlSettings(steps=60, groups=24, group_size=8, eval_every=0, checkpoint_every=10),
+            settings=RlSettings(steps=30, groups=24, group_size=8, eval_every=0, checkpoint_every=10),
             tasks=tuple(ENV.tasks("train")),
             held_out=(),
             parts=RunParts(ENV, None, store, OPTIONS),

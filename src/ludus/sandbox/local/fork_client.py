@@ -136,7 +136,8 @@ class ForkServer:
         self._requests += 1
         started = self._starting[self._requests] = self._loop.create_future()
         with _open_options(options, folder) as fd:
-            await self._send({"do": "start", "request": self._requests, "slot": slot}, [fd, *ends, *groups])
+            request = {"do": "start", "request": self._requests, "slot": slot, "keeper": options.keeper}
+            await self._send(request, [fd, *ends, *groups])
         try:
             async with asyncio.timeout(_START_SECONDS):
                 return await started

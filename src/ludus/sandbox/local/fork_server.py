@@ -3,7 +3,8 @@
     python -I -S -c BOOT SOCKET      # see `fork_client`; the driver has the other end of the socket
 
 It has one thread and imports little, so it may enter user namespaces and a fork of it takes a third of a millisecond.
-The driver can do neither. It serves one socket until the driver closes it or dies, even by kill -9.
+The driver can do neither. It serves one socket until the driver closes it or dies, even by kill -9. One helper is
+always forked in advance, so that no slot waits for that.
 
 A slot in namespaces has a keeper, whose pid the driver gives. For the first shell, and after all processes were ended,
 a helper process enters the keeper's namespaces and makes a new pid namespace, with a mount namespace for its own /proc.
@@ -86,6 +87,8 @@ class _Server:
         self._codes: dict[int, int] = {}
         """Exit codes of processes that no helper has reported yet."""
         self._copies: set[int] = set()
+        self._spare: socket.socket | None = None
+        """The connection to a helper that waits for work."""
         self._poll = select.poll()
 
     def serve(self) -> int:
@@ -126,7 +129,7 @@ class _Server:
             if request["do"] == "serve":
                 return self._copy(fds)
             if request["do"] == "start":
-                self._start(request["request"], request["slot"], fds)
+                self._start(request, fds)
             else:
                 self._end(request["slot"])
         finally:
@@ -140,22 +143,47 @@ class _Server:
             self._copies.add(pid)
             return None
         self._link.close()
+        if self._spare is not None:
+            self._spare.close()
         return fds.pop()
 
-    def _start(self, request: int, slot: int, fds: list[int]) -> None:
-        options = _read_options(fds[0])
-        if not options["keeper"]:
-            self._report_started(request, _fork(lambda: _become_shell(options, fds[1:]), fds[4]))
+    def _start(self, request: dict[str, Any], fds: list[int]) -> None:
+        number, slot = request["request"], request["slot"]
+        if not request["keeper"]:
+            options = _read_options(fds[0])
+            self._report_started(number, _fork(lambda: _become_shell(options, fds[1:]), fds[4]))
             return
-        nest = self._nests.get(slot)
-        ours, report = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         alive, life = os.pipe2(os.O_CLOEXEC)
-        with report:
-            start = partial(_start_in_namespaces, self._libc, options, nest, fds[1:], report, alive)
-            self._copies.add(_fork(start, fds[4]))
+        nest = self._nests.get(slot)
+        work = json.dumps({"init": nest.init if nest else 0}).encode()
+        helper = self._hand_over(work, [*fds, alive, *((nest.mounts, nest.pids) if nest else ())])
         os.close(alive)
-        self._helpers[ours.fileno()] = (ours, request, slot, life)
-        self._poll.register(ours, select.POLLIN)
+        self._helpers[helper.fileno()] = (helper, number, slot, life)
+        self._poll.register(helper, select.POLLIN)
+        self._spare = self._fork_helper()
+
+    def _hand_over(self, work: bytes, fds: list[int]) -> socket.socket:
+        """Give work to the spare helper, or to a new one if it is gone. Returns the connection to it."""
+        if self._spare is not None:
+            with suppress(OSError):
+                socket.send_fds(self._spare, [work], fds)
+                return self._spare
+            self._spare.close()
+        helper = self._fork_helper()
+        with suppress(OSError):  # then its end is seen instead of a report
+            socket.send_fds(helper, [work], fds)
+        return helper
+
+    def _fork_helper(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+        def wait_for_work() -> NoReturn:
+            ours.close()  # else the helper would outlive this program
+            _wait_for_work(self._libc, theirs)
+
+        with theirs:
+            self._copies.add(_fork(wait_for_work, 2))
+        return ours
 
     def _read_report(self, fd: int) -> None:
         """Read which processes a helper has started. It has exited, or is about to."""
@@ -295,6 +323,20 @@ def _run_forked(work: Callable[[], NoReturn], stderr: int) -> NoReturn:
         os._exit(_FAILED)
 
 
+def _wait_for_work(libc: syscalls.Libc, link: socket.socket) -> NoReturn:
+    """Wait until the fork server hands over a request, and do it."""
+    data, fds = _receive(link, _MOST_FDS)
+    if not data:
+        os._exit(0)
+    options, init = _read_options(fds.pop(0)), json.loads(data)["init"]
+    kept = (*fds, link.fileno())
+    mounts, pids = (fds.pop(-2), fds.pop(-1)) if init else (0, 0)
+    alive = fds.pop()
+    nest = _Nest(init, mounts, pids, alive) if init else None
+    _close_others(kept)
+    _run_forked(partial(_start_in_namespaces, libc, options, nest, fds, link, alive), fds[3])
+
+
 def _start_in_namespaces(
     libc: syscalls.Libc,
     options: dict[str, Any],
@@ -305,7 +347,6 @@ def _start_in_namespaces(
 ) -> NoReturn:
     """Enter the slot, start the shell there, and an init before it if there is no nest. Report both pids, and
     descriptors of a new nest."""
-    _close_others((*fds, report.fileno(), alive, *((nest.mounts, nest.pids) if nest else ())))
     with suppress(OSError):  # done by root, it is also the lowest value that the agent may set
         _write_file("/proc/self/oom_score_adj", str(_OOM_SCORE))
     if options["user"] is not None:

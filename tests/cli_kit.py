@@ -3,8 +3,12 @@
 import asyncio
 import io
 import json
+import os
+import signal
+import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -358,6 +362,38 @@ def serve_engine(folder: Path, **options: object) -> Generator[str]:
 def token_flags(url: str, tokenizer: Path | str, engine: str = "vllm") -> list[str]:
     given = {"base_url": f"{url}/v1", "name": "toy", "mode": "token", "engine": engine, "tokenizer": tokenizer}
     return [word for name, value in given.items() for word in (f"--model.{name}", str(value))]
+
+
+# ---- the gateway, as a user runs it -------------------------------------------------------------------------------
+
+
+@contextmanager
+def serve_gateway(folder: Path, *flags: str, environment: dict[str, str] | None = None) -> Generator[Any]:
+    """The command `ludus gateway --out run`, up, and its URL; ended with Ctrl-C."""
+    with subprocess.Popen(
+        [*LUDUS, "gateway", "--json", "--out", "run", "--gateway.port", "0", *flags],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    ) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            if line:
+                yield process, json.loads(line)["url"]
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+
+
+def post(url: str, body: Any, key: str = "", **headers: str) -> Any:
+    """The JSON of the reply to a POST with an API key."""
+    given = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {}), **headers}
+    request = urllib.request.Request(url, json.dumps(body).encode(), given)
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return json.loads(reply.read())
 
 
 # ---- printed output -----------------------------------------------------------------------------------------------

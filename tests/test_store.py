@@ -591,3 +591,18 @@ def test_a_damaged_schema_is_a_message(tmp_path: Path, old: bytes, new: bytes):
     for work in (read_everything, write_everything):
         with pytest.raises(StoreError, match="damaged"):
             work(tmp_path)
+
+
+def test_replace_changes_a_scored_outcome_and_put_does_not(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", SETTINGS, secrets=["hidden-key"]) as run:
+        run.put("k", rollout(0.0))
+        run.put("k", rollout(1.0))
+        assert run.read_scores() == {"k": 0.0}
+        run.replace("k", rollout(0.5, text="hidden-key"))
+        assert run.read_scores() == {"k": 0.5}
+        kept = run.get("k")
+        assert kept is not None and kept.answer == "[redacted]"
+        with pytest.raises(StoreError, match="a row is missing"):
+            run.replace("other", rollout(0.5))
+    with RunDir.read(tmp_path / "run") as run, pytest.raises(StoreError, match="reading only"):
+        run.replace("k", rollout(1.0))

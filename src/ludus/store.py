@@ -8,7 +8,7 @@
 The key of an outcome is the hash of everything that decides it (`ludus.runner.compute_outcome_key`), so resuming is
 running the same loop again: what is found is not run. `put` has committed when it returns, so a process that is killed
 after it loses nothing. A power cut may lose the last seconds, but not the consistency of the store. A scored outcome is
-never changed; a failed one is replaced when the same job is run again.
+not changed by `put`; a failed one is replaced when the same job is run again. `replace` is for `ludus score --again`.
 
 Files are replaced atomically. Lines are appended whole; readers ignore an incomplete last line, and the next writer
 removes it. Secrets that are given at opening are masked in every byte that is written. Two machines that share a
@@ -236,6 +236,15 @@ class RunDir:
             db.execute("UPDATE rollouts SET body = ? WHERE id = ?", (body, row))
             db.execute("UPDATE outcomes SET score = ? WHERE key = ?", (score, key))
         return body
+
+    def replace(self, key: str, rollout: Rollout) -> None:
+        """Put an outcome in place of the one under the key, scored or not. It is committed on return."""
+        self._check_writable()
+        body = self._mask(to_json(rollout))
+        with _explain_errors(self.path), self._db as db:
+            (row,) = self._fetch("SELECT rollout FROM outcomes WHERE key = ?", key)
+            db.execute("UPDATE rollouts SET body = ? WHERE id = ?", (body, row))
+            db.execute("UPDATE outcomes SET score = ? WHERE key = ?", (rollout.score and rollout.score.value, key))
 
     def _fetch(self, query: str, value: object) -> tuple[Any, ...]:
         """The one row of a query that must have one."""

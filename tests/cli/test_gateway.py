@@ -1,10 +1,7 @@
 """`ludus gateway`, as a user runs it."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -13,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.cli_kit import post, serve_gateway
 
-from ludus.cli.gateway import check_host, connect_model
+from ludus.cli.gateway import COMMAND, check_host, connect_model, run
 from ludus.compat.atropos import Setup, SetupServer
 from ludus.errors import ConfigError
 
-LUDUS = Path(sys.executable).with_name("ludus")
 SCRIPT = """
 import asyncio, pathlib
 
@@ -35,30 +32,13 @@ async def reply(messages, tools, sampling):
 def serving(folder: Path, *flags: str, environment: dict[str, str] | None = None):
     """The command, up; ended with Ctrl-C."""
     (folder / "play.py").write_text(SCRIPT)
-    command = [LUDUS, "gateway", "--json", "--out", "run", "--gateway.port", "0", "--model.type", "scripted"]
-    with subprocess.Popen(
-        [*command, "--model.script", "play.py:reply", *flags],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(environment or {})},
-    ) as process:
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()
-            if line:
-                yield process, json.loads(line)["url"]
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
+    script = ["--model.type", "scripted", "--model.script", "play.py:reply"]
+    with serve_gateway(folder, *script, *flags, environment=environment) as up:
+        yield up
 
 
 def ask(url: str, words: str, key: str = "") -> dict:
-    body = json.dumps({"messages": [{"role": "user", "content": words}], "temperature": 0}).encode()
-    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-    with urllib.request.urlopen(urllib.request.Request(url + "/chat/completions", body, headers), timeout=60) as reply:
-        return json.loads(reply.read())
+    return post(url + "/chat/completions", {"messages": [{"role": "user", "content": words}], "temperature": 0}, key)
 
 
 def written(folder: Path) -> dict[str, dict]:
@@ -99,6 +79,14 @@ def test_agents_may_have_their_own_sampling_and_atropos_its_routes(tmp_path):
         assert ask(f"{url}/{made['uuid']}/v1", "hi")["choices"]
     assert set(written(tmp_path)) == {"anna", made["uuid"]}
     assert "hush" not in (tmp_path / "run" / "sessions.jsonl").read_text()
+
+
+def test_scores_and_agents_need_different_tokens(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEST_GATEWAY_TOKEN", "hush")
+    flags = ["--gateway.token_var", "TEST_GATEWAY_TOKEN", "--gateway.score_token_var", "TEST_GATEWAY_TOKEN"]
+    with pytest.raises(ConfigError, match="scores need another one"):
+        run(COMMAND.arguments(flags=list(zip(*[iter(w.removeprefix("--") for w in flags)] * 2, strict=True)),
+                              config=[], out="run", print_config=False, json=True))  # fmt: skip
 
 
 def test_other_machines_need_a_token():

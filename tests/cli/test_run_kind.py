@@ -46,4 +46,3 @@ def test_runs_without_a_file_of_rows_are_explained():
     words = {kind: explain_missing_rows(Path("a b"), record) for kind, record in RUNS.items()}
     assert "is an evaluation" in words["batch"] and "ludus export 'a b' | ludus check -" in words["batch"]
     assert "is a training run" in words["training"] and "ludus export 'a b' | ludus check -" in words["training"]
-    assert words["gateway"] == "a b is a record of gateway sessions, which has no training rows"

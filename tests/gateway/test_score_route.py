@@ -84,7 +84,7 @@ def test_the_token_for_scores_opens_no_session(kit):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"no", "malformed"),
+        (b"[]", "Expected `object`"),
         ({}, "missing required field `reward`"),
         ({"reward": "1"}, "$.reward"),
         ({"reward": 1, "rewards": 2}, "rewards"),

@@ -12,9 +12,11 @@ import msgspec
 
 from ludus.batch import GROUPS
 from ludus.cli.command import JSON, Arguments, Command, make_argument
-from ludus.cli.run_kind import explain_missing_rows
+from ludus.cli.run_kind import explain_missing_rows, find_kind
+from ludus.cli.session_runs import count_unscored, describe_unscored, group_sessions
 from ludus.cli.token_rows import make_vocabulary, print_line
 from ludus.errors import ConfigError
+from ludus.rl.atropos_rows import build_columns
 from ludus.rl.row_checks import RowReport, Vocabulary, check_lines
 from ludus.store import CONFIG, RunDir
 
@@ -33,13 +35,33 @@ def run(arguments: CheckArguments) -> int:
         from ludus.tokens.tokenizer import load_tokenizer
 
         vocabulary = make_vocabulary(load_tokenizer(arguments.tokenizer).tokenizer, drift=True)
-    with _open_lines(arguments.file) as lines:
-        report = check_lines(lines, vocabulary)
+    report = _check_sessions(Path(arguments.file), vocabulary)
+    if report is None:
+        with _open_lines(arguments.file) as lines:
+            report = check_lines(lines, vocabulary)
     if arguments.json:
         print_line(_to_json(report, drift=bool(arguments.tokenizer)))
     else:
         _print_report(report, drift=bool(arguments.tokenizer))
     return 1 if report.fatal else 0
+
+
+def _check_sessions(path: Path, vocabulary: Vocabulary) -> RowReport | None:
+    """The report on the rows of a gateway run, which has no file of rows. None if it is no such run."""
+    if not (path / CONFIG).is_file():
+        return None
+    with RunDir.read(path) as directory:
+        if find_kind(directory.config) != "gateway":
+            return None
+        groups = group_sessions(directory)
+    if not any(group.scored for group in groups):
+        raise ConfigError(f"no rows to check: {describe_unscored(path, count_unscored(groups))}")
+    total = RowReport()
+    for group in groups:
+        _, report = build_columns(group, vocabulary)
+        total.groups += 1
+        total.merge(report)
+    return total
 
 
 def _open_lines(name: str) -> AbstractContextManager[IO[bytes]]:

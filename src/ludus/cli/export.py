@@ -19,6 +19,7 @@ from ludus.batch import group_outcomes, read_places
 from ludus.cli.command import PARSER, RUN, Arguments, Command, make_argument
 from ludus.cli.common import NO_SLOT, print_notice
 from ludus.cli.run_kind import find_kind
+from ludus.cli.session_runs import count_unscored, describe_unscored, group_sessions
 from ludus.cli.skillopt_runs import redirect_prints
 from ludus.cli.token_rows import make_vocabulary, print_line
 from ludus.config import Config, assemble
@@ -96,6 +97,7 @@ def run(arguments: ExportArguments) -> int:
     total = RowReport()
     splits = _read_splits(arguments.splits)
     with RunDir.read(Path(arguments.run)) as directory:
+        sessions = find_kind(directory.config) == "gateway"
         groups = _sort_groups(directory, _read_groups(directory, splits))
         rows = _export(arguments, directory, groups, total)
         if arguments.to:
@@ -105,6 +107,8 @@ def run(arguments: ExportArguments) -> int:
                 print_line(to_json(row))
     if arguments.format not in CHAT_FORMATS:
         print_notice(total.summarize())
+        if sessions and not total.rows:
+            return 1
     return 1 if total.fatal else 0
 
 
@@ -164,8 +168,19 @@ def _read_groups(directory: RunDir, splits: Collection[SplitName]) -> Iterator[_
         return
     if splits:
         raise ConfigError(f"--splits is for training runs; {directory.path} is not one: leave it out")
+    if find_kind(directory.config) == "gateway":
+        yield from _read_session_groups(directory)
+        return
     for group in group_outcomes(directory, directory.config.get("env", {}).get("group_size", 1)):
         yield _SourcedGroup(group, group.task.split)
+
+
+def _read_session_groups(directory: RunDir) -> Iterator[_SourcedGroup]:
+    """The sessions of a gateway run, by task. A notice says how many have no score."""
+    groups = group_sessions(directory)
+    yield from (_SourcedGroup(group, group.task.split) for group in groups)
+    if unscored := count_unscored(groups):
+        print_notice(describe_unscored(directory.path, unscored))
 
 
 def _sort_groups(directory: RunDir, groups: Iterable[_SourcedGroup]) -> list[_SourcedGroup]:

@@ -1,4 +1,4 @@
-"""`ludus gateway`: serve the model of the settings to any agent, and record every session as a line of JSON.
+"""`ludus gateway`: serve the model of the settings to any agent, and record every session as a rollout of a run.
 
 The command runs until Ctrl-C (or SIGTERM). The first one drains: new requests wait, requests at the model are finished,
 and all sessions are written. The second drops what runs. A session is written when it ends: after
@@ -8,6 +8,7 @@ and all sessions are written. The second drops what runs. A session is written w
 import asyncio
 import gc
 import ipaddress
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
@@ -18,6 +19,7 @@ import msgspec
 
 from ludus.cli.command import CONFIG, JSON, OUT, PRINT_CONFIG, Arguments, Command
 from ludus.cli.common import drain_on_interrupt, print_notice
+from ludus.cli.session_runs import SESSIONS, SessionWriter
 from ludus.compat.atropos import Connect, ManagedRoutes, ServerView, Setup
 from ludus.config import Config, load, to_record, to_yaml
 from ludus.config.build_models import build_endpoints, build_ledger, build_model
@@ -25,18 +27,15 @@ from ludus.config.secrets import list_secrets, read_secret
 from ludus.config.token_mode import build_server_model
 from ludus.config.tree import SECTIONS
 from ludus.errors import ConfigError
-from ludus.gateway.gateway_session import SessionRecord
 from ludus.gateway.named_sessions import NamedSessions
+from ludus.gateway.score_route import ScoredSession, ScoreRoute
 from ludus.gateway.service import Gateway
 from ludus.models import Model, StartableModel
 from ludus.models.ledger import MeteredModel
 from ludus.models.openai import OpenAISettings
 from ludus.models.server import ServerSettings
 from ludus.store import RunDir
-from ludus.types import to_json
-
-SESSIONS = "sessions.jsonl"
-"""The file with a line for each session that has ended."""
+from ludus.types import Score, to_json
 
 
 class GatewayArguments(Arguments):
@@ -54,12 +53,17 @@ def run(arguments: GatewayArguments) -> int:
         return 0
     token = read_secret(config.gateway.token_var, "gateway.token_var")
     check_host(config.gateway.host, token, "gateway")
+    score_token = read_secret(config.gateway.score_token_var, "gateway.score_token_var")
+    if score_token and score_token == token:
+        raise ConfigError(
+            "gateway.score_token_var: agents have the token of gateway.token_var; scores need another one"
+        )
     # Sessions are many small objects that live long. Searching all of them for garbage every few hundred requests
     # would take a tenth of the time.
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     with asyncio.Runner(loop_factory=find_fastest_loop()) as runner:
-        return runner.run(_serve(config, token, as_json=arguments.json))
+        return runner.run(_serve(config, token, score_token, as_json=arguments.json))
 
 
 def check_host(host: str, token: str, section: str) -> None:
@@ -78,7 +82,7 @@ def check_host(host: str, token: str, section: str) -> None:
         )
 
 
-async def _serve(config: Config, token: str, *, as_json: bool) -> int:
+async def _serve(config: Config, token: str, score_token: str, *, as_json: bool) -> int:
     async with AsyncExitStack() as stack:
         ledger = build_ledger(config)
         model = build_model(config.model, ledger, tell=print_notice)
@@ -97,40 +101,28 @@ async def _serve(config: Config, token: str, *, as_json: bool) -> int:
             RunDir.open(out, to_record(config), resume=True, ignore=frozenset(SECTIONS), secrets=list_secrets(config))
         )
         writer = SessionWriter(directory)
-        sessions, gateway = _build_gateway(config, model, token, writer, connect)
+        sessions, gateway = _build_gateway(config, model, token, score_token, writer, connect)
         async with gateway:
-            _announce(gateway, out / SESSIONS, token=bool(token), as_json=as_json)
+            _announce(gateway, out, token=bool(token), scores=config.gateway.score_token_var, as_json=as_json)
             await _serve_until_stopped(gateway, sessions)
-        print_notice(f"sessions recorded in {out / SESSIONS}: {writer.count}")
+        print_notice(f"sessions recorded in {out}: {writer.count}. Look at them: ludus show {shlex.quote(str(out))}")
     return 0
 
 
-class SessionWriter:
-    """Writes sessions when they end. Sessions without a request are not written."""
-
-    def __init__(self, directory: RunDir) -> None:
-        self._directory = directory
-        self.count = 0
-
-    def __call__(self, record: SessionRecord) -> None:
-        if record.requests:
-            try:
-                line = to_json(record)
-            except (TypeError, ValueError, RecursionError) as error:  # one agent's session must not end the others
-                print_notice(f"a session cannot be written as JSON and is left out: {error}")
-                return
-            self._directory.append(SESSIONS, line)
-            self.count += 1
-
-
 def _build_gateway(
-    config: Config, model: Model, token: str, writer: SessionWriter, connect: Connect
+    config: Config, model: Model, token: str, score_token: str, writer: SessionWriter, connect: Connect
 ) -> tuple[NamedSessions, Gateway]:
     settings = config.gateway
     sessions = NamedSessions(writer, settings, token=token, sampling=config.sampling)
     routes = [sessions.handle]
     if settings.atropos:
         routes.insert(0, ManagedRoutes(sessions, _list_servers(config), connect).handle)
+    if score_token:
+
+        async def store_score(gateway: Gateway, name: str, score: Score) -> ScoredSession:
+            return await writer.store_score(sessions, gateway, name, score)
+
+        routes.insert(0, ScoreRoute(score_token, store_score).handle)
     gateway = Gateway(
         model,
         host=settings.host,
@@ -186,17 +178,19 @@ async def _serve_until_stopped(gateway: Gateway, sessions: NamedSessions) -> Non
                 await sessions.close(gateway, grace=0.0)
 
 
-def _announce(gateway: Gateway, out: Path, *, token: bool, as_json: bool) -> None:
+def _announce(gateway: Gateway, out: Path, *, token: bool, scores: str, as_json: bool) -> None:
     model = gateway.model.name
     if as_json:
-        print(to_json({"url": gateway.url, "model": model, "out": str(out)}).decode(), flush=True)
+        print(to_json({"url": gateway.url, "model": model, "out": str(out / SESSIONS)}).decode(), flush=True)
         return
     key = "$TOKEN.NAME" if token else "NAME"
+    reward = f"  rewards      POST {gateway.url}/sessions/NAME/score with the token of {scores}\n" if scores else ""
     print_notice(
-        f"{model} at {gateway.url}, recorded in {out}. Point an agent at it; NAME names its recorded session:\n"
+        f"{model} at {gateway.url}, recorded in {out}. Point an agent at it; NAME is its task, or TASK~LABEL:\n"
         f"  OpenAI       OPENAI_BASE_URL={gateway.url}/v1 OPENAI_API_KEY={key}\n"
         f"  Anthropic    ANTHROPIC_BASE_URL={gateway.url} ANTHROPIC_API_KEY={key}\n"
         f"  any other    {gateway.url}/s/{key}/v1 as base URL, with any key\n"
+        f"{reward}"
         "Ctrl-C stops it: what runs is finished, and all sessions are written."
     )
 

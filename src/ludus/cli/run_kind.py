@@ -56,8 +56,6 @@ def refuse_other_kind(out: Path, recorded: Mapping[str, Any], command: str) -> N
 def explain_missing_rows(run: Path, recorded: Mapping[str, Any]) -> str:
     """Why a run directory has no file of training rows, and what to do."""
     kind, name = find_kind(recorded), shlex.quote(str(run))
-    if kind == "gateway":
-        return f"{run} is {_WORDS[kind]}, which has no training rows"
     what = "an evaluation" if kind == "batch" else _WORDS[kind]
     more = ". `ludus process` writes them to a file" if kind == "batch" else ""
     instead = f"check them with ludus export {name} | ludus check -{more}"

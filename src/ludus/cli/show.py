@@ -7,8 +7,10 @@ from pathlib import Path
 
 from ludus.batch import group_outcomes, make_sample_rows
 from ludus.cli.command import JSON, RUN, Arguments, Command, make_argument
+from ludus.cli.common import print_notice
 from ludus.cli.output import print_groups, print_rollout, print_summary
 from ludus.cli.run_kind import find_kind
+from ludus.cli.session_runs import count_unscored, describe_unscored, group_sessions
 from ludus.config.tree import CONTENT
 from ludus.errors import ConfigError, StoreError, suggest
 from ludus.stats import summarize
@@ -34,11 +36,16 @@ def run(arguments: ShowArguments) -> int:
 
             show_rl_run(directory, as_json=arguments.json)
             return 0
-        groups = group_outcomes(directory, directory.config.get("env", {}).get("group_size", 1))
+        sessions = find_kind(directory.config) == "gateway"
+        size = directory.config.get("env", {}).get("group_size", 1)
+        groups = group_sessions(directory) if sessions else group_outcomes(directory, size)
     if wanted is not None:
         _show_rollout(find_rollout(groups, wanted), as_json=arguments.json)
     else:
         _show_batch(path, groups, as_json=arguments.json)
+        unscored = count_unscored(groups) if sessions else 0
+        if unscored:
+            print_notice(describe_unscored(path, unscored))
     return 0
 
 

@@ -53,6 +53,7 @@ def _list_variables(config: Config) -> Iterator[tuple[str, str]]:
         yield from ((f"{setting}.{key}", str(var)) for key, var in options.items() if key.endswith("_var"))
     yield "tools.web.api_key_var", config.tools.web.api_key_var
     yield "gateway.token_var", config.gateway.token_var
+    yield "gateway.score_token_var", config.gateway.score_token_var
     if isinstance(config.trainer, TinkerSettings):
         yield "trainer.api_key_var", config.trainer.key_variable
     yield "serve.token_var", config.serve.token_var

@@ -1,0 +1,163 @@
+"""`ludus score`: judge the sessions of a gateway run with an environment's `verify`.
+
+A session is judged as an attempt at the task that its client named. The agent acted outside of Ludus, so only what it
+said can be judged: environments that look into a slot are refused. Each score is stored when it is made. A session
+that failed keeps its failure. If `verify` breaks, the session stays without a score and can be judged again.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from ludus.batch import read_tasks
+from ludus.cli.command import CONFIG, JSON, RUN, RUN_SETTINGS, Arguments, Command, make_argument
+from ludus.cli.common import print_notice
+from ludus.cli.output import print_summary
+from ludus.cli.session_runs import group_sessions, import_sessions, read_sessions, require_gateway_run
+from ludus.config import Config, assemble
+from ludus.config.build_agent import build_env
+from ludus.config.reading import Layer, make_flag_layer, read_file_layer
+from ludus.config.secrets import list_secrets
+from ludus.config.tree import SECTIONS
+from ludus.env import Env
+from ludus.errors import ConfigError, ModelUnusable, RolloutError, raise_first, suggest
+from ludus.judging import Judge
+from ludus.stats import summarize
+from ludus.store import RunDir
+from ludus.types import Rollout, Task, to_json
+
+
+class ScoreArguments(Arguments):
+    run: str
+    env: str
+    again: bool
+
+
+@dataclass
+class ScoringReport:
+    """What was judged."""
+
+    scored: int = 0
+    kept: int = 0
+    """Sessions that had a score already."""
+    failed: int = 0
+    """Sessions that have a failure in place of a score."""
+    unknown: Counter[str] = field(default_factory=Counter[str])
+    """Sessions whose task the environment does not have, by task."""
+    broken: list[str] = field(default_factory=list[str])
+    """What `verify` raised."""
+
+
+def run(arguments: ScoreArguments) -> int:
+    path = Path(arguments.run)
+    with RunDir.read(path) as directory:
+        require_gateway_run(directory)
+        recorded = directory.config
+    config = _read_config(arguments, recorded)
+    env = build_env(config)
+    if env.sandbox is not None:
+        raise ConfigError(
+            f"{env.name} judges what an agent left in a slot, and an agent at the gateway has none: name an "
+            "environment without a sandbox, or send rewards to POST /sessions/NAME/score"
+        )
+    tasks = {task.id: task for task in read_tasks(env, config.env.split)}
+    with RunDir.open(path, recorded, resume=True, secrets=list_secrets(config)) as directory:
+        import_sessions(directory)
+        report = asyncio.run(_score_sessions(directory, env, tasks, config, again=arguments.again))
+        groups = group_sessions(directory)
+    summary = summarize(groups)
+    if arguments.json:
+        facts = {"run": str(path), "summary": summary, **vars(report)}
+        print(to_json(facts).decode())
+    else:
+        print_summary(summary)
+        _print_report(report, env, config.env.split, tasks)
+    return 1 if report.unknown or report.broken else 0
+
+
+def _read_config(arguments: ScoreArguments, recorded: Mapping[str, object]) -> Config:
+    """The settings: those of the run, and over them those of this command."""
+    flags = [*arguments.flags, *([("env.name", arguments.env)] if arguments.env else [])]
+    sections = {name: value for name, value in recorded.items() if name in SECTIONS}
+    if arguments.env:
+        sections.pop("env", None)  # the options are those of another environment
+    config = assemble(
+        [
+            Layer("the run's settings", sections),
+            *map(read_file_layer, map(Path, arguments.config)),
+            *(make_flag_layer(name, words) for name, words in flags),
+        ]
+    )
+    if not config.env.name:
+        raise ConfigError("which environment judges the sessions? For example: --env gsm8k (see: ludus envs)")
+    return config
+
+
+async def _score_sessions(
+    directory: RunDir, env: Env, tasks: Mapping[str, Task], config: Config, *, again: bool
+) -> ScoringReport:
+    report = ScoringReport()
+    judge = Judge(env, None, config.limits, config.run.retries)
+    places = asyncio.Semaphore(config.run.concurrency)
+
+    async def score(key: str, session: Rollout) -> None:
+        async with places:
+            try:
+                judged = await judge.judge(session, None)
+            except ModelUnusable:
+                raise
+            except RolloutError as error:
+                report.broken.append(f"task '{session.task.id}': {error}")
+                return
+        (directory.replace if again else directory.put)(key, judged)
+        report.scored += 1
+
+    with raise_first():
+        async with asyncio.TaskGroup() as group:
+            for key, rollout in read_sessions(directory):
+                if rollout.failure is not None:
+                    report.failed += 1
+                elif rollout.score is not None and not again:
+                    report.kept += 1
+                elif (task := tasks.get(rollout.task.id)) is None:
+                    report.unknown[rollout.task.id] += 1
+                else:
+                    group.create_task(score(key, msgspec.structs.replace(rollout, task=task, score=None)))
+    return report
+
+
+def _print_report(report: ScoringReport, env: Env, split: str, tasks: Mapping[str, Task]) -> None:
+    kept = f", {report.kept} had a score already (--again judges them too)" if report.kept else ""
+    failed = f", {report.failed} failed and have none" if report.failed else ""
+    print(f"\n{report.scored} sessions judged by {env.name}{kept}{failed}")
+    for id, count in report.unknown.items():
+        print_notice(
+            f"{count} sessions of '{id}' have no score: {env.name} has no such task in split '{split}'; "
+            f"{suggest(id, list(tasks))}"
+        )
+    for problem in report.broken:
+        print_notice(f"no score: {problem}")
+
+
+COMMAND = Command(
+    run,
+    "ludus score runs/agents --env gsm8k --env.split test\nludus score runs/agents --env my_env.py --again",
+    (
+        RUN,
+        make_argument(
+            "--env",
+            metavar="ENV",
+            default="",
+            help="the environment that judges; default: the one of the run's settings",
+        ),
+        make_argument("--again", action="store_true", help="judge sessions that have a score too"),
+        CONFIG,
+        JSON,
+    ),
+    ScoreArguments,
+    RUN_SETTINGS,
+)

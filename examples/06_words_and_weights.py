@@ -85,7 +85,7 @@ async def main(out: Path) -> None:
         run = RlRun(
             policy=replace(policy, skill=skill),
             trainer=trainer,
-            settings=RlSettings(steps=30, groups=24, group_size=8, eval_every=0, checkpoint_every=10),
+            settings=RlSettings(steps=60, groups=24, group_size=8, eval_every=0, checkpoint_every=10),
             tasks=tuple(ENV.tasks("train")),
             held_out=(),
             parts=RunParts(ENV, None, store, OPTIONS),

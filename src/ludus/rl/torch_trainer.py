@@ -369,7 +369,7 @@ def _make_metrics(sums: _Sums, settings: GrpoSettings, started: float) -> Update
     count = max(1, sums.tokens)
     return UpdateMetrics(
         loss=sums.loss / count,
-        kl=sums.kl / count,
+        kl=max(0.0, sums.kl / count),  # rounding can make it negative
         reference_kl=sums.reference_kl / count if settings.kl else None,
         entropy=sums.entropy / count,
         clipped=sums.clipped / count,

@@ -15,7 +15,11 @@ import gateway  # noqa: E402
 from mock_openai import run_mock  # noqa: E402
 from peers.load import Seen, is_whole, send_conversations  # noqa: E402
 
-OURS = [gateway.Row(gateway.OURS, c, s, cpu_ms=0.3, rate=1000.0) for c in (64, 512) for s in (False, True)]
+OURS = [
+    gateway.Row(gateway.OURS, c, s, cpu_ms=0.3, rate=1000.0, p50_ms=10.0, p99_ms=50.0)
+    for c in (64, 512)
+    for s in (False, True)
+]
 PEERS = [gateway.Row(peer, c, False, cpu_ms=6.0) for peer in gateway.PEERS for c in (64, 512)]
 
 
@@ -29,15 +33,20 @@ def test_all_targets_met() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "names"),
+    ("place", "change", "names"),
     [
-        ({"cpu_ms": 0.6}, ["slowest", "at 64 lead over agentlightning", "at 64 lead over rllm-model-gateway"]),
-        ({"cpu_ms": 0.45}, ["at 64 lead over agentlightning", "at 64 lead over rllm-model-gateway"]),
-        ({"trouble": "recorded 3 of 4 requests"}, ["valid runs of ours"]),
+        (
+            0,
+            {"cpu_ms": 0.6},
+            ["slowest in token mode", "at 64 lead over agentlightning", "at 64 lead over rllm-model-gateway"],
+        ),
+        (0, {"trouble": "recorded 3 of 4 requests"}, ["valid runs of ours"]),
+        (3, {"p99_ms": 300.0}, ["p99 to p50 at 512"]),
     ],
 )
-def test_missed_targets_are_reported(change: dict[str, float | str], names: list[str]) -> None:
-    assert list_missed([replace(OURS[0], **change), *OURS[1:], *PEERS]) == names
+def test_missed_targets_are_reported(place: int, change: dict[str, float | str], names: list[str]) -> None:
+    rows = [replace(row, **change) if number == place else row for number, row in enumerate(OURS)]
+    assert list_missed([*rows, *PEERS]) == names
 
 
 def test_the_table_shows_ratios_and_troubles() -> None:

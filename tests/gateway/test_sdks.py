@@ -1,7 +1,6 @@
 """The providers' own SDKs at a gateway: plain replies, tools, parallel calls, streams, time limits, hang-ups.
 
-They are slow to start, so one process runs all of it (`sdk_client.py`). `make test-clients` does the same with other
-client libraries.
+They are slow to start, so one process runs all of it (`sdk_client.py`).
 """
 
 import asyncio

@@ -62,6 +62,7 @@ bench: setup-dev
 	 $(BIN)/python bench/exec.py --peers; b=$$?; \
 	 $(BIN)/python bench/loop.py --peers; c=$$?; \
 	 $(BIN)/python bench/tokens.py --peers; d=$$?; \
+	 $(BIN)/python bench/templates.py; m=$$?; \
 	 $(BIN)/python bench/parsers.py --peers; e=$$?; \
 	 $(BIN)/python bench/pool.py; f=$$?; \
 	 $(BIN)/python bench/containers.py; g=$$?; \
@@ -70,7 +71,7 @@ bench: setup-dev
 	 $(BIN)/python bench/api.py --peers; l=$$?; \
 	 $(BIN)/python bench/rl_loop.py; j=$$?; \
 	 $(BIN)/python bench/rl.py; k=$$?; \
-	 exit $$((a + b + c + d + e + f + g + h + i + j + k + l > 0))
+	 exit $$((a + b + c + d + e + f + g + h + i + j + k + l + m > 0))
 
 setup: $(VENV)/.setup
 setup-dev: $(VENV)/.setup-dev

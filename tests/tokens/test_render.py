@@ -4,7 +4,7 @@ import pytest
 
 from ludus.tokens.render import ConversationState, Extension, ShortPrefix, find_kind
 from ludus.tokens.session_tree import Node
-from ludus.types import Message, Reasoning
+from ludus.types import Call, Message, Reasoning
 
 
 @pytest.mark.parametrize("template", ["plain", "thinking", "quoting"])
@@ -145,3 +145,78 @@ def test_a_history_that_is_rewritten_is_rendered_from_where_it_still_holds(token
     extension = renderer.extend(leaf, (USER,), ())
     assert extension.parent is leaf.parent
     assert extension.text.startswith("Here.<|im_end|>\n<|im_start|>user\nAnd?")
+
+
+# Reasoning is in a field of its own, and is shown until the round has ended. Calls stand alone.
+HARMONY = """
+{%- for m in messages %}
+{%- if m.role != 'assistant' %}{{ '<s>' + m.role + '|' + m.content + '<|im_end|>' }}
+{%- elif m.tool_calls %}
+{%- if m.content and m.thinking %}{{ raise_exception('not both') }}{% endif %}
+{%- set later = messages[loop.index:] | selectattr('role', 'equalto', 'assistant') | rejectattr('tool_calls') | list %}
+{%- if (m.content or m.thinking) and not later %}{{ '<s>analysis|' + (m.content or m.thinking) + '</s>' }}{% endif %}
+{{- '<s>call ' + m.tool_calls[0].function.name + '|' + m.tool_calls[0].function.arguments | tojson + '<|im_end|>' }}
+{%- else %}{{ '<s>final|' + m.content + '<|im_end|>' }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<s>' }}{% endif %}"""
+
+
+def test_reasoning_goes_into_the_field_of_a_template_that_has_one_and_knows_no_blocks(tokens):
+    renderer = tokens.codec(HARMONY).renderer
+    assert (renderer.style.reasoning, renderer.style.calls_alone) == ("thinking", True)
+    thought, call = Reasoning("Hm.", "reasoning_content"), Call("c", "look", '{"at": "x"}')
+    asked = Message("user", "Q")
+    called = Message("assistant", "", (call,), reasoning=thought)
+    spoken = Message("assistant", "I look.", (call,), reasoning=thought)
+    answer, final = Message("tool", "R", call_id="c"), Message("assistant", "Yes.", reasoning=thought)
+    shown = '<s>call look|{"at": "x"}<|im_end|><s>tool|R<|im_end|>'
+    assert renderer.render_prompt((asked, called, answer), ()).endswith(f"<s>analysis|Hm.</s>{shown}<s>")
+    assert renderer.render_prompt((asked, spoken, answer), ()).endswith(f"<s>analysis|Hm.\nI look.</s>{shown}<s>")
+    done = (asked, called, answer, final, asked)
+    assert renderer.render_prompt(done, ()) == (
+        f"<s>user|Q<|im_end|>{shown}<s>final|Yes.<|im_end|><s>user|Q<|im_end|><s>"
+    )
+
+
+def test_a_think_block_stays_where_the_template_understands_it_or_has_no_field(tokens):
+    for name in tokens.TEMPLATES:
+        assert tokens.codec(name).renderer.style.reasoning == "block"
+
+
+@pytest.mark.parametrize("history", ["template", "append"])
+def test_a_conversation_with_a_field_for_reasoning_is_exact(tokens, history):
+    talk = tokens.start(HARMONY, system="", history=history)
+    for turn in range(6):
+        thought = tokens.THOUGHT if turn % 3 else ""
+        if turn % 3 == 2:
+            talk.sample(f"{thought}Yes {turn}.")
+            talk.messages.append(Message("user", "Go on."))
+        else:
+            talk.add_results(talk.sample(thought + tokens.call_text(talk.codec, at=f"place {turn}")))
+    assert talk.is_exact()
+    assert history == "template" or len(talk.rows) == 1
+
+
+# Results are shown inside the message that made the calls, and its content after them.
+LATE = """
+{%- for m in messages %}
+{%- if m.role == 'assistant' %}{{ '<s>assistant|' }}
+{%- for c in m.tool_calls or [] %}{{ '[call ' + c.function.name + c.function.arguments | tojson + ']<|im_end|>' }}
+{%- set answers = messages | selectattr('tool_call_id', 'defined') | selectattr('tool_call_id', 'equalto', c.id) %}
+{%- for answer in answers %}{{ '[result ' + answer.content + ']' }}{% endfor %}{% endfor %}
+{{- m.content + ('' if m.tool_calls else '<|im_end|>') }}
+{%- elif m.role != 'tool' %}{{ '<s>' + m.role + '|' + m.content + '<|im_end|>' }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt and messages[-1].role != 'tool' %}{{ '<s>assistant|' }}{% endif %}"""
+
+
+@pytest.mark.parametrize("history", ["template", "append"])
+def test_results_that_are_shown_before_the_content_of_their_calls_are_not_lost(tokens, history):
+    talk = tokens.start(LATE, system="", history=history)
+    assert talk.codec.renderer.style.late_content
+    for turn in range(4):
+        talk.add_results(talk.sample(tokens.call_text(talk.codec, "I look.", at=f"place {turn}")), f"found {turn}")
+    talk.sample("Done.")
+    last = tokens.tokenizer.decode(talk.engine.log[-1].prompt)
+    assert [last.count(f"[result found {turn}]") for turn in range(4)] == [1] * 4
+    assert talk.is_exact()

@@ -25,6 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from ludus.tokens.session_tree import Node
 from ludus.tokens.template import Template, TemplateFault, View
 from ludus.tokens.tokenizer import Tokenizer
@@ -446,7 +448,30 @@ def _find_style(renderer: Renderer) -> TemplateStyle:
             style = renderer.style
         else:
             style = replace(style, calls="in content")
-    return replace(style, stand_in=_find_stand_in(renderer, style))
+    style = replace(style, stand_in=_find_stand_in(renderer, style))
+    style = replace(style, late_content=_shows_content_late(renderer, style))
+    return _find_reasoning(renderer, style) if style.calls == "apart" else style
+
+
+def _shows_content_late(renderer: Renderer, style: TemplateStyle) -> bool:
+    renderer.style = style
+    shown = _render_call(renderer, Message("assistant", "Xqsaid0qX", (Call("call00000", "city", "{}"),)), "Xqresult0qX")
+    return 0 <= shown.find("Xqresult0qX") < shown.find("Xqsaid0qX")
+
+
+def _find_reasoning(renderer: Renderer, style: TemplateStyle) -> TemplateStyle:
+    """Find out whether the template has a field for reasoning and does not understand a think block instead."""
+    call, thought = Call("call00000", "city", "{}"), Reasoning("Xqthought0qX", "reasoning_content")
+    message = Message("assistant", "", (call,), reasoning=thought)
+    renderer.style = style
+    block = _render_call(renderer, message)
+    for field in ("reasoning_content", "thinking"):
+        renderer.style = found = replace(style, reasoning=field)
+        shown = _render_call(renderer, message)
+        if thought.text in shown and shown != block:
+            both = _render_call(renderer, msgspec.structs.replace(message, content="Said."))
+            return replace(found, calls_alone=not both)
+    return style
 
 
 def _accepts_call_id(renderer: Renderer, call_id: str) -> bool:
@@ -459,8 +484,8 @@ def _accepts_call_id(renderer: Renderer, call_id: str) -> bool:
     return True
 
 
-def _render_call(renderer: Renderer, call_message: Message) -> str:
-    messages = (Message("user", "q"), call_message, Message("tool", "r", call_id="call00000"))
+def _render_call(renderer: Renderer, call_message: Message, result: str = "r") -> str:
+    messages = (Message("user", "q"), call_message, Message("tool", result, call_id="call00000"))
     try:
         return renderer.render_prompt(messages, _TOOLS)
     except TemplateFault:

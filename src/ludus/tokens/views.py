@@ -33,6 +33,14 @@ class TemplateStyle:
     """Ids of calls must be nine letters or digits."""
     stand_in: Literal["content", "calls"] = "content"
     """Whether a stand-in has content only, or calls too."""
+    reasoning: Literal["block", "reasoning_content", "thinking"] = "block"
+    """Where reasoning goes: into a think block in the content, or into a field that the template writes in its own way.
+    A block is used wherever the template understands both."""
+    calls_alone: bool = False
+    """A message with calls cannot have both content and reasoning."""
+    late_content: bool = False
+    """The content of a message with calls is shown after their results. A stand-in with calls then has none: the
+    results must come after it."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +84,22 @@ def make_view(
         if message.call_id in names:
             shown["name"] = names[message.call_id]
         return shown
-    content = format_thinking(message) + message.content
+    if style.reasoning == "block" or message.reasoning is None:
+        shown = {"role": message.role, "content": format_thinking(message) + message.content}
+    else:
+        shown = _make_thinking_view(message.reasoning.text, message.content, style, calls=bool(message.calls))
     if not message.calls:
-        return {"role": message.role, "content": content}
+        return shown
     if style.calls == "in content" and render_calls is not None:
-        return {"role": message.role, "content": render_calls(content, message.calls)}
-    return {"role": message.role, "content": content, "tool_calls": [_make_call_view(c, style) for c in message.calls]}
+        return {**shown, "content": render_calls(shown["content"], message.calls)}
+    return {**shown, "tool_calls": [_make_call_view(c, style) for c in message.calls]}
+
+
+def _make_thinking_view(thought: str, content: str, style: TemplateStyle, *, calls: bool) -> View:
+    """An assistant message with reasoning in a field of its own. Where both cannot be shown, they become one text."""
+    if calls and style.calls_alone:
+        thought, content = "\n".join(part for part in (thought, content) if part), ""
+    return {"role": "assistant", "content": content, style.reasoning: thought}
 
 
 def format_thinking(message: Message) -> str:
@@ -124,9 +142,16 @@ def _fit_call_id(call_id: str, style: TemplateStyle) -> str:
 def make_stand_in(message: Message, depth: int, style: TemplateStyle) -> View:
     """An assistant message with marks in place of its text."""
     marks = TemplateMarks.for_depth(depth)
-    thought = f"<think>\n{marks.reasoning}\n</think>\n\n" if message.reasoning is not None else ""
-    shown: View = {"role": "assistant", "content": thought + marks.content}
-    if style.stand_in == "calls" and message.calls:
+    shows_calls = style.stand_in == "calls" and bool(message.calls)
+    if message.reasoning is None:
+        shown: View = {"role": "assistant", "content": marks.content}
+    elif style.reasoning == "block":
+        shown = {"role": "assistant", "content": f"<think>\n{marks.reasoning}\n</think>\n\n{marks.content}"}
+    else:
+        shown = _make_thinking_view(marks.reasoning, marks.content, style, calls=shows_calls)
+    if shows_calls and style.late_content:
+        shown["content"] = ""
+    if shows_calls:
         last = len(message.calls) - 1
         calls = [
             Call(c.id, c.name, f'{{"mark": "{marks.arguments if i == last else 0}"}}')

@@ -233,8 +233,8 @@ def render_report(measured: Sequence[tuple[str, dict[tuple[bool, History], Outco
     words = (
         f"{len(measured)} templates took the conversations; {refused} refuse them or do not show tools or "
         f"their results. {once} never rewrite. {every[0]} rewrite at every reply without thinking, {every[1]} with "
-        f"it. With `append`, {appended} of {2 * len(measured)} conversations are one row. The others, as ratios of `append` to "
-        "`template`:"
+        f"it. With `append`, {appended} of {2 * len(measured)} conversations are one row. The others, as ratios of "
+        "`append` to `template`:"
     )
     return f"{words}\n\n{render_table([head, *rows])}"
 

@@ -166,18 +166,29 @@ def test_empty_replies_are_in_the_summary_and_filtered_ones_are_no_scores(ludus:
 
 
 def test_the_cost_that_is_shown_includes_attempts_that_were_repeated(ludus: Ludus, folder: Path):
-    """`verify` breaks on the first two attempts of the only task: three replies are paid."""
-    (folder / "odd.py").write_text(
-        (folder / "sums.py")
-        .read_text()
-        .replace(
-            "        return Score.of(float(",
-            "        assert rollout.provenance.attempt == 3\n        return Score.of(float(",
-        )
+    """A tool loses its server in the first two attempts of the only task: four replies are paid."""
+    (folder / "lost.py").write_text(
+        """
+from ludus.errors import SandboxError, SlotEvidence
+from ludus.tools import tool
+
+calls = []
+
+@tool
+async def look() -> str:
+    \"\"\"Look.\"\"\"
+    calls.append(0)
+    if len(calls) < 3:
+        raise SandboxError("gone", evidence=SlotEvidence(outside="the server is gone"))
+    return "ok"
+"""
     )
-    price = ["--model.price.prompt", "1000", "--env.limit", "1"]
-    with serve(lambda number: (200, make_reply("0"))) as (flags, asked):
-        code, out, _ = ludus("evaluate", "odd.py", "--out", "r", *price, *flags)
-    assert (code, len(asked)) == (0, 3)
-    assert "$3.00" in out
-    assert "$3.00" in ludus("show", "r").out
+    look = make_reply("", "tool_calls")
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    look["choices"][0]["message"]["tool_calls"] = [call]
+    flags = ["--model.price.prompt", "1000", "--env.limit", "1", "--tools.enabled", "lost.py:look"]
+    with serve(lambda number: (200, look if number < 4 else make_reply("0"))) as (server, asked):
+        code, out, _ = ludus("evaluate", "sums.py", "--out", "r", *flags, *server)
+    assert (code, len(asked)) == (0, 4)
+    assert "$4.00" in out
+    assert "$4.00" in ludus("show", "r").out

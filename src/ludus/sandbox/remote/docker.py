@@ -14,8 +14,8 @@ the slot; `root=True` lifts that, and the separation of slot and slotd with it.
 """
 
 import asyncio
-import time
 from collections.abc import Hashable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
@@ -220,9 +220,10 @@ class Docker(RemoteBackend[DockerSettings]):
 
     async def _read_events(self, name: str) -> list[EngineEvent]:
         """What happened to a container. The engine knows that also after its removal."""
+        now = await self._api.get("/info", {}, _EngineTime)  # its clock, not the driver's
         query = {
             "since": "0",
-            "until": str(time.time()),
+            "until": str(now.system_time.timestamp()),
             "filters": msgspec.json.encode({"container": [name]}).decode(),
         }
         report = await self._api.request("GET", "/events", query)
@@ -352,6 +353,12 @@ class _Inspection(Struct, rename="pascal"):
     """What the engine says about one container."""
 
     state: _State
+
+
+class _EngineTime(Struct, rename="pascal"):
+    """What the engine's clock says."""
+
+    system_time: datetime
 
 
 class DockerInfo(Struct, rename="pascal"):

@@ -73,8 +73,9 @@ start) # ID COMMAND
     mkdir -p -m 700 -- "$jobs/$1" && mkfifo -m 600 -- "$jobs/$1/in" || exit
     setsid "$BASH" -c '
         trap : TERM INT HUP # outlive the command, to record its exit code
+        exec <>"$1/in"      # before the pid is there: what is sent from then on waits in the pipe
         printf "%d" "$$" >"$1/pid"
-        "$BASH" -c "$2" <>"$1/in" >"$1/log" 2>&1
+        "$BASH" -c "$2" >"$1/log" 2>&1
         printf "%d" $? >"$1/exit.new" && mv -f -- "$1/exit.new" "$1/exit"
     ' bash "$jobs/$1" "$2" </dev/null >/dev/null 2>&1 &
     until [[ -s $jobs/$1/pid ]]; do

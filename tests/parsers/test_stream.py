@@ -233,8 +233,8 @@ def seconds(work: Callable[[], object], runs: int = 1) -> float:
 
 def check_linear(small: Callable[[], object], large: Callable[[], object], name: str) -> None:
     """Eight times the text takes about eight times as long; a quadratic reader would take sixty-four times. What is
-    done in no time is not measured: two figures of noise have any ratio. One of three measurements must show it, since a
-    busy machine disturbs some."""
+    done in no time is not measured: two figures of noise have any ratio. One of three measurements must show it,
+    since a busy machine disturbs some."""
     if seconds(large) > 0.03:
         assert any(seconds(large, 3) / seconds(small, 3) < 32 for _ in range(3)), name
 

@@ -4,6 +4,7 @@ Modules that compute with it import `torch` from here. It is `Any` for the type 
 """
 
 import importlib
+import warnings
 from typing import Any
 
 from ludus.errors import ConfigError
@@ -14,7 +15,9 @@ Tensor = Any
 
 def _import_torch() -> Any:
     try:
-        return importlib.import_module("torch")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # it is not used
+            return importlib.import_module("torch")
     except ModuleNotFoundError as missing:
         raise ConfigError("the built-in trainer needs PyTorch: pip install 'ludus-train[rl]'") from missing
 

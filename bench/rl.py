@@ -156,8 +156,9 @@ def make_tiny(python: Path) -> None:
 def judge(found: Sequence[dict[str, Any]]) -> list[Check]:
     checks: list[Check] = []
     by_arm = {arm: [one for one in found if one["arm"] == arm] for arm in ARMS}
+    begin = fmean(fmean(one["rewards"][:FIRST]) for one in by_arm["real"])
+    checks.append(Check("mean over seeds begins at", begin, BELOW))
     for one in by_arm["real"]:
-        checks.append(Check(f"seed {one['seed']} begins at", fmean(one["rewards"][:FIRST]), BELOW))
         checks.append(Check(f"seed {one['seed']} ends at", fmean(one["rewards"][-LAST:]), ABOVE, at_least=True))
     rise = max(fmean(one["rewards"][-LAST:]) - fmean(one["rewards"][:FIRST]) for one in by_arm["shuffled"])
     checks.append(Check("shuffled scores: largest rise", rise, FLAT))

@@ -40,7 +40,7 @@ BELOW, ABOVE = 0.3, 0.8
 FLAT = 0.1
 """By how much the reward of the arm with shuffled scores may rise. It may fall: noise damages a policy."""
 ARMS = ("real", "shuffled", "shifted")
-REQUIREMENTS = ("torch==2.13.0", "safetensors", "tokenizers", "jinja2", "-e", str(ROOT))
+REQUIREMENTS = ("torch==2.13.0", "numpy", "safetensors", "tokenizers", "jinja2", "-e", str(ROOT))
 
 
 # ---- one run, in a process with PyTorch -----------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def start_arm(python: Path, arm: str, seed: int, steps: int) -> dict[str, Any]:
 
 def find_python() -> Path:
     """A Python with PyTorch: this one, or one in the cache."""
-    probe = "import torch, safetensors, tokenizers, jinja2, ludus"
+    probe = "import torch, numpy, safetensors, tokenizers, jinja2, ludus"
     if subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode == 0:
         return Path(sys.executable)
     return make_venv(CACHE / "rl", REQUIREMENTS)

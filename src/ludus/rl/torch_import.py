@@ -4,7 +4,6 @@ Modules that compute with it import `torch` from here. It is `Any` for the type 
 """
 
 import importlib
-import warnings
 from typing import Any
 
 from ludus.errors import ConfigError
@@ -15,9 +14,7 @@ Tensor = Any
 
 def _import_torch() -> Any:
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # it is not used
-            return importlib.import_module("torch")
+        return importlib.import_module("torch")
     except ModuleNotFoundError as missing:
         raise ConfigError("the built-in trainer needs PyTorch: pip install 'ludus-train[rl]'") from missing
 

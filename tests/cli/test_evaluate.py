@@ -51,9 +51,9 @@ def test_answers_that_break_verify_are_zeros_and_the_numbers_show_no_exclusion(l
     text = (folder / "sums.py").read_text().replace("rollout.answer == ", "int(rollout.answer or 0) == int(")
     (folder / "fragile_sums.py").write_text(text.replace("rollout.task.answer)", "rollout.task.answer))"))
     (folder / "evil.py").write_text(
-        "from models import right\n"
         "def act(messages, tools, sampling):\n"
-        "    return 'no number' if messages[-1].content in ('2+2', '3+3') else right(messages, tools, sampling)\n"
+        "    number = int(messages[-1].content.partition('+')[0])\n"
+        "    return 'no number' if number in (2, 3) else str(2 * number)\n"
     )
     flags = ["--model.type", "scripted", "--model.script", "evil.py:act"]
     code, out, _ = ludus("evaluate", "fragile_sums.py", "--out", "r", "--json", *flags)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ludus.sandbox.syscalls import Libc, _unescape, list_mounts_below
+from ludus.sandbox.syscalls import Libc, _unescape, list_mounts_below, write_proc_file
 
 SCRIPT = """
 import json, os, socket, sys
@@ -64,3 +64,8 @@ def test_a_folder_without_mounts_has_none(tmp_path):
 
 def test_escapes_of_the_kernel_are_undone():
     assert _unescape(r"/a\040b\011c\134d") == "/a b\tc\\d"
+
+
+def test_a_file_of_proc_is_not_created():
+    with pytest.raises(FileNotFoundError):
+        write_proc_file("/tmp/no-such-file-of-proc", "x")

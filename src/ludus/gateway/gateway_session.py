@@ -81,7 +81,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     task: str = ""
     """The id of the task that the client named, if it named one apart from the session's name."""
     score: Score | None = None
-    """The reward of whoever ran the agent, if it came before the session ended."""
+    """The reward that was posted for the session, if it came before the session ended."""
 
     @property
     def completions(self) -> tuple[Completion, ...]:

@@ -1,4 +1,4 @@
-"""`POST /sessions/NAME/score`: whoever runs an agent gives its session a reward.
+"""`POST /sessions/NAME/score`: the program that runs an agent gives its session a reward.
 
     {"reward": 0.5, "feedback": "two of four tests pass", "parts": {"tests": 0.5}}
 

@@ -233,13 +233,18 @@ class _Call(Struct, gc=False):
     function: _Function | None = None
 
 
-class _Message(Struct, gc=False):
+class _Text(Struct, gc=False):
+    """What a message and a piece of one have in common."""
+
     content: str | list[Any] | None = None
-    tool_calls: list[_Call] | None = None
     reasoning_content: Any = None
     reasoning: Any = None
     reasoning_details: Any = None
     refusal: str | None = None
+
+
+class _Message(_Text, gc=False):
+    tool_calls: list[_Call] | None = None
 
 
 class _Choice(Struct, gc=False):
@@ -356,13 +361,8 @@ class _DeltaCall(Struct, gc=False):
     function: _Function | None = None
 
 
-class _Delta(Struct, gc=False):
-    content: str | list[Any] | None = None
+class _Delta(_Text, gc=False):
     tool_calls: list[_DeltaCall] | None = None
-    reasoning_content: Any = None
-    reasoning: Any = None
-    reasoning_details: Any = None
-    refusal: str | None = None
 
 
 class _StreamChoice(Struct, gc=False):

@@ -1,13 +1,13 @@
-"""A reply while it is drawn: its pieces, the one who reads along, and thoughts that come as text.
+"""A reply while it is drawn: its pieces, their reader, and reasoning that comes as text.
 
 A model that can stream has a second method beside `complete`:
 
     completion = await model.stream(messages, tools, sampling, drawing)
 
 It passes pieces to the `Drawing` as soon as they are certain, and returns the same `Completion` as `complete` would.
-All pieces together are the message of the completion, or its beginning: whoever writes them to somebody adds the rest
-from the completion. A reader who goes away sets `abandoned` and cancels the task. The model then closes its connection,
-which ends the draw at the server, and returns what has come until then.
+All pieces together are the message of the completion, or its beginning. The reader takes the rest from the completion.
+A reader that goes away sets `abandoned` and cancels the task. The model then closes its connection, which ends the draw
+at the server, and returns what has come until then.
 """
 
 from collections.abc import Callable, Sequence

@@ -223,7 +223,7 @@ class StreamedReply(Protocol[Drawn]):
 
 
 class _EventFeeder:
-    """Passes the events of a response to a reader, and their pieces to whoever reads along."""
+    """Passes the events of a response to a parser, and their pieces to the `Drawing`."""
 
     def __init__(self, reader: StreamedReply[Any], drawing: Drawing) -> None:
         self._reader = reader

@@ -4,7 +4,7 @@
 
 With a staleness of 0 these are exactly the groups of the next step, all sampled from the newest policy: on-policy. With
 more, the next groups are sampled while the trainer is busy, and none of them is older than the staleness when it is
-taken. A group that took so long that it is older all the same is dropped and counted, and another one is begun.
+taken. A group that took so long that it is older is dropped and counted, and another one is begun.
 
 Rollouts go through `run_stored`: what the store has is not run again. The name of the model contains the version of the
 policy, and so does the content address of a rollout. After a kill, whole groups of the last versions that are in the
@@ -186,7 +186,7 @@ class GroupFeed:
             await self._wait()
 
     def _notify(self) -> None:
-        """Wake whoever waits for a change."""
+        """Wake the tasks that wait for a change."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

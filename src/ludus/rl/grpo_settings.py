@@ -13,7 +13,7 @@ class GrpoSettings(Settings, frozen=True, tag_field="type", tag="grpo"):
 
     weights: str = TINY
     """The policy to start from: a folder in the form of Hugging Face (Llama, Mistral, SmolLM2, Qwen2 or Qwen3), or
-    `tiny`: a policy of 0.7 million weights that is made in a minute and can call the tools of `parcels`."""
+    `tiny`: a policy of 0.3 million weights that is made in a minute and can call the tools of `parcels`."""
     tokenizer: str = ""
     """Its tokenizer, as in `model.tokenizer`; empty: that of the folder."""
     parser: str = ""

@@ -13,6 +13,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -102,9 +103,7 @@ class TorchEngine:
         _refuse_unknown(sampling)
         room = self._context - len(ids)
         if room < 1:
-            error = ModelError(f"the prompt has {len(ids)} ids; the context is {self._context}", retryable=False)
-            error.too_long = True
-            raise error
+            raise make_length_error(len(ids), self._context)
         loop = asyncio.get_running_loop()
         requests = [
             _Request(
@@ -161,7 +160,7 @@ class TorchEngine:
     def _advance(self) -> list[_Request]:
         """Admit requests and decode some ids. Returns the requests that ended. Runs in the engine's thread."""
         ended: list[_Request] = []
-        with torch.inference_mode(), self._precision() if self._precision else _Plain():
+        with torch.inference_mode(), self._precision() if self._precision else nullcontext():
             for _ in range(_ROUNDS):
                 self._drop_cancelled()
                 self._admit()
@@ -232,14 +231,6 @@ class TorchEngine:
         return Finish.LENGTH if len(request.ids) >= request.limit else None
 
 
-class _Plain:
-    """A context that changes nothing."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
 def draw_ids(
     logits: Tensor, samplings: Sequence[Sampling | None], numbers: Sequence[float]
 ) -> tuple[list[int], list[float]]:
@@ -270,6 +261,13 @@ def keep_nucleus(probabilities: Tensor, top_p: float) -> Tensor:
     kept = torch.zeros_like(probabilities)
     kept[places] = torch.where(before < top_p, ordered, torch.zeros_like(ordered))
     return kept
+
+
+def make_length_error(ids: int, context: int) -> ModelError:
+    """The error for a prompt that leaves no room for a reply."""
+    error = ModelError(f"the prompt has {ids} ids; the context is {context}", retryable=False)
+    error.too_long = True
+    return error
 
 
 def _refuse_unknown(sampling: Sampling) -> None:

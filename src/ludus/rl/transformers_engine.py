@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ludus.errors import ModelError
-from ludus.rl.torch_engine import draw_ids
+from ludus.rl.torch_engine import draw_ids, make_length_error
 from ludus.rl.torch_import import Tensor, torch
 from ludus.tokens import EngineFacts, Generation
 from ludus.types import Finish, Sampling
@@ -48,9 +48,7 @@ class TransformersEngine:
         if sampling.stop or sampling.extra:
             raise ModelError("sampling: this engine has no stop strings and no extra parameters", retryable=False)
         if len(ids) >= self._context:
-            error = ModelError(f"the prompt has {len(ids)} ids; the context is {self._context}", retryable=False)
-            error.too_long = True
-            raise error
+            raise make_length_error(len(ids), self._context)
         loop = asyncio.get_running_loop()
         requests = [
             _Request(

@@ -182,7 +182,7 @@ class ShellChannel:
         self._finish(code)
 
     def close(self) -> None:
-        """Close the driver's ends. Whoever has the others can reach nobody any more."""
+        """Close the driver's ends. Processes that hold the other ends can reach nobody any more."""
         if not self._closed:
             self._closed = self.broken = True
             self._stop_reading()

@@ -37,7 +37,7 @@ class ShellProcess(NamedTuple):
     pid: int
     """Its pid as this process sees it. Valid until `exited` is done."""
     exited: "asyncio.Future[int]"
-    """Its exit code; 128 + n after signal n. Done soon after its end, whoever still holds its pipes."""
+    """Its exit code; 128 + n after signal n. Done soon after its end, even if other processes still hold its pipes."""
 
 
 class ShellStarter(Protocol):

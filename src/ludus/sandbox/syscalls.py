@@ -1,4 +1,4 @@
-"""System calls that Python's standard library lacks, through ctypes."""
+"""System calls that Python's standard library lacks, through ctypes, and small steps made of calls that it has."""
 
 import ctypes
 import errno
@@ -101,6 +101,22 @@ class Libc:
         if getattr(self._lib, name)(*arguments) != 0:
             number = ctypes.get_errno()
             raise OSError(number, f"{name}: {os.strerror(number)}", what or None)
+
+
+def change_user(user: int) -> None:
+    """Become a user for good, with a group of the same number and no other."""
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def write_proc_file(path: str, text: str) -> None:
+    """Write a file of /proc, which must be one call and must not create anything."""
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 def start_loopback() -> None:

@@ -13,7 +13,6 @@ from ludus.sandbox.slotd.shell_program import (
     become_program,
     lower_oom_score,
     raise_oom_score,
-    write_proc_file,
 )
 
 
@@ -81,8 +80,3 @@ def test_the_kernel_is_told_what_to_end_first(change, expected):
     assert os.read(reading, 100).decode().strip() in expected
     os.close(reading)
     os.close(writing)
-
-
-def test_a_file_of_proc_is_not_created():
-    with pytest.raises(FileNotFoundError):
-        write_proc_file("/tmp/no-such-file-of-proc", "x")

@@ -291,7 +291,7 @@ def _kill(init: int) -> None:
         owner = os.stat(f"/proc/{init}").st_uid  # noqa: PTH116 - pathlib is not imported here
 
         def kill_as_owner() -> NoReturn:
-            _change_user(owner)
+            syscalls.change_user(owner)
             os.kill(init, signal.SIGKILL)
             os._exit(0)
 
@@ -348,9 +348,9 @@ def _start_in_namespaces(
     """Enter the slot, start the shell there, and an init before it if there is no nest. Report both pids, and
     descriptors of a new nest."""
     with suppress(OSError):  # done by root, it is also the lowest value that the agent may set
-        _write_file("/proc/self/oom_score_adj", str(_OOM_SCORE))
+        syscalls.write_proc_file("/proc/self/oom_score_adj", str(_OOM_SCORE))
     if options["user"] is not None:
-        _change_user(options["user"])
+        syscalls.change_user(options["user"])
     own = os.open("/proc/self/ns", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     inner_user = _enter_namespaces(libc, options["keeper"], nest)
     if nest is None:
@@ -453,20 +453,6 @@ def _close_others(kept: tuple[int, ...]) -> None:
         os.closerange(last + 1, fd)
         last = fd
     os.closerange(last + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-
-
-def _change_user(user: int) -> None:
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
-
-
-def _write_file(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
 
 
 if __name__ == "__main__":

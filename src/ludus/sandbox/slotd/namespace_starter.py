@@ -170,11 +170,11 @@ class NamespaceStarter:
         kinds |= 0 if place.network else syscalls.NEWNET
         libc.unshare(kinds)
         if isolation.in_user_namespace:
-            shell_program.write_proc_file("/proc/self/setgroups", "deny")
-            shell_program.write_proc_file("/proc/self/uid_map", f"{INNER_USER} {user} 1")
-            shell_program.write_proc_file("/proc/self/gid_map", f"{INNER_USER} {group} 1")
+            syscalls.write_proc_file("/proc/self/setgroups", "deny")
+            syscalls.write_proc_file("/proc/self/uid_map", f"{INNER_USER} {user} 1")
+            syscalls.write_proc_file("/proc/self/gid_map", f"{INNER_USER} {group} 1")
             with contextlib.suppress(OSError):
-                shell_program.write_proc_file("/proc/sys/user/max_user_namespaces", "0")
+                syscalls.write_proc_file("/proc/sys/user/max_user_namespaces", "0")
         names = ["mnt"] + ["user"] * isolation.in_user_namespace + ["uts", "ipc"] + ["net"] * (not place.network)
         descriptors = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
         libc.sethostname("ludus")
@@ -243,7 +243,7 @@ class NamespaceStarter:
     def _become_owner(self) -> None:
         """Become the user that owns the slot's user namespace."""
         if self._isolation.in_user_namespace and self._isolation.own_users:
-            shell_program.change_user(self._place.user)
+            syscalls.change_user(self._place.user)
 
     def _enter(self, init: _Init | None = None) -> None:
         namespaces = self._namespaces
@@ -262,7 +262,7 @@ class NamespaceStarter:
         self._libc.drop_bounding_set()
         self._libc.forbid_new_privileges()
         if not self._isolation.in_user_namespace:
-            shell_program.change_user(self._place.user)
+            syscalls.change_user(self._place.user)
         self._libc.drop_capabilities()
 
 

@@ -106,7 +106,7 @@ class PlainStarter:
     def _confine(self) -> None:
         shell_program.raise_oom_score()
         if self._user is not None:
-            shell_program.change_user(self._user)
+            syscalls.change_user(self._user)
         if self._libc is not None:
             self._libc.die_with_parent()
             if self._user is not None:

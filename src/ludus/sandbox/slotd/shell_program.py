@@ -92,23 +92,17 @@ def _place_descriptors(ends: ShellEnds) -> None:
 def raise_oom_score() -> None:
     """Have the kernel end this process before others. Do this before a change of user."""
     with contextlib.suppress(OSError):
-        write_proc_file("/proc/self/oom_score_adj", _AGENT_OOM_SCORE)
+        syscalls.write_proc_file("/proc/self/oom_score_adj", _AGENT_OOM_SCORE)
 
 
 def lower_oom_score() -> None:
     """Have the kernel end this process as late as it lets us choose."""
     for score in _LOWEST_OOM_SCORES:
         try:
-            write_proc_file("/proc/self/oom_score_adj", score)
+            syscalls.write_proc_file("/proc/self/oom_score_adj", score)
         except OSError:
             continue
         return
-
-
-def change_user(user: int) -> None:
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
 
 
 def install_filter(libc: syscalls.Libc) -> None:
@@ -117,11 +111,3 @@ def install_filter(libc: syscalls.Libc) -> None:
     if program:
         with contextlib.suppress(OSError):
             libc.filter_calls(program)
-
-
-def write_proc_file(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)

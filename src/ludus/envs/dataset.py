@@ -1,0 +1,149 @@
+"""Rows of a data set: from a file, from a folder with a file for each split, from the package, or from the hub.
+
+    items.jsonl   items.jsonl.gz   items.json   items.parquet     a file, whatever the split
+    folder/                                                       folder/<split>.jsonl, .jsonl.gz, .json or .parquet
+    hub:owner/name   hub:owner/name:configuration                 the Hugging Face hub (extra `hub`)
+
+Each row is checked against a type. What is wrong is a `ConfigError` that names the file, the row and the field.
+"""
+
+import gzip
+from collections.abc import Iterable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ludus.errors import ConfigError
+
+T = TypeVar("T")
+ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".parquet")
+
+
+class DataRow(Struct, Generic[T], frozen=True):
+    """One row, and where it is: `items.jsonl, line 3`."""
+
+    place: str
+    item: T
+
+    def refuse(self, what: str) -> ConfigError:
+        """The error for a row that cannot be used. Begin `what` with the field."""
+        return ConfigError(f"env.path: {self.place}: {what}")
+
+
+def load_rows(source: str, kind: type[T], split: str, *, key: str = "", configuration: str = "") -> list[DataRow[T]]:
+    """The rows of a data set, each as a `kind`. `key`: a field whose values must be unique. `configuration`: that of a
+    data set on the hub, if `source` names none.
+
+    Raises:
+        ConfigError: the source cannot be read, has no rows, or a row is wrong.
+    """
+    if source.startswith("hub:"):
+        name, _, given = source.removeprefix("hub:").partition(":")
+        found = [
+            (f"{name}, split '{split}', row {n}", row) for n, row in _fetch_rows(name, given or configuration, split)
+        ]
+    else:
+        path = _find_file(Path(source).expanduser(), split)
+        found = list(_read_file(path))
+    rows = [DataRow(place, _convert(place, raw, kind)) for place, raw in found]
+    if not rows:
+        raise ConfigError(f"env.path: {source} has no rows" + (f" in split '{split}'" if ":" in source else ""))
+    if key:
+        _check_unique(rows, key)
+    return rows
+
+
+def load_bundled(name: str, kind: type[T]) -> list[DataRow[T]]:
+    """The rows of a JSONL file in `ludus/envs/data`."""
+    data = files("ludus.envs").joinpath("data", name).read_bytes()
+    return [DataRow(place, _convert(place, raw, kind)) for place, raw in _split_lines(data, f"the bundled {name}")]
+
+
+def _check_unique(rows: Iterable[DataRow[Any]], key: str) -> None:
+    first: dict[object, str] = {}
+    for row in rows:
+        value = getattr(row.item, key)
+        if value in first:
+            raise row.refuse(f"{key}: {value!r} is also the {key} of {first[value]}: it must be unique")
+        first[value] = row.place
+
+
+def _find_file(path: Path, split: str) -> Path:
+    if not path.is_dir():
+        return path
+    tried = [path / f"{split}{ending}" for ending in ENDINGS]
+    for each in tried:
+        if each.is_file():
+            return each
+    names = ", ".join(each.name for each in tried)
+    raise ConfigError(f"env.path: {path} has no file for split '{split}': it should have one of {names}")
+
+
+def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
+    """The rows of a file as plain values, each with its place."""
+    if not path.name.endswith(ENDINGS):
+        raise ConfigError(f"env.path: {path} is not a data set: the name of a file must end in {', '.join(ENDINGS)}")
+    if path.suffix == ".parquet":
+        return ((f"{path}, row {n}", row) for n, row in enumerate(_read_parquet(path), 1))
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+    except OSError as error:
+        raise ConfigError(f"env.path: cannot read {path}: {error.strerror or error}") from None
+    if path.suffix == ".json":
+        return _split_list(data, str(path))
+    return _split_lines(data, str(path))
+
+
+def _split_lines(data: bytes, source: str) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line.strip():
+            yield f"{source}, line {number}", msgspec.Raw(line)
+
+
+def _split_list(data: bytes, source: str) -> Iterator[tuple[str, Any]]:
+    try:
+        rows = msgspec.json.decode(data, type=list[msgspec.Raw])
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"env.path: {source} should be a JSON list of rows: {error}") from None
+    for number, row in enumerate(rows, 1):
+        yield f"{source}, row {number}", row
+
+
+def _convert(place: str, raw: Any, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind) if isinstance(raw, msgspec.Raw) else msgspec.convert(raw, kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"env.path: {place}: {error}") from None
+
+
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    try:
+        import pyarrow.parquet  # pyright: ignore  # an extra: heavy, and only used here
+    except ImportError:
+        raise ConfigError("env.path: reading Parquet needs: pip install 'ludus-train[parquet]'") from None
+    try:
+        return pyarrow.parquet.read_table(path).to_pylist()  # pyright: ignore
+    except (OSError, ValueError) as error:  # pyarrow's errors are of these
+        raise ConfigError(f"env.path: cannot read {path}: {error}") from None
+
+
+def _fetch_rows(name: str, configuration: str, split: str) -> Iterator[tuple[int, Any]]:
+    """The split as the hub publishes it. It is downloaded once, into the hub's cache."""
+    try:
+        import datasets  # pyright: ignore  # an extra: heavy, and only used here
+    except ImportError:
+        raise ConfigError("env.path: reading from the hub needs: pip install 'ludus-train[hub]'") from None
+    arguments = (name, configuration) if configuration else (name,)
+    try:
+        rows: Iterable[Any] = datasets.load_dataset(*arguments, split=split)  # pyright: ignore
+    except Exception as error:  # the library and its readers raise anything
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"env.path: the hub's data set '{name}' has no split '{split}' that can be loaded: {what}"
+        ) from error
+    return enumerate((dict(row) for row in rows), 1)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

@@ -1,0 +1,105 @@
+"""Rows of files, folders and the hub, and the errors for wrong ones."""
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from ludus.envs.dataset import load_rows
+from ludus.errors import ConfigError
+
+
+class Word(Struct):
+    id: str
+    length: int
+
+
+ROWS = [{"id": "a", "length": 1}, {"id": "bb", "length": 2}]
+LINES = "\n\n".join(map(json.dumps, ROWS)) + "\n"
+
+
+def load_ids(source: Path | str, split: str = "train") -> list[str]:
+    return [row.item.id for row in load_rows(str(source), Word, split)]
+
+
+def test_every_format_of_a_file_gives_the_same_rows(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text(LINES)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(LINES.encode()))
+    (tmp_path / "a.json").write_text(json.dumps(ROWS))
+    for path in tmp_path.iterdir():
+        assert load_ids(path) == ["a", "bb"], path.name
+    assert [row.place for row in load_rows(str(tmp_path / "a.jsonl"), Word, "x")] == [
+        f"{tmp_path}/a.jsonl, line 1",
+        f"{tmp_path}/a.jsonl, line 3",
+    ]
+
+
+def test_parquet(tmp_path: Path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    assert load_ids(tmp_path / "a.parquet") == ["a", "bb"]
+    (tmp_path / "b.parquet").write_text("no")
+    with pytest.raises(ConfigError, match=r"cannot read .*b\.parquet"):
+        load_ids(tmp_path / "b.parquet")
+
+
+def test_a_folder_has_a_file_for_each_split(tmp_path: Path):
+    (tmp_path / "test.jsonl").write_text(LINES)
+    assert load_ids(tmp_path, "test") == ["a", "bb"]
+    with pytest.raises(ConfigError, match=r"no file for split 'train': it should have one of train\.jsonl"):
+        load_ids(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.jsonl", '{"id": "a", "length": 1}\n{"id": "b"}', r"a\.jsonl, line 2: .*missing.*`length`"),
+        ("a.jsonl", '{"id": 3, "length": 1}', r"line 1: Expected `str`, got `int` - at `\$\.id`"),
+        ("a.jsonl", '{"id": "a", ', r"a\.jsonl, line 1"),
+        ("a.jsonl", "\n", r"a\.jsonl has no rows"),
+        ("a.json", "{}", "should be a JSON list"),
+        ("a.json", '[{"id": "a", "length": 1}, {"id": "b"}]', r"a\.json, row 2: .*`length`"),
+        ("a.csv", "id,length", r"a\.csv is not a data set.*\.jsonl"),
+        ("a.jsonl.gz", "no", r"cannot read .*a\.jsonl\.gz"),
+    ],
+)
+def test_what_is_wrong_names_file_row_and_field(tmp_path: Path, name: str, text: str, says: str):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=f"env.path: .*{says}"):
+        load_ids(tmp_path / name)
+
+
+def test_an_absent_file_is_named(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.jsonl: No such file"):
+        load_ids(tmp_path / "none.jsonl")
+
+
+def test_ids_are_unique(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text(LINES + json.dumps(ROWS[0]))
+    with pytest.raises(ConfigError, match=r"line 4: id: 'a' is also the id of .*line 1"):
+        load_rows(str(tmp_path / "a.jsonl"), Word, "train", key="id")
+
+
+class Datasets(ModuleType):
+    @staticmethod
+    def load_dataset(*arguments: str, split: str) -> list[dict[str, Any]]:
+        if split != "train":
+            raise ValueError("Unknown split")
+        return [{"id": "/".join(arguments), "length": 3}]
+
+
+def test_rows_of_the_hub(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "datasets", Datasets("datasets"))
+    assert load_ids("hub:owner/name") == ["owner/name"]
+    assert load_ids("hub:owner/name:small") == ["owner/name/small"]
+    with pytest.raises(ConfigError, match=r"'owner/name' has no split 'dev' that can be loaded: ValueError"):
+        load_ids("hub:owner/name", "dev")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ConfigError, match=r"ludus-train\[hub\]"):
+        load_ids("hub:owner/name")

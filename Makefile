@@ -9,6 +9,7 @@
 #   make test-consumers  exported rows and metrics, loaded by the code they are for: verl, SkyRL, TRL, … (fetches 4 GB once)
 #   make test-atropos  the tests of atroposlib against `ludus api`, and our worker against its server (fetches 1 GB once)
 #   make test-agents  mini-swe-agent, Codex and Claude Code in slots (fetches 1.4 GB once; needs npm, no account)
+#   make docs    make the generated parts of docs/ again (after a change of settings or environments)
 #   make lint    formatting, lint rules and types only
 #   make bench   measure speed and compare it with other tools (downloads them; takes a while)
 
@@ -19,7 +20,7 @@ RUN    ?= runs/demo
 RL_VENV ?= .venv-rl
 RL_RUN  ?= runs/rl-demo
 
-.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-agents backends lint bench setup setup-dev clean
+.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-agents backends docs lint bench setup setup-dev clean
 
 demo: setup
 	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
@@ -51,6 +52,9 @@ test-atropos: setup-dev
 test-agents: setup-dev
 	@PYTHON=$(BIN)/python scripts/setup-agents
 	@LUDUS_TEST_AGENTS=1 $(BIN)/python -m pytest tests/harness/test_harness.py tests/sandbox/remote/test_remote_agents.py -k real_agent
+
+docs: setup-dev
+	@$(BIN)/python scripts/update-docs
 
 lint: setup-dev
 	@$(BIN)/ruff format --check

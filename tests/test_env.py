@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.build import make_rollout, make_task
 
-from ludus.env import Env
+from ludus.env import Env, EnvFacts
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.types import Message
 
@@ -56,3 +56,8 @@ def test_fields_are_options_and_unknown_ones_are_refused():
     assert msgspec.convert({"level": 3}, Plain) == Plain(level=3)
     with pytest.raises(msgspec.ValidationError, match="levle"):
         msgspec.convert({"levle": 3}, Plain)
+
+
+def test_facts_are_cells_of_a_table():
+    with pytest.raises(ValueError, match=r"EnvFacts.scored: one line without '\|'"):
+        EnvFacts(scored="all | some")

@@ -39,6 +39,30 @@ class EnvSettings(Settings, frozen=True):
     """The number of rollouts of each task."""
 
 
+class EnvFacts(Struct, frozen=True, kw_only=True):
+    """What users want to know about an environment before they run it, in words. `ludus envs` prints it, and the table
+    in docs/environments.md is made of it. One line of plain text each; `|` is not allowed."""
+
+    tasks: str = ""
+    """How many tasks there are, if the number depends on the user's data or on an extra: `one per row of env.path`.
+    Empty: the tasks of each split are counted with default options, which must then need no data and no extra."""
+    licence: str = ""
+    """The licence of the tasks, and where they are from: `MIT (written for Ludus)`, `CC-BY-4.0 (openai/gsm8k)`."""
+    runs: str = ""
+    """What runs where: `agent and hidden tests in slots`. Empty: said by whether the environment has a sandbox."""
+    scored: str = ""
+    """How a rollout is scored: `exact final number`, `all hidden tests pass; soft: the share`."""
+    extra: str = ""
+    """The extra of `ludus-train` that it needs: `hub`. Empty: none."""
+    speed: str = ""
+    """How fast it is, where it was measured: `12 tasks/s on two cores with bubblewrap`. Empty: not measured."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if any(mark in getattr(self, name) for mark in "|\n"):
+                raise ValueError(f"EnvFacts.{name}: one line without '|', please: it is a cell of a table")
+
+
 class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of environments. See `ludus.envs.terminal_test` for a whole one."""
 
@@ -57,6 +81,8 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Toolsets that are offered when the user names none."""
     system: ClassVar[str] = ""
     """The environment's system text. A skill is added to it and does not replace it."""
+    facts: ClassVar[EnvFacts] = EnvFacts()
+    """Licence, scoring, speed and so on, for `ludus envs` and the table of environments."""
 
     def tasks(self, split: str) -> Iterable[Task]:
         """The tasks of a split, with ids that are unique within it. Called once per run."""

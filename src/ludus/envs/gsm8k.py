@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from ludus.env import Env
+from ludus.env import Env, EnvFacts
 from ludus.envs.dataset import DataRow, load_bundled, load_rows
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.types import Rollout, Score, Task
@@ -28,6 +28,11 @@ class Gsm8k(Env, frozen=True):
     """Grade-school maths word problems, scored by the exact final number."""
 
     name: ClassVar[str] = "gsm8k"
+    facts: ClassVar[EnvFacts] = EnvFacts(
+        licence="MIT (written for Ludus; the published set, with `env.path`, is MIT too)",
+        scored="the final number is right",
+        extra="`hub` for paths with `hub:`",
+    )
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = (
         "Solve the problem step by step. End with a line of the form '#### N', where N is the answer as a plain number."

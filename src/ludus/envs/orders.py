@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import ClassVar
 
-from ludus.env import Env
+from ludus.env import Env, EnvFacts
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.types import Rollout, Score, Task
 
@@ -37,6 +37,9 @@ class Orders(Env, frozen=True):
     """Turn orders in plain words into records: thing|color|number."""
 
     name: ClassVar[str] = "orders"
+    facts: ClassVar[EnvFacts] = EnvFacts(
+        licence="MIT (made from a seed)", scored="share of the three parts that are right"
+    )
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = f"Write each order as a record: {'|'.join(PARTS)}."
 

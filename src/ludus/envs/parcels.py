@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from ludus.env import Env
+from ludus.env import Env, EnvFacts
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.tools import Tool, tool
 from ludus.types import Rollout, Score, Task
@@ -35,6 +35,9 @@ class Parcels(Env, frozen=True):
     """Send each parcel to the right one of four desks, and answer with its stamp."""
 
     name: ClassVar[str] = "parcels"
+    facts: ClassVar[EnvFacts] = EnvFacts(
+        licence="MIT (made from a seed)", runs="a tool of its own, no slot", scored="the stamp of the right desk"
+    )
     sandbox: ClassVar[SandboxSpec | None] = None
 
     seed: int = 0

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from ludus.env import Env
+from ludus.env import Env, EnvFacts
 from ludus.sandbox import Sandbox
 from ludus.types import Call, Message, Rollout, Score, Task
 from ludus.verify.text import compare_texts
@@ -44,6 +44,7 @@ class TerminalTest(Env, frozen=True):
     """Create files with exact content, with the terminal or the file tools."""
 
     name: ClassVar[str] = "terminal-test"
+    facts: ClassVar[EnvFacts] = EnvFacts(licence="MIT (written for Ludus)", scored="the file has the exact content")
     toolsets: ClassVar[tuple[str, ...]] = ("terminal", "file")
 
     examples: Annotated[int, Meta(ge=0, le=len(EXAMPLES))] = 0

@@ -2,6 +2,7 @@
 
     LudusError
     ├── ConfigError        the user: a setting is wrong; the message names the field and the fix
+    │   └── Unsupported    the user, or a client of the gateway: the model cannot do what a request asks for
     ├── BudgetExhausted    the user: a budget is spent; the run stops cleanly and can be resumed
     ├── StoreError         the user: the run directory cannot be written, is locked or is damaged
     └── RolloutError       nobody: something broke; unless the agent did it, it is retried, then recorded as failed
@@ -46,6 +47,10 @@ class LudusError(Exception):
 
 class ConfigError(LudusError):
     """A setting is wrong. The message names the field and says what to do."""
+
+
+class Unsupported(ConfigError):
+    """The model cannot do what a request asks for. The message names the field. Other requests can succeed."""
 
 
 class BudgetExhausted(LudusError):

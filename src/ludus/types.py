@@ -175,6 +175,8 @@ class Completion(Struct, frozen=True, omit_defaults=True):
     None in chat mode, where no engine reports them."""
     splice: Splice | None = field(default=None, name="joint")
     """Where `tokens` continue when history was rewritten or branched. None: after the previous completion."""
+    guided: bool = False
+    """Drawn under guided decoding (a forced call, a JSON schema): its logprobs are not those of the policy."""
 
 
 # ---- turns --------------------------------------------------------------------------------------------------------

@@ -83,13 +83,16 @@ def test_in_token_mode_the_record_has_exactly_what_the_engine_sampled(kit):
     kit.run(test)
 
 
-def test_in_token_mode_a_tool_that_must_be_called_is_refused_with_the_reason(kit):
+def test_a_call_that_cannot_be_forced_is_refused_and_does_not_fail_the_session(kit):
     async def test():
         async with kit.serve_model(kit.token_model(["x"])) as client:
             session = client.gateway.open()
             body = {"messages": HI, "tools": [kit.ADD], "tool_choice": "required"}
             response = await client.post(session.url + "/chat/completions", body)
             assert response.status == 400 and b"tool_choice" in response.body
+            await client.chat(session, HI)
+            record = await client.gateway.close(session)
+        assert (record.failure, record.failed, len(record.exchanges)) == (None, 1, 1)
 
     kit.run(test)
 

@@ -1,10 +1,12 @@
 """Rows from rollouts: exact ones, and ones from text only where they are requested."""
 
+import msgspec
 import pytest
 from tests.build import make_token_rollout
 
-from ludus.rl.rows import NotExact, build_rows, find_mode, retokenize
+from ludus.rl.rows import NotExact, build_rows, find_mode, retokenize, unmark_guided
 from ludus.types import (
+    Group,
     Message,
     Reasoning,
     Splice,
@@ -39,6 +41,18 @@ def test_chat_rollouts_are_refused_with_the_way_out(tokens, words):
 def test_a_record_that_is_not_whole_is_refused():
     with pytest.raises(NotExact, match="is incomplete"):
         build_rows(make_token_rollout(EXACT, EXACT, splices={1: Splice(5, 0)}))
+
+
+def test_guided_replies_are_masked_unless_they_are_unmarked():
+    rollout = make_token_rollout(EXACT)
+    (turn,) = rollout.turns
+    guided = msgspec.structs.replace(turn.completion, guided=True)
+    rollout = msgspec.structs.replace(rollout, turns=(msgspec.structs.replace(turn, completion=guided),))
+    (row,) = build_rows(rollout)
+    assert not any(row.tokens.sampled)
+    group = unmark_guided(Group(task=rollout.task, rollouts=(rollout,), size=1))
+    (row,) = build_rows(group.rollouts[0])
+    assert row.tokens == EXACT
 
 
 # ---- from text, for imitation -------------------------------------------------------------------------------------

@@ -93,3 +93,13 @@ def test_every_drawn_id_is_trained_exactly_once(data):
     for row in rows:
         marked = [n for n, s in zip(row.tokens.ids, row.tokens.sampled, strict=True) if s]
         assert set(marked) <= {10 + index for index in row.steps}
+
+
+def test_guided_replies_are_context_and_the_others_are_trained_on():
+    first = Tokens((1, 2), (False, True), (None, -0.1))
+    second = Tokens((3, 4), (False, True), (None, -0.2))
+    (row,) = build_sequences([TokenStep(first, guided=True), TokenStep(second)])
+    assert row.tokens == Tokens((1, 2, 3, 4), (False, False, False, True), (None, None, None, -0.2))
+    assert row.steps == (1,)
+    (nothing,) = build_sequences([TokenStep(first, guided=True)])
+    assert not any(nothing.tokens.sampled)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ludus.agent import Limits, Policy, take_turns
-from ludus.errors import ConfigError, ModelError
+from ludus.errors import ConfigError, ModelError, Unsupported
 from ludus.models.server import Price, ServerSettings
 from ludus.tokens.engine_standin import StandIn
 from ludus.tokens.engines.vllm import VllmEngine
@@ -165,9 +165,9 @@ def test_no_call_is_read_where_none_may_be_made(tokens):
     assert "<tool_call>" in completion.message.content
 
 
-def test_a_call_cannot_be_forced(tokens):
+def test_a_call_cannot_be_forced_by_an_engine_without_guided_decoding(tokens):
     codec = tokens.codec()
-    with pytest.raises(ConfigError, match=r"sampling\.tool_choice"):
+    with pytest.raises(Unsupported, match="tool_choice"):
         complete(TokenModel(ToyEngine(codec.tokenizer, []), codec), tools=(look.spec,), tool_choice="required")
 
 

@@ -13,7 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ludus.batch import group_outcomes, read_places
 from ludus.cli.command import PARSER, RUN, Arguments, Command, make_argument
@@ -46,7 +46,7 @@ from ludus.rl.exporters.trainer_rows import (
     export_verl,
 )
 from ludus.rl.row_checks import RowReport, Vocabulary
-from ludus.rl.rows import retokenize
+from ludus.rl.rows import retokenize, unmark_guided
 from ludus.rl.worker_settings import BranchPolicy
 from ludus.rollout import make_group
 from ludus.store import RunDir
@@ -61,6 +61,7 @@ class ExportArguments(Arguments):
     format: str
     to: str
     branches: BranchPolicy
+    guided: Literal["mask", "keep"]
     retokenize: str
     parser: str
     template: str
@@ -99,6 +100,8 @@ def run(arguments: ExportArguments) -> int:
     with RunDir.read(Path(arguments.run)) as directory:
         sessions = find_kind(directory.config) == "gateway"
         groups = _sort_groups(directory, _read_groups(directory, splits))
+        if arguments.guided == "keep":
+            groups = [each._replace(group=unmark_guided(each.group)) for each in groups]
         rows = _export(arguments, directory, groups, total)
         if arguments.to:
             print_notice(f"{write_rows(Path(arguments.to), rows)} rows in {arguments.to}")
@@ -308,6 +311,13 @@ COMMAND = Command(
             choices=("rows", "longest"),
             default="rows",
             help="of rollouts whose history branched: every row (default), or the one with the most sampled tokens",
+        ),
+        make_argument(
+            "--guided",
+            choices=("mask", "keep"),
+            default="mask",
+            help="replies drawn under guided decoding (forced calls, JSON schemas): mask their tokens (default), "
+            "because their logprobs are not the policy's, or keep them",
         ),
         make_argument(
             "--splits",

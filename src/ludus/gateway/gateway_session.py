@@ -114,7 +114,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         for number, completion in enumerate(self.completions):
             if completion.tokens is None:
                 raise ValueError(f"session '{self.name}': reply {number} was not sampled in token mode")
-            steps.append(TokenStep(completion.tokens, completion.splice))
+            steps.append(TokenStep(completion.tokens, completion.splice, completion.guided))
         return build_sequences(steps)
 
 

@@ -49,6 +49,16 @@ class _Thinking(Struct, gc=False):
     type: str = ""
 
 
+class _Format(Struct, gc=False):
+    type: str = ""
+    schema: JsonObject | None = None
+
+
+class _OutputConfig(Struct, gc=False):
+    format: _Format | None = None
+    effort: str | None = None
+
+
 class _Request(Struct, gc=False, forbid_unknown_fields=True):
     messages: list[_Message]
     system: str | list[JsonObject] | None = None
@@ -68,8 +78,8 @@ class _Request(Struct, gc=False, forbid_unknown_fields=True):
     inference_geo: Any = None
     mcp_servers: Any = None
     metadata: Any = None
-    output_config: Any = None
-    output_format: Any = None
+    output_config: _OutputConfig | None = None
+    output_format: _Format | None = None
     service_tier: Any = None
     speed: Any = None
     betas: Any = None
@@ -82,8 +92,8 @@ class _LenientRequest(_Request, gc=False, forbid_unknown_fields=False):
 RULES = FieldRules(
     refused={"mcp_servers": "this gateway calls no MCP servers; offer their tools as tools of the client"},
     ignored=(
-        "betas", "cache_control", "container", "context_management", "inference_geo", "metadata", "output_config",
-        "output_format", "service_tier", "speed",
+        "betas", "cache_control", "container", "context_management", "inference_geo", "metadata", "service_tier",
+        "speed",
     ),
 )  # fmt: skip
 
@@ -126,13 +136,27 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
             max_tokens=read_limit(wire.max_tokens, "max_tokens"),
             stop=tuple(wire.stop_sequences or ()),
             tool_choice=choice,
-            extra=drop_unset(top_k=wire.top_k),
+            extra=drop_unset(top_k=wire.top_k, response_format=_read_format(wire)),
         ),
         stream=bool(wire.stream),
         thinking=wire.thinking is not None and wire.thinking.type in ("enabled", "adaptive"),
-        ignored=(*dropped, *unknown, *ignored, *left_out),
+        ignored=(*dropped, *_list_ignored(wire), *unknown, *ignored, *left_out),
         parallel_calls=False if wire.tool_choice is not None and wire.tool_choice.disable_parallel_tool_use else None,
     )
+
+
+def _list_ignored(wire: _Request) -> tuple[str, ...]:
+    return ("output_config.effort",) if wire.output_config and wire.output_config.effort else ()
+
+
+def _read_format(wire: _Request) -> JsonObject | None:
+    """The form of the reply, as the chat API writes it; None for plain text."""
+    form = (wire.output_config.format if wire.output_config else None) or wire.output_format
+    if form is None:
+        return None
+    if form.type != "json_schema" or form.schema is None:
+        raise BadRequest("output_config.format: expected {'type': 'json_schema', 'schema': …}")
+    return {"type": "json_schema", "json_schema": {"name": "reply", "schema": form.schema}}
 
 
 def _read_system(system: str | list[JsonObject] | None) -> tuple[str, tuple[str, ...]]:

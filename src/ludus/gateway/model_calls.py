@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from ludus.tokens.token_session import TokenSession
 
 
-QUESTION_FIELDS = ("response_format", "chat_template_kwargs")
-"""Request fields beside the sampling that change what is asked. The sampling of a session replaces them."""
+RESPONSE_FORMAT = "response_format"
+"""The form of the reply. It is part of the question: the sampling of a session does not replace it."""
+_TEMPLATE_FIELD = "chat_template_kwargs"
+"""A field beside the sampling that changes what is asked. The sampling of a session replaces it."""
 NO_LOGPROB = -9999.0
 """What the APIs write for a token whose logprob is not known."""
 
@@ -183,8 +185,8 @@ class ModelCaller:
                 ignored.append("logprobs")
             elif request.logprobs:
                 ignored.append("top_logprobs")
-        lost = {name for name in QUESTION_FIELDS if name in request.sampling.extra} - sampling.extra.keys()
-        ignored += sorted(lost)
+        if _TEMPLATE_FIELD in request.sampling.extra and _TEMPLATE_FIELD not in sampling.extra:
+            ignored.append(_TEMPLATE_FIELD)
         if not wishes:
             return sampling, tuple(ignored)
         return msgspec.structs.replace(sampling, extra={**sampling.extra, **wishes}), tuple(ignored)

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import msgspec
 
-from ludus.errors import BudgetExhausted, ConfigError, LudusError, ModelError, ModelUnusable
+from ludus.errors import BudgetExhausted, ConfigError, LudusError, ModelError, ModelUnusable, Unsupported
 from ludus.gateway import chat_api as chat
 from ludus.gateway import completions_api as completions
 from ludus.gateway import messages_api as messages
@@ -32,7 +32,7 @@ from ludus.gateway.dialect import Answer, BadRequest, Dialect, ErrorReply, Parse
 from ludus.gateway.gateway_session import GatewaySession, RecordedReply, SessionRecord
 from ludus.gateway.http_server import JSON, Connection, Listener, Responder
 from ludus.gateway.live_stream import KeepAlives, LiveStream
-from ludus.gateway.model_calls import ModelCaller
+from ludus.gateway.model_calls import RESPONSE_FORMAT, ModelCaller
 from ludus.models import Model
 from ludus.models.ledger import Budget
 from ludus.models.reply_pieces import Drawing
@@ -419,12 +419,15 @@ async def _gather_all(draws: Sequence[Coroutine[Any, Any, RecordedReply]]) -> li
 
 def enforce_sampling(rule: Sampling | None, requested: Sampling, request: int, choice: int = 0) -> Sampling:
     """The sampling of a reply. With a rule, the agent decides only about what belongs to its request: stop texts, the
-    tool choice, and a length within the rule's limit. Every request and choice has its own seed."""
+    tool choice, the form of the reply, and a length within the rule's limit. Every request and choice has its own
+    seed."""
     if rule is None:
         if requested.seed is None or not choice:
             return requested
         return msgspec.structs.replace(requested, seed=requested.seed + choice)
-    if rule.seed is None and not requested.stop and requested.max_tokens is None and requested.tool_choice is None:
+    form = requested.extra.get(RESPONSE_FORMAT)
+    asks = requested.stop or requested.max_tokens is not None or requested.tool_choice is not None or form is not None
+    if rule.seed is None and not asks:
         return rule
     limits = [limit for limit in (rule.max_tokens, requested.max_tokens) if limit is not None]
     return msgspec.structs.replace(
@@ -433,6 +436,7 @@ def enforce_sampling(rule: Sampling | None, requested: Sampling, request: int, c
         stop=tuple(dict.fromkeys((*rule.stop, *requested.stop))),
         seed=None if rule.seed is None else (rule.seed + request * 1_000_003 + choice) % 2**31,
         tool_choice=rule.tool_choice or requested.tool_choice,
+        extra=rule.extra if form is None else {**rule.extra, RESPONSE_FORMAT: form},
     )
 
 
@@ -464,7 +468,7 @@ def _note_error(session: GatewaySession, reply: ErrorReply, error: LudusError | 
             session.note_failure(Failure("model", reply.message, retryable))
             if isinstance(error, ModelUnusable):
                 session.mark_unusable()
-        case _ if isinstance(error, ConfigError):
+        case _ if isinstance(error, ConfigError) and not isinstance(error, Unsupported):
             session.note_failure(Failure("model", reply.message, retryable=False))
         case _:
             session.note_refusal()

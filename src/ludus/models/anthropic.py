@@ -112,7 +112,20 @@ def build_request(
         body["stop_sequences"] = sampling.stop
     if stream:
         body["stream"] = True
+    extra = dict(sampling.extra)
+    form = extra.pop("response_format", None)
+    if form is not None:
+        body |= _write_format(form)
+        sampling = msgspec.structs.replace(sampling, extra=extra)
     return encode_body(body, sampling, omit)
+
+
+def _write_format(form: JsonObject) -> JsonObject:
+    """The form of the reply. The API has no JSON without a schema: any object is allowed then."""
+    if form.get("type") == "text":
+        return {}
+    schema = form.get("json_schema", {}).get("schema", {"type": "object"})
+    return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
 
 def _write_turns(messages: Sequence[Message], offered: Collection[str]) -> list[JsonObject]:

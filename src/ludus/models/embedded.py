@@ -32,6 +32,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.errors import ConfigError, LudusError, ModelError
+from ludus.models.json_grammar import COMMON_RULES, build_object_rule, quote_literal, split_parameters
 from ludus.models.openai import ChatModel, OpenAISettings
 from ludus.models.server import Endpoint, Retry
 from ludus.models.weights import SMOLLM2, Tell, find_weights
@@ -275,7 +276,7 @@ def _list_tools(tools: Sequence[ToolSpec]) -> str:
 
 
 def _list_parameters(tool: ToolSpec) -> list[str]:
-    required, optional = _split_parameters(tool.parameters)
+    required, optional = split_parameters(tool.parameters)
     return [*required, *(f"{name}?" for name in optional)]
 
 
@@ -322,73 +323,16 @@ def parse_call(reply: Completion, id: str) -> Completion:
 
 # ---- the grammar --------------------------------------------------------------------------------------------------
 
-_COMMON = r"""
-answer ::= [^{] [^\x00]*
-value ::= string | number | boolean | "null" | array | object
-array ::= "[" (value (", " value)*)? "]"
-object ::= "{" (string ": " value (", " string ": " value)*)? "}"
-string ::= "\"" ([^"\\\x00-\x1F\x7F] | "\\" ["\\bfnrt])* "\""
-integer ::= "-"? [0-9]{1,15}
-number ::= integer ("." [0-9]{1,15})?
-boolean ::= "true" | "false"
-"""
+_ANSWER = r"[^{] [^\x00]*"
 
 
 def build_grammar(tools: Sequence[ToolSpec], choice: str | None = None) -> str:
     """What the model may write, in llama.cpp's notation: one call, a text, or either, as the choice says."""
     calls = " | ".join(_build_call_rule(tool) for tool in tools)
     root = {"required": calls, "none": "answer"}.get(choice or "", f"{calls} | answer")
-    return f"root ::= {root}{_COMMON}"
+    return f"root ::= {root}\nanswer ::= {_ANSWER}{COMMON_RULES}"
 
 
 def _build_call_rule(tool: ToolSpec) -> str:
     head = f'{{"name": {json.dumps(tool.name)}, "arguments": '
-    return f'{_quote(head)} {_build_object_rule(tool.parameters)} "}}"'
-
-
-def _build_object_rule(schema: JsonObject) -> str:
-    """Required members in the order of the schema, then any optional members in that order."""
-    required, optional = _split_parameters(schema)
-    pairs = [_build_pair_rule(name, schema) for name in required]
-    rest = [_build_pair_rule(name, schema) for name in optional]
-    if pairs:
-        inside = ' ", " '.join(pairs) + _build_optional_rules(rest)
-    else:
-        starts = [f"{pair}{_build_optional_rules(rest[i + 1 :])}" for i, pair in enumerate(rest)]
-        inside = f"({' | '.join(starts)})?" if starts else ""
-    return f'"{{" {inside} "}}"'
-
-
-def _split_parameters(schema: JsonObject) -> tuple[list[str], list[str]]:
-    names: list[str] = list(schema.get("properties", {}))
-    required = schema.get("required", [])
-    return [n for n in names if n in required], [n for n in names if n not in required]
-
-
-def _build_optional_rules(pairs: Sequence[str]) -> str:
-    return "".join(f' (", " {pair})?' for pair in pairs)
-
-
-def _build_pair_rule(name: str, schema: JsonObject) -> str:
-    return f"{_quote(json.dumps(name) + ': ')} {_build_value_rule(schema['properties'][name])}"
-
-
-def _build_value_rule(schema: JsonObject) -> str:
-    """Types and enums are enforced. Patterns, bounds and references are not; the agent loop checks them."""
-    match schema:
-        case {"enum": [*choices]}:
-            return f"({' | '.join(_quote(json.dumps(choice)) for choice in choices)})"
-        case {"type": "string" | "integer" | "number" | "boolean" as kind}:
-            return kind
-        case {"type": "array", "items": _}:
-            item = _build_value_rule(schema["items"])
-            return f'"[" ({item} (", " {item})*)? "]"'
-        case {"type": "object", "properties": _}:
-            return _build_object_rule(schema)
-        case _:
-            return "value"
-
-
-def _quote(text: str) -> str:
-    """The text as a literal of the grammar, which follows JSON's rules."""
-    return json.dumps(text)
+    return f'{quote_literal(head)} {build_object_rule(tool.parameters)} "}}"'

@@ -2,7 +2,7 @@
 
 A rollout that was run in token mode has, on each completion, the ids that it added. `build_rows` joins them to the
 maximal linear sequences that the engine really saw (`ludus.tokens.sequences` has the rules). Nothing is encoded here,
-so no ids can change.
+so no ids can change. Replies that were drawn under guided decoding are context (`unmark_guided` changes that).
 
 A rollout that was run in chat mode has no ids, and `build_rows` refuses it: ids made from its text are not the sampled
 ones, and there are no logprobs. For supervised fine-tuning on the text there is `retokenize`.
@@ -11,10 +11,12 @@ ones, and there are no logprobs. For supervised fine-tuning on the text there is
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ludus.errors import ConfigError
 from ludus.tokens import Generation
 from ludus.tokens.sequences import TokenSequence, TokenStep, build_sequences, find_mode
-from ludus.types import Completion, Finish, Message, Rollout, ToolSpec
+from ludus.types import Completion, Finish, Group, Message, Rollout, ToolSpec
 
 if TYPE_CHECKING:
     from ludus.tokens.codec import Codec
@@ -43,9 +45,22 @@ def build_rows(rollout: Rollout) -> list[TokenSequence]:
         raise NotExact(f"the record of task '{rollout.task.id}' is incomplete: {error}") from error
 
 
+def unmark_guided(group: Group) -> Group:
+    """The group with all replies as if they had been drawn freely, so that guided ones are trained on too."""
+    return msgspec.structs.replace(group, rollouts=tuple(_unmark_rollout(rollout) for rollout in group.rollouts))
+
+
+def _unmark_rollout(rollout: Rollout) -> Rollout:
+    turns = tuple(
+        msgspec.structs.replace(turn, completion=msgspec.structs.replace(turn.completion, guided=False))
+        for turn in rollout.turns
+    )
+    return msgspec.structs.replace(rollout, turns=turns)
+
+
 def _make_step(completion: Completion) -> TokenStep:
     assert completion.tokens is not None
-    return TokenStep(completion.tokens, completion.splice)
+    return TokenStep(completion.tokens, completion.splice, completion.guided)
 
 
 def retokenize(messages: Sequence[Message], tools: Sequence[ToolSpec], codec: "Codec") -> list[TokenSequence]:

@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from ludus.models.reply_pieces import Drawing, Piece
-from ludus.types import Finish, Sampling
+from ludus.types import Finish, JsonObject, Sampling
 
 TakeIds = Callable[[Sequence[int]], list[Piece]]
 """Takes ids that were sampled, and returns the pieces of the reply that are certain now."""
@@ -49,6 +49,14 @@ class EngineFacts(Struct, frozen=True, kw_only=True):
     """Ids are below this."""
     context: int | None = None
     """The longest prompt and reply together, in ids."""
+
+
+class Guide(Struct, frozen=True, kw_only=True):
+    """The form that a reply must have: JSON of a schema, or a text of a grammar."""
+
+    schema: JsonObject | None = None
+    grammar: str = ""
+    """In llama.cpp's notation (GBNF)."""
 
 
 class Engine(Protocol):
@@ -82,4 +90,13 @@ class StreamingEngine(Engine, Protocol):
 
         If the drawing is abandoned and the task is cancelled, the result is what was drawn until then.
         """
+        ...
+
+
+@runtime_checkable
+class GuidedEngine(Engine, Protocol):
+    """An engine with guided decoding."""
+
+    def write_guide(self, guide: Guide) -> JsonObject:
+        """The form of a reply as request fields of this engine, for `sampling.extra`."""
         ...

@@ -19,6 +19,7 @@ from ludus.models.server import Endpoint, Price, make_endpoints
 from ludus.models.server_pool import ServerPool, Tell, Timing
 from ludus.tokens import Generation
 from ludus.tokens.engines import make_ids_error, make_logprobs_error, parse_logprobs
+from ludus.tokens.guides import asks_for_form
 from ludus.tokens.session_index import SessionIndex
 from ludus.tokens.session_tree import Node, Tree
 from ludus.tokens.token_session import check_columns
@@ -111,7 +112,8 @@ class CapturedChatModel:
             found = await self._servers.run_with_retries(
                 lambda lane: lane.server.exchange_stream(body, _CapturedStream(settings.price, drawing), read, drawing)
             )
-        return capture.add_completion(*found)
+        completion = capture.add_completion(*found)
+        return msgspec.structs.replace(completion, guided=True) if asks_for_form(sampling, tools) else completion
 
     async def close(self) -> None:
         await self._servers.close()

@@ -5,7 +5,8 @@
 
 One server serves all formats: paths and request fields tell them apart. It follows the documented formats in everything
 that Ludus sends and reads, with their quirks: llama.cpp cuts probabilities at a stop string, the text of vLLM lacks
-special tokens that its ids have. It refuses what the real servers refuse. `mangle` lets a test change a reply before it
+special tokens that its ids have. Under a JSON schema it answers with a small value of it; grammars are not
+followed. It refuses what the real servers refuse. `mangle` lets a test change a reply before it
 is sent. vLLM's and llama.cpp's replies are streamed if the request asks for it, one id at a time; a client that closes
 its connection ends the draw, and `cancelled` counts it. Loopback only; for tests and benchmarks.
 """
@@ -128,7 +129,9 @@ class StandIn:
         if len(ids) + 1 > self._context:
             raise RequestRefused(f"the prompt is longer than the context length of {self._context}")
         stop = tuple(body.get("stop") or ())
-        return [self.toy.draw(ids, Sampling(max_tokens=longest, stop=stop)) for _ in range(body.get("n") or 1)]
+        form = _find_schema(body)
+        text = None if form is None else msgspec.json.encode(_make_instance(form)).decode()
+        return [self.toy.draw(ids, Sampling(max_tokens=longest, stop=stop), text) for _ in range(body.get("n") or 1)]
 
     def _answer_vllm(self, body: JsonObject) -> JsonObject:
         draws = self._draw_replies(body["prompt"], body)
@@ -245,6 +248,28 @@ _SAMPLING_PARAMS = {
     *("n", "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed", "logprobs", "prompt_logprobs"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty", "skip_special_tokens", "stop_token_ids"),
 }
+
+
+def _find_schema(body: Mapping[str, Any]) -> JsonObject | None:
+    """The JSON schema of a guided request of any engine."""
+    guided: JsonObject = body.get("structured_outputs") or {}
+    schema: JsonObject | str | None = guided.get("json") or body.get("json_schema")
+    return msgspec.json.decode(schema) if isinstance(schema, str) else schema
+
+
+def _make_instance(schema: JsonObject) -> Any:
+    """A small value of a JSON schema."""
+    match schema.get("type"):
+        case "object":
+            return {name: _make_instance(part) for name, part in schema.get("properties", {}).items()}
+        case "array":
+            return []
+        case "integer" | "number":
+            return 0
+        case "boolean":
+            return True
+        case _:
+            return (schema.get("enum") or ["text"])[0]
 
 
 def _count_usage(draws: list[ToyDraw]) -> JsonObject:

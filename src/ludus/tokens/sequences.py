@@ -3,7 +3,8 @@
 A record keeps, for each completion, only the ids that it added. Where it does not simply follow the completion before,
 a `Splice` says where it goes. Every completion ends one sequence. A sequence that another one continues is part of it.
 The *maximal* sequences are the rows. Every sampled id is marked as sampled in exactly one row: the first that holds its
-whole reply. In other rows that share it, it is context.
+whole reply. In other rows that share it, it is context. Replies that were drawn under guided decoding are context in
+all rows: their logprobs are not those of the policy.
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ class TokenStep(NamedTuple):
 
     tokens: Tokens
     splice: Splice | None = None
+    guided: bool = False
+    """Drawn under guided decoding: its ids are context, and not trained on."""
 
 
 class TokenSequence(Struct, frozen=True):
@@ -98,16 +101,20 @@ def _build_row(steps: Sequence[TokenStep], pieces: Sequence[_Piece], emitted: se
     sampled: list[bool] = []
     logprobs: list[float | None] = []
     trained: list[int] = []
+    whole: list[int] = []
     shared = sum(piece.length for piece in pieces if piece.step in emitted)
     for step, length in pieces:
         own = steps[step].tokens
         ids += own.ids[:length]
-        if length == len(own) and step not in emitted:
+        is_first = length == len(own) and step not in emitted
+        if is_first:
+            whole.append(step)
+        if is_first and not steps[step].guided:
             sampled += own.sampled
             logprobs += own.logprobs
             trained.append(step)
         else:
             sampled += [False] * length
             logprobs += [None] * length
-    emitted.update(trained)
+    emitted.update(whole)
     return TokenSequence(Tokens(tuple(ids), tuple(sampled), tuple(logprobs)), tuple(trained), shared)

@@ -15,11 +15,11 @@ from functools import partial
 
 import msgspec
 
-from ludus.errors import ConfigError
 from ludus.models.reply_pieces import Drawing
 from ludus.models.server import Price
 from ludus.tokens import Engine, Generation, StreamingEngine, TakeIds
 from ludus.tokens.codec import Codec
+from ludus.tokens.guides import add_guide, make_guide, mark_guided
 from ludus.tokens.probe import TemplateFinding, check_engine, probe_template, raise_fatal
 from ludus.tokens.reply_decoder import ReplyDecoder
 from ludus.tokens.session_index import SessionIndex
@@ -69,14 +69,12 @@ class TokenModel:
         """Draw `n` replies to a conversation of a session. With a `drawing`, one reply is passed on as it is drawn."""
         await self.start()
         raise_fatal(self.findings, tools=bool(tools))
-        if sampling.tool_choice == "required":
-            raise ConfigError(
-                "sampling.tool_choice: 'required' does not work in token mode: nothing can force a call there. Remove "
-                "the setting, or ask for a call in the system text."
-            )
         prompt = session.build_prompt(messages, tools)
         if sampling.tool_choice == "none":
             prompt = prompt._replace(tools=())
+        guide = make_guide(sampling, prompt.tools, self.codec.parser, opens_thought=prompt.opens_thought)
+        if guide is not None:
+            sampling = add_guide(self.engine, guide, sampling)
         if drawing is None:
             generated = await self.engine.generate(prompt.ids, sampling, n)
         else:
@@ -89,9 +87,10 @@ class TokenModel:
                 first=prompt.node.calls,
             )
             generated = [await self.generate_stream(prompt.ids, sampling, drawing, begin)]
-        return [
+        completions = [
             session.add_completion(prompt, g, stop=sampling.stop, model=self._name, price=self.price) for g in generated
         ]
+        return completions if guide is None else [mark_guided(each, guide) for each in completions]
 
     async def generate_stream(
         self, ids: Sequence[int], sampling: Sampling, drawing: Drawing, begin: Callable[[], TakeIds]

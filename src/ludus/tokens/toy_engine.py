@@ -93,9 +93,9 @@ class ToyEngine:
     async def close(self) -> None:
         """Nothing to close."""
 
-    def draw(self, prompt: Sequence[int], sampling: Sampling) -> ToyDraw:
-        """Sample one reply."""
-        text = self.replies(self.tokenizer.decode(prompt))
+    def draw(self, prompt: Sequence[int], sampling: Sampling, text: str | None = None) -> ToyDraw:
+        """Sample one reply: the given text, or the next reply of the script."""
+        text = self.replies(self.tokenizer.decode(prompt)) if text is None else text
         ids = self.scatter_ids(text)
         finish, limit = Finish.STOP, sampling.max_tokens
         stopped = self._find_stop(ids, sampling.stop)

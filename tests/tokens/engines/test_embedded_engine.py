@@ -1,6 +1,7 @@
 """Token mode on a real engine with real weights. Skipped if there are none."""
 
 import asyncio
+import json
 import os
 
 import pytest
@@ -15,7 +16,7 @@ from ludus.tokens.engines.embedded_engine import EmbeddedEngine
 from ludus.tokens.sequences import TokenStep, build_sequences
 from ludus.tokens.token_model import TokenModel
 from ludus.tokens.token_session import TokenSession
-from ludus.types import Message, Sampling
+from ludus.types import Message, Sampling, ToolSpec
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +97,22 @@ def test_the_models_own_template_refuses_tools(weights):
         EmbeddedEngine(EmbeddedSettings(), EmbeddedRuntime(cache=weights.parent)), Codec.open(weights, "hermes")
     )
     assert "drops_tools" in {finding.code for finding in model.findings}
+
+
+def test_a_call_and_json_are_forced_on_a_real_engine(weights):
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    word = {"enum": ["yes", "no"]}
+    tool = ToolSpec("add", "Adds.", schema)
+    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": word}}}
+
+    async def work(model):
+        opening = (Message("user", "Say hello."),)
+        forced = await model.complete(opening, (tool,), Sampling(max_tokens=64, seed=1, tool_choice="required"))
+        assert [call.name for call in forced.message.calls] == ["add"]
+        assert isinstance(json.loads(forced.message.calls[0].arguments)["n"], int)
+        written = await model.complete(opening, (), Sampling(max_tokens=64, temperature=0.0, extra=form))
+        assert json.loads(written.message.content) in ("yes", "no")
+        steps = [TokenStep(each.tokens, each.splice, each.guided) for each in (forced, written)]
+        assert not any(sampled for row in build_sequences(steps) for sampled in row.tokens.sampled)
+
+    with_model(weights, work)

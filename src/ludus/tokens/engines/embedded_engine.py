@@ -17,9 +17,9 @@ from ludus.models.embedded import EmbeddedRuntime, EmbeddedServer, EmbeddedSetti
 from ludus.models.reply_pieces import Drawing
 from ludus.models.server import ServerSettings
 from ludus.models.weights import Tell
-from ludus.tokens import EngineFacts, Generation, TakeIds
-from ludus.tokens.engines.llamacpp import LlamaCppEngine
-from ludus.types import Sampling
+from ludus.tokens import EngineFacts, Generation, Guide, TakeIds
+from ludus.tokens.engines.llamacpp import LlamaCppEngine, write_guide
+from ludus.types import JsonObject, Sampling
 
 
 class EmbeddedEngine:
@@ -47,6 +47,9 @@ class EmbeddedEngine:
         if sampling.max_tokens is None:
             sampling = msgspec.structs.replace(sampling, max_tokens=self._runtime.reply_tokens)
         return await (await self.ensure_started()).stream(ids, sampling, drawing, begin)
+
+    def write_guide(self, guide: Guide) -> JsonObject:
+        return write_guide(guide)
 
     async def tokenize(self, text: str) -> Sequence[int] | None:
         return await (await self.ensure_started()).tokenize(text)

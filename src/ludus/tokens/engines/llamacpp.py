@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from ludus.models.reply_pieces import Drawing, Piece
 from ludus.models.server import BadReply, ServerFault, StreamedReply, find_message
-from ludus.tokens import EngineFacts, Generation, TakeIds
+from ludus.tokens import EngineFacts, Generation, Guide, TakeIds
 from ludus.tokens.engines import (
     EngineClient,
     StreamingHttpEngine,
@@ -77,6 +77,9 @@ class LlamaCppEngine(StreamingHttpEngine):
             body["seed"] = sampling.seed
         return body | dict(sampling.extra)
 
+    def write_guide(self, guide: Guide) -> JsonObject:
+        return write_guide(guide)
+
     async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> list[Generation]:
         if n == 1:
             return await super().generate(ids, sampling)
@@ -114,6 +117,11 @@ class LlamaCppEngine(StreamingHttpEngine):
         return read_tokens(
             await client.post("/tokenize", {"content": text, "add_special": False, "parse_special": True})
         )
+
+
+def write_guide(guide: Guide) -> JsonObject:
+    """The form of a reply as request fields."""
+    return {"grammar": guide.grammar} if guide.schema is None else {"json_schema": guide.schema}
 
 
 def _vary_seed(sampling: Sampling, index: int) -> Sampling:

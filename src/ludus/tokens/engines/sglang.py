@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.models.server import BadReply
-from ludus.tokens import EngineFacts, Generation
+from ludus.tokens import EngineFacts, Generation, Guide
 from ludus.tokens.engines import (
     EngineClient,
     HttpEngine,
@@ -21,7 +21,7 @@ from ludus.tokens.engines import (
     parse_logprobs,
 )
 from ludus.tokens.engines.vllm import build_sampling, read_tokens
-from ludus.types import JsonObject, Sampling
+from ludus.types import JsonObject, Sampling, to_json
 
 
 class SglangEngine(HttpEngine):
@@ -38,6 +38,9 @@ class SglangEngine(HttpEngine):
             "return_logprob": True,
             "return_text_in_logprobs": False,
         }
+
+    def write_guide(self, guide: Guide) -> JsonObject:
+        return {"ebnf": guide.grammar} if guide.schema is None else {"json_schema": to_json(guide.schema).decode()}
 
     def parse_replies(self, data: bytes) -> list[Generation]:
         try:

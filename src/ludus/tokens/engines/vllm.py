@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ludus.models.reply_pieces import Piece
 from ludus.models.server import BadReply, StreamedReply, find_message
-from ludus.tokens import EngineFacts, Generation, TakeIds
+from ludus.tokens import EngineFacts, Generation, Guide, TakeIds
 from ludus.tokens.engines import (
     EngineClient,
     StreamingHttpEngine,
@@ -43,6 +43,10 @@ class VllmEngine(StreamingHttpEngine):
             "spaces_between_special_tokens": False,
             **build_sampling(sampling),
         }
+
+    def write_guide(self, guide: Guide) -> JsonObject:
+        form = {"grammar": guide.grammar} if guide.schema is None else {"json": guide.schema}
+        return {"structured_outputs": form}
 
     def parse_replies(self, data: bytes) -> list[Generation]:
         reply = _REPLY.decode(data)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, field
 
 Count = Annotated[int, Meta(ge=1)]
 Whole = Annotated[int, Meta(ge=0)]
@@ -429,9 +429,15 @@ def _expand(value: Any) -> Any:
         fields = msgspec.structs.asdict(value)
         if names != encoded:  # renamed in the code, not in stored data
             fields = {stored: fields[name] for name, stored in zip(names, encoded, strict=True)}
+        unset: tuple[str, ...] = ()  # fields that were added later, in values that were made before
         for name, item in fields.items():
             if type(item) not in _PLAIN:
-                fields[name] = _expand(item)
+                if item is UNSET:
+                    unset = (*unset, name)
+                else:
+                    fields[name] = _expand(item)
+        for name in unset:
+            del fields[name]
         return fields
     if isinstance(value, list | tuple):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]

@@ -69,6 +69,7 @@ bench: setup-dev
 	 $(BIN)/python bench/templates.py; m=$$?; \
 	 $(BIN)/python bench/parsers.py --peers; e=$$?; \
 	 $(BIN)/python bench/pool.py; f=$$?; \
+	 $(BIN)/python bench/keep_files.py; n=$$?; \
 	 $(BIN)/python bench/containers.py; g=$$?; \
 	 $(BIN)/python bench/reflact.py --peers; h=$$?; \
 	 $(BIN)/python bench/optimizer.py --peers; n=$$?; \

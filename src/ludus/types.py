@@ -340,6 +340,8 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
     left_out: tuple[str, ...] = ()
     """Files of the agent that `verify` did not get: links that lead out of /workspace (`out.txt -> /tmp/x`), pipes and
     devices."""
+    files: str = ""
+    """The hash of the files that the agent left, if the run's store has kept them: `ludus rescore` needs them."""
 
     def __post_init__(self) -> None:
         if self.score is not None and self.failure is not None:

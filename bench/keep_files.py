@@ -1,10 +1,10 @@
 """Measure what it costs to keep the files that agents leave (`run.keep_files_mb`), for `ludus rescore`.
 
-    python bench/keep_files.py                # 400 rollouts of terminal-test per run, 5 runs of each kind in turns
+    python bench/keep_files.py                # 200 rollouts per run, 5 runs of each kind in turns
     python bench/keep_files.py --quick        # few rollouts, as a test of the script
 
 small   the agent writes one small file with a tool; a scripted model, slots of this machine
-folder  the same, with 200 files of 2 KB beside it that are equal in every rollout, as a checked-out project has
+folder  the same, with 20 files of 2 KB beside it that are equal in every rollout, as a checked-out project has
 
 Runs with and without kept files alternate; the ratio is that of the median times per rollout. Disk is the difference of
 the sizes of the run's store.
@@ -96,11 +96,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what it costs to keep the files that agents leave.")
     parser.add_argument("--quick", action="store_true", help="few rollouts, as a test of the script")
     quick = parser.parse_args().quick
-    count, times = (10, 1) if quick else (400, 5)
+    count, times = (10, 1) if quick else (200, 5)
     print(describe_machine())
     rows: list[Sequence[object]] = [("tasks", "ms per rollout without", "with", "ratio", "bytes of disk per rollout")]
     checks: list[Check] = []
-    for name, others in {"small": 0, "folder": 200}.items():
+    for name, others in {"small": 0, "folder": 20}.items():
         row, ratio, more = compare(name, Writing(count=count, others=others), times)
         rows.append(row)
         checks.append(Check(f"{name}: time with / without", ratio, MOST_RATIO, "x"))

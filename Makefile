@@ -9,6 +9,7 @@
 #   make test-consumers  exported rows and metrics, loaded by the code they are for: verl, SkyRL, TRL, … (fetches 4 GB once)
 #   make test-atropos  the tests of atroposlib against `ludus api`, and our worker against its server (fetches 1 GB once)
 #   make test-agents  mini-swe-agent, Codex and Claude Code in slots (fetches 1.4 GB once; needs npm, no account)
+#   make test-envs  environments with the packages they need: reasoning-gym, … (fetches 100 MB once; about 3 minutes)
 #   make docs    make the generated parts of docs/ again (after a change of settings or environments)
 #   make lint    formatting, lint rules and types only
 #   make bench   measure speed and compare it with other tools (downloads them; takes a while)
@@ -20,7 +21,7 @@ RUN    ?= runs/demo
 RL_VENV ?= .venv-rl
 RL_RUN  ?= runs/rl-demo
 
-.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-agents backends docs lint bench setup setup-dev clean
+.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-agents test-envs backends docs lint bench setup setup-dev clean
 
 demo: setup
 	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
@@ -53,6 +54,9 @@ test-agents: setup-dev
 	@PYTHON=$(BIN)/python scripts/setup-agents
 	@LUDUS_TEST_AGENTS=1 $(BIN)/python -m pytest tests/harness/test_harness.py tests/sandbox/remote/test_remote_agents.py -k real_agent
 
+test-envs:
+	@PYTHON="$(PYTHON)" scripts/test-envs
+
 docs: setup-dev
 	@$(BIN)/python scripts/update-docs
 
@@ -69,15 +73,13 @@ bench: setup-dev
 	 $(BIN)/python bench/templates.py; m=$$?; \
 	 $(BIN)/python bench/parsers.py --peers; e=$$?; \
 	 $(BIN)/python bench/pool.py; f=$$?; \
-	 $(BIN)/python bench/keep_files.py; n=$$?; \
 	 $(BIN)/python bench/containers.py; g=$$?; \
 	 $(BIN)/python bench/reflact.py --peers; h=$$?; \
-	 $(BIN)/python bench/optimizer.py --peers; n=$$?; \
 	 $(BIN)/python bench/gateway.py --peers; i=$$?; \
 	 $(BIN)/python bench/api.py --peers; l=$$?; \
 	 $(BIN)/python bench/rl_loop.py; j=$$?; \
 	 $(BIN)/python bench/rl.py; k=$$?; \
-	 exit $$((a + b + c + d + e + f + g + h + i + j + k + l + m + n > 0))
+	 exit $$((a + b + c + d + e + f + g + h + i + j + k + l + m > 0))
 
 setup: $(VENV)/.setup
 setup-dev: $(VENV)/.setup-dev
@@ -95,4 +97,4 @@ $(VENV)/.setup-dev: pyproject.toml constraints.txt scripts/setup
 	@touch $@ $(VENV)/.setup
 
 clean:
-	rm -rf $(VENV) $(RL_VENV) runs build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(RL_VENV) .venv-envs runs build dist .pytest_cache .ruff_cache .hypothesis

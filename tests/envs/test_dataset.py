@@ -31,6 +31,9 @@ def test_every_format_of_a_file_gives_the_same_rows(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text(LINES)
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(LINES.encode()))
     (tmp_path / "a.json").write_text(json.dumps(ROWS))
+    (tmp_path / "b.json").write_text(json.dumps({"version": 1, "data": ROWS}))
+    (tmp_path / "c.json").write_text(json.dumps({"first": ROWS[0], "second": ROWS[1]}))
+    (tmp_path / "a.csv").write_text("\ufeffid,length\r\na,1\r\nbb,2\r\n")
     for path in tmp_path.iterdir():
         assert load_ids(path) == ["a", "bb"], path.name
     assert [row.place for row in load_rows(str(tmp_path / "a.jsonl"), Word, "x")] == [
@@ -56,6 +59,18 @@ def test_a_folder_has_a_file_for_each_split(tmp_path: Path):
         load_ids(tmp_path, "train")
 
 
+def test_a_folder_has_a_folder_for_each_split_under_any_of_its_names(tmp_path: Path):
+    for name, row in (("train", ROWS[0]), ("val", ROWS[1])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "items.json").write_text(json.dumps([row]))
+    (tmp_path / "val" / "more.jsonl").write_text(json.dumps(ROWS[0]))
+    (tmp_path / "test").mkdir()
+    assert load_ids(tmp_path, "train") == ["a"]
+    assert load_ids(tmp_path, "validation") == load_ids(tmp_path, "valid_seen") == ["bb", "a"]
+    with pytest.raises(ConfigError, match="test has no file that ends in"):
+        load_ids(tmp_path, "valid_unseen")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
@@ -63,9 +78,12 @@ def test_a_folder_has_a_file_for_each_split(tmp_path: Path):
         ("a.jsonl", '{"id": 3, "length": 1}', r"line 1: Expected `str`, got `int` - at `\$\.id`"),
         ("a.jsonl", '{"id": "a", ', r"a\.jsonl, line 1"),
         ("a.jsonl", "\n", r"a\.jsonl has no rows"),
-        ("a.json", "{}", "should be a JSON list"),
+        ("a.json", "3", "should be a JSON list"),
+        ("a.json", "{}", r"a\.json has no rows"),
+        ("a.csv", "id,length\na,1\nb", r"a\.csv, row 2: it has more or fewer fields"),
+        ("a.csv", "id,length\na,one", r"a\.csv, row 1: .*\$\.length"),
         ("a.json", '[{"id": "a", "length": 1}, {"id": "b"}]', r"a\.json, row 2: .*`length`"),
-        ("a.csv", "id,length", r"a\.csv is not a data set.*\.jsonl"),
+        ("a.tsv", "id,length", r"a\.tsv is not a data set.*\.jsonl"),
         ("a.jsonl.gz", "no", r"cannot read .*a\.jsonl\.gz"),
     ],
 )

@@ -6,8 +6,10 @@ from types import MappingProxyType
 BUILTIN: Mapping[str, str] = MappingProxyType(
     {
         "gsm8k": "ludus.envs.gsm8k:Gsm8k",
+        "math": "ludus.envs.math_problems:MathProblems",
         "orders": "ludus.envs.orders:Orders",
         "parcels": "ludus.envs.parcels:Parcels",
+        "reasoning-gym": "ludus.envs.reasoning:ReasoningGym",
         "terminal-test": "ludus.envs.terminal_test:TerminalTest",
     }
 )

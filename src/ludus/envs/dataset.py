@@ -1,13 +1,19 @@
-"""Rows of a data set: from a file, from a folder with a file for each split, from the package, or from the hub.
+"""Rows of a data set: from a file, from a folder with a file or a folder for each split, from the package, or from the
+hub.
 
-    items.jsonl   items.jsonl.gz   items.json   items.parquet     a file, whatever the split
-    folder/                                                       folder/<split>.jsonl, .jsonl.gz, .json or .parquet
-    hub:owner/name   hub:owner/name:configuration                 the Hugging Face hub (extra `hub`)
+    items.jsonl   items.jsonl.gz   items.json   items.csv   items.parquet   a file, whatever the split
+    folder/                                           folder/<split>.jsonl, .jsonl.gz, .json, .csv or .parquet
+    folder/                                           folder/<split>/ with one or more such files, read in their order
+    hub:owner/name   hub:owner/name:configuration     the Hugging Face hub (extra `hub`)
 
-Each row is checked against a type. What is wrong is a `ConfigError` that names the file, the row and the field.
+A JSON file is a list of rows, an object with the list `data`, or an object of rows. The folder of a split may have
+another of its usual names: `val` or `valid_seen` for `validation`, `valid_unseen` for `test`. Each row is checked
+against a type. What is wrong is a `ConfigError` that names the file, the row and the field.
 """
 
+import csv
 import gzip
+import io
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +25,9 @@ from msgspec import Struct
 from ludus.errors import ConfigError
 
 T = TypeVar("T")
-ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".parquet")
+ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet")
+SPLIT_NAMES = (("validation", "val", "valid", "dev", "valid_seen", "selection"), ("test", "valid_unseen"))
+"""Names of the same split."""
 
 
 class DataRow(Struct, Generic[T], frozen=True):
@@ -46,8 +54,8 @@ def load_rows(source: str, kind: type[T], split: str, *, key: str = "", configur
             (f"{name}, split '{split}', row {n}", row) for n, row in _fetch_rows(name, given or configuration, split)
         ]
     else:
-        path = _find_file(Path(source).expanduser(), split)
-        found = list(_read_file(path))
+        paths = _find_files(Path(source).expanduser(), split)
+        found = [row for path in paths for row in _read_file(path)]
     rows = [DataRow(place, _convert(place, raw, kind)) for place, raw in found]
     if not rows:
         raise ConfigError(f"env.path: {source} has no rows" + (f" in split '{split}'" if ":" in source else ""))
@@ -71,15 +79,27 @@ def _check_unique(rows: Iterable[DataRow[Any]], key: str) -> None:
         first[value] = row.place
 
 
-def _find_file(path: Path, split: str) -> Path:
+def _find_files(path: Path, split: str) -> list[Path]:
+    """The files of a split."""
     if not path.is_dir():
-        return path
-    tried = [path / f"{split}{ending}" for ending in ENDINGS]
-    for each in tried:
-        if each.is_file():
-            return each
-    names = ", ".join(each.name for each in tried)
-    raise ConfigError(f"env.path: {path} has no file for split '{split}': it should have one of {names}")
+        return [path]
+    for name in list_split_names(split):
+        for each in (path / f"{name}{ending}" for ending in ENDINGS):
+            if each.is_file():
+                return [each]
+        if (path / name).is_dir():
+            files = sorted(each for each in (path / name).iterdir() if each.name.endswith(ENDINGS))
+            if not files:
+                raise ConfigError(f"env.path: {path / name} has no file that ends in {', '.join(ENDINGS)}")
+            return files
+    names = ", ".join(f"{split}{ending}" for ending in ENDINGS)
+    raise ConfigError(f"env.path: {path} has no file for split '{split}': it should have one of {names}, or {split}/")
+
+
+def list_split_names(split: str) -> tuple[str, ...]:
+    """The names that a split may have in a folder, its own first."""
+    same = next((names for names in SPLIT_NAMES if split in names), ())
+    return (split, *(name for name in same if name != split))
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
@@ -94,6 +114,8 @@ def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
             data = gzip.decompress(data)
     except OSError as error:
         raise ConfigError(f"env.path: cannot read {path}: {error.strerror or error}") from None
+    if path.suffix == ".csv":
+        return _split_csv(data, str(path))
     if path.suffix == ".json":
         return _split_list(data, str(path))
     return _split_lines(data, str(path))
@@ -107,16 +129,44 @@ def _split_lines(data: bytes, source: str) -> Iterator[tuple[str, Any]]:
 
 def _split_list(data: bytes, source: str) -> Iterator[tuple[str, Any]]:
     try:
-        rows = msgspec.json.decode(data, type=list[msgspec.Raw])
-    except msgspec.DecodeError as error:
+        rows = _read_list(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"env.path: {source} should be a JSON list of rows: {error}") from None
     for number, row in enumerate(rows, 1):
         yield f"{source}, row {number}", row
 
 
+def _read_list(data: bytes | msgspec.Raw) -> list[msgspec.Raw]:
+    """The items of a JSON list; of an object, those of `data`, or its values."""
+    if not bytes(data).lstrip().startswith(b"{"):
+        return msgspec.json.decode(data, type=list[msgspec.Raw])
+    table = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    return _read_list(table["data"]) if "data" in table else list(table.values())
+
+
+def _split_csv(data: bytes, source: str) -> Iterator[tuple[str, Any]]:
+    """Rows under a header. Cells are text."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"env.path: {source} is not UTF-8: {error}") from None
+    csv.field_size_limit(2**30)
+    try:
+        for number, row in enumerate(csv.DictReader(io.StringIO(text, newline=""), strict=True), 1):
+            if None in row or None in row.values():
+                raise ConfigError(f"env.path: {source}, row {number}: it has more or fewer fields than the header")
+            yield f"{source}, row {number}", row
+    except csv.Error as error:
+        raise ConfigError(f"env.path: {source} is not CSV: {error}") from None
+
+
 def _convert(place: str, raw: Any, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(raw, type=kind) if isinstance(raw, msgspec.Raw) else msgspec.convert(raw, kind)
+        return (
+            msgspec.json.decode(raw, type=kind)
+            if isinstance(raw, msgspec.Raw)
+            else msgspec.convert(raw, kind, strict=False)
+        )
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"env.path: {place}: {error}") from None
 

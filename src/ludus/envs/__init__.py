@@ -6,10 +6,13 @@ from types import MappingProxyType
 BUILTIN: Mapping[str, str] = MappingProxyType(
     {
         "gsm8k": "ludus.envs.gsm8k:Gsm8k",
+        "humaneval": "ludus.envs.humaneval:HumanEval",
         "math": "ludus.envs.math_problems:MathProblems",
+        "mbpp": "ludus.envs.mbpp:Mbpp",
         "orders": "ludus.envs.orders:Orders",
         "parcels": "ludus.envs.parcels:Parcels",
         "reasoning-gym": "ludus.envs.reasoning:ReasoningGym",
+        "repair": "ludus.envs.repair:Repair",
         "terminal-test": "ludus.envs.terminal_test:TerminalTest",
     }
 )

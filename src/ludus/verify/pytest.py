@@ -64,9 +64,16 @@ class _Report(Struct):
 
 
 async def run_tests(
-    box: Sandbox, tests: Mapping[str, str], *, seconds: float = 120.0, python: str = "python3"
+    box: Sandbox,
+    tests: Mapping[str, str],
+    *,
+    seconds: float = 120.0,
+    python: str = "python3",
+    separate: bool = False,
 ) -> Score:
     """Score 1 if every test passes; `soft` is the share that passes. `tests` are files by name, helpers included.
+
+    `separate`: the tests do not import the agent's code. Without it, the feedback of a pass says that they may.
 
     Raises:
         VerifierError: the tests are wrong, or pytest is neither in the slot nor installed beside Ludus.
@@ -100,7 +107,7 @@ async def run_tests(
         return Score.of(0.0, f"The test run was tampered with: {report.tampering}.")
     if not report.ended:
         return Score.of(0.0, f"The tests were ended before they were through (exit code {report.exit_code}).\n{tail}")
-    return judge_outcomes(report.outcomes, report.notes, expected)
+    return judge_outcomes(report.outcomes, report.notes, expected, separate=separate)
 
 
 def _clean_text(text: str, folder: str) -> str:
@@ -134,7 +141,9 @@ def _is_test_file(file: PurePosixPath) -> bool:
     return file.suffix == ".py" and (file.name.startswith("test_") or file.stem.endswith("_test"))
 
 
-def judge_outcomes(outcomes: Mapping[str, str], notes: Mapping[str, str], expected: Mapping[str, int]) -> Score:
+def judge_outcomes(
+    outcomes: Mapping[str, str], notes: Mapping[str, str], expected: Mapping[str, int], *, separate: bool = False
+) -> Score:
     """The score for a report. `expected` are the tests, with the least number of cases of each."""
     control = {name: outcome for name, outcome in outcomes.items() if name.startswith("control/")}
     if len(control) != 2 or set(control.values()) != {"failed"}:
@@ -147,7 +156,8 @@ def judge_outcomes(outcomes: Mapping[str, str], notes: Mapping[str, str], expect
     wrong = sorted(name for name, outcome in counted.items() if outcome != "passed")
     share = 1 - len(wrong) / len(counted)
     if not wrong:
-        return Score(1.0, True, 1.0, f"All {len(counted)} tests passed. They ran in one process with the agent's code.")
+        where = "" if separate else " They ran in one process with the agent's code."
+        return Score(1.0, True, 1.0, f"All {len(counted)} tests passed.{where}")
     shown = "\n".join(f"{name}: {counted[name]}\n{notes.get(name, '')}".rstrip() for name in wrong[:_FEEDBACK_TESTS])
     return Score(0.0, False, share, f"{len(wrong)} of {len(counted)} tests did not pass.\n{shown}")
 

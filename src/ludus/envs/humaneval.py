@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from ludus.env import EnvFacts
 from ludus.envs.dataset import DataRow, load_bundled, load_rows
 from ludus.envs.function_env import FunctionEnv, FunctionTests, check_python, list_functions, make_task
 from ludus.types import Task
@@ -35,6 +36,12 @@ class HumanEval(FunctionEnv, frozen=True):
     """Complete Python functions with hidden tests (HumanEval's format)."""
 
     name: ClassVar[str] = "humaneval"
+    facts: ClassVar[EnvFacts] = EnvFacts(
+        licence="MIT (written for Ludus; the published set, with `env.path`, is MIT too)",
+        runs="agent in a slot; tests and solution in two processes of a fresh one",
+        scored="all hidden tests pass; soft: the share",
+        extra="`hub` for paths with `hub:`",
+    )
 
     path: str = ""
     """A JSONL (also `.gz`) or Parquet file in HumanEval's format, or `hub:<dataset>`; empty: the bundled items."""

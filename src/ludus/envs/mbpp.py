@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
+from ludus.env import EnvFacts
 from ludus.envs.dataset import DataRow, load_bundled, load_rows
 from ludus.envs.function_env import FunctionEnv, FunctionTests, check_python, list_functions, list_names, make_task
 from ludus.types import Task, Whole
@@ -39,6 +40,12 @@ class Mbpp(FunctionEnv, frozen=True):
     """Write Python functions from a sentence, with hidden tests (MBPP's format)."""
 
     name: ClassVar[str] = "mbpp"
+    facts: ClassVar[EnvFacts] = EnvFacts(
+        licence="MIT (written for Ludus); CC-BY-4.0 for the published set, with `env.path`",
+        runs="agent in a slot; tests and solution in two processes of a fresh one",
+        scored="all hidden tests pass; soft: the share",
+        extra="`hub` for paths with `hub:`",
+    )
 
     path: str = ""
     """A JSONL or Parquet file in MBPP's format, or `hub:<dataset>`; empty: the bundled items."""

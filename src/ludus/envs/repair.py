@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
+from ludus.env import EnvFacts
 from ludus.envs.dataset import DataRow, load_bundled, load_rows
 from ludus.envs.function_env import FunctionEnv, FunctionTests, check_python, list_functions, make_task
 from ludus.errors import VerifierError
@@ -62,6 +63,12 @@ class Repair(FunctionEnv, frozen=True):
     """Repair Python programs with a bug; hidden tests judge them."""
 
     name: ClassVar[str] = "repair"
+    facts: ClassVar[EnvFacts] = EnvFacts(
+        licence="MIT (written for Ludus); that of the data for others",
+        runs="agent in a slot; tests and program in two processes of a fresh one",
+        scored="all hidden tests pass; soft: the share",
+        extra="`hub` for paths with `hub:`",
+    )
 
     path: str = ""
     """A JSONL or Parquet file with one of the two kinds of rows, or `hub:<dataset>`; empty: the bundled items."""

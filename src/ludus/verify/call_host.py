@@ -149,6 +149,7 @@ class CallHost:
             outcome, value, changed = json.loads(reply)
             value, changed = decode(value), [decode(each) for each in changed]
         except (ValueError, TypeError, RecursionError):
+            self.close()  # what else it wrote is not the result of a later call
             raise AssertionError("the function's process wrote something else than a result") from None
         for argument, now in zip(arguments, changed):  # noqa: B905  # `strict` is newer than Python 3.8
             _change_in_place(argument, now)

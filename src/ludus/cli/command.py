@@ -43,7 +43,10 @@ def make_argument(name: str, **options: Any) -> Argument:
 
 
 ENV = make_argument(
-    "env", metavar="ENV", nargs="?", help="a name (see: ludus envs), module:Class, file.py or file.py:Class"
+    "env",
+    metavar="ENV",
+    nargs="?",
+    help="a name (see: ludus envs), module:Class, file.py, file.py:Class or atropos:FILE.py",
 )
 RUN = make_argument("run", metavar="RUN", help="a run directory, finished or not")
 CONFIG = make_argument(
@@ -62,8 +65,13 @@ PARSER = make_argument(
     "--parser", metavar="NAME", default="", help="the format of tool calls: hermes, llama3_json, … or auto"
 )
 
+SLURM = make_argument("--slurm", metavar="BOOL", help="for files of Atropos; servers are named by --openai.base_url")
+TESTING = make_argument("--testing", metavar="BOOL", help="for files of Atropos; must be false")
+
 RUN_TAKES = (ENV, CONFIG, OUT, RESUME, PRINT_CONFIG, QUIET, JSON)
 """What `RunArguments` are read from."""
+FILE_TAKES = (*RUN_TAKES, SLURM, TESTING)
+"""The same for commands that run files of other systems (`atropos:FILE.py`)."""
 
 ANY_SETTINGS = "settings: --section.setting VALUE (list them: ludus config)"
 RUN_SETTINGS = """\

@@ -2,10 +2,13 @@
 
 from ludus.batch import evaluate
 from ludus.cli.batch_run import run_command
-from ludus.cli.command import RUN_SETTINGS, RUN_TAKES, Command, RunArguments
+from ludus.cli.command import FILE_TAKES, RUN_SETTINGS, Command, RunArguments
+from ludus.cli.file_envs import is_file_run, run_file
 
 
 def run(arguments: RunArguments) -> int:
+    if is_file_run(arguments):
+        return run_file(arguments)
     return run_command(arguments, evaluate)
 
 
@@ -13,7 +16,7 @@ COMMAND = Command(
     run,
     "ludus evaluate gsm8k --env.split test --env.group_size 4 --model.name gpt-5-mini \\\n"
     "    --model.base_url https://api.openai.com/v1 --model.api_key_var OPENAI_API_KEY",
-    RUN_TAKES,
+    FILE_TAKES,
     RunArguments,
     RUN_SETTINGS,
 )

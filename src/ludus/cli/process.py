@@ -2,8 +2,9 @@
 
 from ludus.batch import Batch, OnRollout, ProcessReport, process
 from ludus.cli.batch_run import run_command
-from ludus.cli.command import RUN_SETTINGS, RUN_TAKES, Command, RunArguments
+from ludus.cli.command import FILE_TAKES, RUN_SETTINGS, Command, RunArguments
 from ludus.cli.common import print_notice
+from ludus.cli.file_envs import is_file_run, run_file
 from ludus.cli.token_rows import make_row_fields
 from ludus.rollout import RunOptions
 from ludus.sandbox.pool import Pool
@@ -11,6 +12,8 @@ from ludus.store import RunDir
 
 
 def run(arguments: RunArguments) -> int:
+    if is_file_run(arguments):
+        return run_file(arguments)
     return run_command(arguments, _process)
 
 
@@ -24,7 +27,7 @@ async def _process(
 COMMAND = Command(
     run,
     "ludus process terminal-test --env.group_size 4 --out runs/first\nludus process --resume --out runs/first",
-    RUN_TAKES,
+    FILE_TAKES,
     RunArguments,
     RUN_SETTINGS,
 )

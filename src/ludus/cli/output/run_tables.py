@@ -33,6 +33,9 @@ class ProgressBar(LiveLine):
         self._every = every
 
     def __call__(self, rollout: Rollout, progress: "BatchProgress") -> None:
+        self.update(progress)
+
+    def update(self, progress: "BatchProgress") -> None:
         if self._bar is None:
             return
         if self._row is None:  # rollouts of an earlier run must not count as this one's speed

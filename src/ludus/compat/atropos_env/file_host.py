@@ -1,0 +1,166 @@
+"""Runs the code of a file in a thread and a loop of its own.
+
+Files block: they read data sets, use executors, and wait for a slot in a plain function. In a thread of their own they
+do not stop the models and slots of the run. The modules that the file imports exist from its load to its end.
+"""
+
+import asyncio
+import contextvars
+import importlib.util
+import inspect
+import sys
+import textwrap
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Self
+
+from ludus.compat.atropos_env.base_env import SERVICES, BaseEnv, FileServices
+from ludus.compat.atropos_env.provided_modules import Names, provide_modules
+from ludus.errors import ConfigError, LudusError
+
+
+class LoadedFile:
+    """A file and its environment class. Its modules exist until `close`."""
+
+    def __init__(self, path: Path, kind: type[BaseEnv], stack: ExitStack) -> None:
+        self.path = path
+        self.kind = kind
+        self._stack = stack
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def load_file(path: Path, name: str, modules: Names, base: type[BaseEnv]) -> LoadedFile:
+    """Import a file and find its environment: the class `name`, or the only one that it defines.
+
+    Raises:
+        ConfigError: the file cannot be imported, or has none or several.
+    """
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise ConfigError(f"env.name: there is no file {path}")
+    folders = [path.parent, *path.parents[1:4]]
+    stack = ExitStack()
+    stack.enter_context(provide_modules(modules, folders))
+    try:
+        module = _import(path)
+        return LoadedFile(path, _find_class(module, path, name, base), stack)
+    except BaseException:
+        stack.close()
+        raise
+
+
+def _import(path: Path) -> ModuleType:
+    name = f"ludus_file_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # types are looked up there
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except LudusError:
+        raise
+    except (Exception, SystemExit) as error:  # foreign code: the user must see whatever it raises
+        trace = traceback.TracebackException.from_exception(error)
+        frames = [f for f in trace.stack if "importlib" not in f.filename and f.filename != __file__]
+        trace.stack = traceback.StackSummary.from_list(frames)
+        shown = textwrap.indent("".join(trace.format(chain=False)).rstrip(), "  ")
+        raise ConfigError(f"env.name: importing {path} failed:\n{shown}") from error
+    return module
+
+
+def _find_class(module: ModuleType, path: Path, name: str, base: type[BaseEnv]) -> type[BaseEnv]:
+    own = {
+        key: value
+        for key, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, base) and value.__module__ == module.__name__
+    }
+    if name:
+        if name not in own:
+            raise ConfigError(f"env.name: {path} has no class '{name}' derived from {base.__name__}")
+        return own[name]
+    bases = {parent for value in own.values() for parent in value.__mro__[1:]}
+    leaves = {key: value for key, value in own.items() if value not in bases}
+    if len(leaves) != 1:
+        names = ", ".join(f"{path.name}:{key}" for key in leaves)
+        what = f"several environments; choose one: {names}" if leaves else f"no class derived from {base.__name__}"
+        raise ConfigError(f"env.name: {path} has {what}")
+    return next(iter(leaves.values()))
+
+
+class FileHost:
+    """The thread and the loop of a file's code."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ludus-file", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._end)
+        self._thread.join(10)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _end(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.call_soon(self._loop.call_soon, self._loop.stop)
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        """Call a function in the file's loop and wait for what it returns, there. Context variables are passed on."""
+        context = contextvars.copy_context()
+
+        async def call() -> Any:
+            task = asyncio.get_running_loop().create_task(_call(work), context=context)
+            return await task
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), self._loop))
+
+    async def make_env(
+        self, kind: type[BaseEnv], services: FileServices, config: Any, servers: list[Any], flags: Mapping[str, bool]
+    ) -> BaseEnv:
+        """Make an instance of a file's class, and set it up."""
+
+        async def make() -> BaseEnv:
+            SERVICES.set(services)
+            env = kind(config, servers, flags.get("slurm", False), flags.get("testing", False))
+            await await_if_needed(env.setup())
+            return env
+
+        try:
+            return await self.run(make)
+        except LudusError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"env: {kind.__name__} cannot be set up:\n{describe_trace(error)}") from error
+
+
+async def _call(work: Callable[[], Any]) -> Any:
+    return await await_if_needed(work())
+
+
+async def await_if_needed(value: Any) -> Any:
+    """What a hook returns. Some files define plain functions where others define coroutines."""
+    return await value if inspect.isawaitable(value) else value
+
+
+def describe_trace(error: BaseException) -> str:
+    """The traceback of a file's error, without the frames of Ludus."""
+    trace = traceback.TracebackException.from_exception(error)
+    home = str(Path(__file__).parents[2])
+    frames = [f for f in trace.stack if not f.filename.startswith(home) and "asyncio" not in f.filename]
+    trace.stack = traceback.StackSummary.from_list(frames)
+    return textwrap.indent("".join(trace.format(chain=False)).rstrip(), "  ")

@@ -1,0 +1,287 @@
+"""Runs the groups that a file makes, and keeps them.
+
+    item feed ──> collect_trajectories ──> postprocess_histories ──> filter ──> store: rollouts, then the group
+                     (the file, in its own loop)
+
+A group has a number. Its items come from the file in the order of the numbers, so that a resumed run gives each number
+the same item again. A group is one record of the store, written after its rollouts: a run that is killed makes it again
+from the remembered replies of the model (`call_journal`). A group that the file drops is recorded, too, and is not made
+again. One that failed, because a model or a slot failed or the file raised, is made again: a failure is not a drop.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ludus.batch import MoreFields
+from ludus.compat.atropos_env.base_env import BaseEnv
+from ludus.compat.atropos_env.call_journal import SCOPE, CallScope
+from ludus.compat.atropos_env.file_host import FileHost, await_if_needed, describe_trace
+from ludus.compat.atropos_env.group_filter import (
+    FilterRules,
+    complete_group,
+    count_trained,
+    find_fault,
+    list_groups,
+)
+from ludus.compat.atropos_env.model_desk import Fatal
+from ludus.compat.atropos_env.row_rollouts import encode_group, make_row_rollouts
+from ludus.errors import LudusError, RolloutError
+from ludus.rollout import derive_seed
+from ludus.store import RunDir, decode_record
+from ludus.types import Failure, Provenance, Rollout, StopReason, Task, to_json
+
+KIND = "file_group"
+NO_GROUP = "no_group"
+"""The verdict on an item for which the file returned no group."""
+
+
+class FileGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a file made of one item."""
+
+    number: int
+    source: str = "next"
+    """Where the item came from: `next` (get_next_item) or `backlog`."""
+    dropped: dict[str, int] = {}
+    """How many groups were not kept, by reason."""
+    groups: list[msgspec.Raw] = []
+    """The groups that are kept, as the file returned them."""
+    scores: list[float] = []
+    rows: int = 0
+    seconds: float = 0.0
+
+    @property
+    def counts(self) -> bool:
+        """Whether the file returned a group."""
+        return NO_GROUP not in self.dropped
+
+
+_GROUP = msgspec.json.Decoder(FileGroup)
+
+
+@dataclass(frozen=True)
+class FileParts:
+    """What groups are made with."""
+
+    env: BaseEnv
+    host: FileHost
+    run: RunDir
+    provenance: Provenance
+    rules: FilterRules
+    fatal: Fatal
+    seed: int = 0
+    retries: int = 2
+    seconds: float | None = None
+    """The time limit of one group."""
+    tell: Callable[[str], None] = lambda _: None
+    more: MoreFields = lambda group: {}
+    """Further fields of a line of `groups.jsonl`: rows of exact ids."""
+
+
+class ItemFeed:
+    """The items of a file, by number. They are taken in the order of their numbers."""
+
+    def __init__(self, parts: FileParts, known: Mapping[int, FileGroup]) -> None:
+        self._parts = parts
+        self._known = known
+        self._items: dict[int, tuple[Any, str]] = {}
+        self._next = 0
+        self._taking = asyncio.Lock()
+
+    async def take(self, number: int) -> tuple[Any, str]:
+        """The item of a number and its source; (None, …) if the file has none now."""
+        async with self._taking:
+            while self._next <= number:
+                item, source = await self._take_next(self._next)
+                if item is None and self._next not in self._known:
+                    return None, source
+                if self._next not in self._known:
+                    self._items[self._next] = item, source
+                self._next += 1
+        return self._items.pop(number)
+
+    async def _take_next(self, number: int) -> tuple[Any, str]:
+        known, env = self._known.get(number), self._parts.env
+        if known is not None and known.source == "backlog":
+            return None, "backlog"
+        if known is None and env.backlog:
+            return env.backlog.pop(), "backlog"
+        return await self._parts.host.run(env.get_next_item), "next"
+
+
+class GroupRun:
+    """The groups of one run."""
+
+    def __init__(self, parts: FileParts) -> None:
+        self.parts = parts
+        self.known = {each.number: each for each in read_file_groups(parts.run)}
+        self.feed = ItemFeed(parts, dict(self.known))
+
+    @property
+    def next_number(self) -> int:
+        """The first number that has no group."""
+        return next(number for number in range(len(self.known) + 1) if number not in self.known)
+
+    async def make_group(self, number: int) -> FileGroup | None:
+        """The group of a number: the stored one, or a new one. None if the file has no item for it now.
+
+        Raises:
+            GroupFailed: a model or a slot failed, or the file raised. It is on record.
+            BudgetExhausted, ModelUnusable: the run must end.
+        """
+        if number in self.known:
+            return self.known[number]
+        item, source = await self.feed.take(number)
+        if item is None:
+            return None
+        started = time.monotonic()
+        returned = await self._collect(number, item)
+        made = self._keep(number, source, returned, time.monotonic() - started)
+        self.known[number] = made
+        await self._show(returned, item)
+        return made
+
+    async def _collect(self, number: int, item: Any) -> list[dict[str, Any]]:
+        parts = self.parts
+        for repeats_left in reversed(range(parts.retries + 1)):
+            scope = CallScope(f"group/{number}", derive_seed(parts.seed, f"item-{number}", 0))
+            SCOPE.set(scope)
+            try:
+                async with asyncio.timeout(parts.seconds):
+                    groups = await parts.host.run(lambda: collect_groups(parts.env, item))
+                if groups or not scope.failures:
+                    self._raise_fatal()
+                    return groups
+                error: BaseException = scope.failures[0]  # the file has swallowed it
+            except Exception as caught:
+                error = caught
+            self._raise_fatal()
+            world = isinstance(error, LudusError) or bool(scope.failures)
+            if repeats_left and world and getattr(error, "retryable", True):
+                continue
+            failure = _make_failure(error, scope, parts.seconds)
+            self._put(number, 0, _make_failed(number, parts.provenance, failure))
+            raise GroupFailed(failure)
+        raise AssertionError("the last repetition returns or raises")
+
+    def _raise_fatal(self) -> None:
+        if self.parts.fatal.error is not None:
+            raise self.parts.fatal.error
+
+    def _keep(self, number: int, source: str, returned: list[dict[str, Any]], seconds: float) -> FileGroup:
+        """Store the rollouts of the groups that are kept, then the groups."""
+        parts, decode = self.parts, self._decode
+        dropped: dict[str, int] = {} if returned else {NO_GROUP: 1}
+        kept: list[dict[str, Any]] = []
+        rollouts: list[Rollout] = []
+        for group in returned:
+            if fault := find_fault(group, parts.rules):
+                dropped[fault] = dropped.get(fault, 0) + 1
+                continue
+            parts.env.completion_lengths += count_trained(group)
+            kept.append(complete_group(group, parts.rules, decode))
+            task = Task(id=make_task_id(number), prompt="")
+            rollouts += make_row_rollouts(
+                kept[-1], task, parts.provenance, decode, first=len(rollouts), seconds=seconds
+            )
+        for rollout in rollouts:
+            self._put(number, rollout.provenance.replicate, _add_prompt(rollout))
+        made = FileGroup(
+            number=number,
+            source=source,
+            dropped=dropped,
+            groups=[msgspec.Raw(encode_group(group)) for group in kept],
+            scores=[rollout.score.value for rollout in rollouts if rollout.score],
+            rows=len(rollouts),
+            seconds=seconds,
+        )
+        parts.run.put_record(f"file/group/{number}", KIND, to_json(made))
+        return made
+
+    def _put(self, number: int, replicate: int, rollout: Rollout) -> None:
+        self.parts.run.put(f"file/{number}/{replicate}", rollout)
+
+    def _decode(self, ids: Any) -> str:
+        try:
+            return self.parts.env.tokenizer.decode(ids)
+        except LudusError:  # the tokenizer cannot be loaded; the file works without it
+            return f"({len(ids)} tokens)"
+
+    async def _show(self, returned: list[dict[str, Any]], item: Any) -> None:
+        """Give the file its metrics. What fails there is told, and the run goes on."""
+        parts, env = self.parts, self.parts.env
+        try:
+            if returned and env.config.use_wandb:
+                for group in returned:
+                    await parts.host.run(lambda group=group: env.add_rollouts_for_wandb(group, item))
+        except Exception as error:
+            parts.tell(f"add_rollouts_for_wandb failed: {type(error).__name__}: {error}")
+
+    async def log(self) -> None:
+        """Let the file log its metrics."""
+        env = self.parts.env
+        try:
+            await self.parts.host.run(lambda: env.wandb_log({}))
+        except Exception as error:
+            self.parts.tell(f"wandb_log failed: {type(error).__name__}: {error}")
+
+
+class GroupFailed(LudusError):
+    """A group could not be made. Its failure is on record."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def make_task_id(number: int) -> str:
+    return f"item-{number:05d}"
+
+
+def read_file_groups(run: RunDir) -> list[FileGroup]:
+    """The groups that a run has, in the order in which they ended."""
+    return [decode_record(_GROUP, body) for _, body in run.read_records(KIND)]
+
+
+async def collect_groups(env: BaseEnv, item: Any) -> list[dict[str, Any]]:
+    """The groups that a file makes of an item."""
+    try:
+        returned, backlog = await env.collect_trajectories(item)
+        env.backlog.extend(backlog or ())
+        if returned:
+            returned = await await_if_needed(env.postprocess_histories(returned))
+        groups = list_groups(returned)
+        if groups:
+            env.last_completed_item = item
+        return groups
+    finally:
+        await await_if_needed(env.cleanup())
+
+
+def _make_failure(error: BaseException, scope: CallScope, seconds: float | None) -> Failure:
+    cause = next((each for each in (error, *scope.failures) if isinstance(each, RolloutError)), None)
+    if cause is not None:
+        return msgspec.structs.replace(cause.as_failure(), retryable=True)
+    if isinstance(error, TimeoutError) and not str(error):
+        return Failure("agent", f"the group took longer than {seconds:g} s (env.worker_timeout)")
+    return Failure("agent", f"the file raised {type(error).__name__}: {error}\n{describe_trace(error)}")
+
+
+def _make_failed(number: int, provenance: Provenance, failure: Failure) -> Rollout:
+    return Rollout(
+        task=Task(id=make_task_id(number), prompt=""),
+        provenance=provenance,
+        stop=StopReason.FAILED,
+        failure=failure,
+    )
+
+
+def _add_prompt(rollout: Rollout) -> Rollout:
+    """The rollout with the first question of its conversation as the task's prompt."""
+    prompt = next((message.content for message in rollout.opening if message.role == "user"), "")
+    return msgspec.structs.replace(rollout, task=msgspec.structs.replace(rollout.task, prompt=prompt))

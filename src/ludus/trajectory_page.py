@@ -24,12 +24,22 @@ LARGEST = 64_000_000
 
 
 def render_page(
-    title: str, facts: Mapping[str, str], summary: RunSummary, rows: Iterable[bytes], largest: int = LARGEST
+    title: str,
+    facts: Mapping[str, str],
+    summary: RunSummary | None,
+    rows: Iterable[bytes],
+    largest: int = LARGEST,
+    *,
+    report: str = "",
 ) -> Iterator[bytes]:
-    """Render the page, piece by piece. `rows` are `GroupRow`s as JSON; `facts` are shown below the title."""
+    """Render the page, piece by piece.
+
+    `rows` are `GroupRow`s as JSON. They may also have a `part` of the run, by which they can be filtered, and a `role`
+    in it. `facts` are shown below the title, `summary` above the rows. `report` is a page beside this one to link to.
+    """
     template = TEMPLATE.read_text(encoding="utf-8")
-    warning = warn_of_exclusions(summary.overall.excluded, summary.overall.rollouts)
-    about = to_json({"facts": dict(facts), "summary": summary, "warning": warning})
+    warning = warn_of_exclusions(summary.overall.excluded, summary.overall.rollouts) if summary else ""
+    about = to_json({"facts": dict(facts), "summary": summary, "warning": warning, "report": report})
     values = {"POLICY": _build_policy(template), "TITLE": html.escape(title), "ABOUT": escape_markup(about).decode()}
     before, rest = template.split("@ROWS@")
     between, after = rest.split("@END@")

@@ -68,7 +68,7 @@ def test_for_machines_stdout_is_one_json(ludus: Ludus):
     report = json.loads(done.out)
     assert (report["status"], report["steps"], report["resume"]) == ("completed", 4, "")
     assert report["summary"]["best"]["selection"] > 0
-    assert set(report["files"]) == {"steps", "summary", "report", "best", "final"}
+    assert set(report["files"]) == {"steps", "summary", "report", "trajectories", "best", "final"}
     assert {"agent", "optimizer"} == set(report["ledger"])
     spent = {
         role: sum(e["calls"] for e in report["summary"]["spent"] if e["role"] == role) for role in report["ledger"]

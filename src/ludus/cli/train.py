@@ -55,6 +55,7 @@ from ludus.reflact.measure import Outage
 from ludus.reflact.records import Record, Step, Summary, count_useless_replies
 from ludus.reflact.report import run_files as files
 from ludus.reflact.report.run_files import RunRecorder
+from ludus.reflact.report.transcripts_page import TRANSCRIPTS
 from ludus.reflact.trainer import train
 from ludus.reflact.training_run import Resources
 from ludus.rollout import RunSettings
@@ -73,6 +74,7 @@ FILES = {
     "steps": files.STEPS,
     "summary": files.SUMMARY,
     "report": files.REPORT,
+    "trajectories": TRANSCRIPTS,
     "best": files.BEST,
     "final": files.FINAL,
 }
@@ -188,7 +190,7 @@ async def _train(
                     bar.record(record, quiet=len(recorder.records) <= recorder.known)
         finally:
             on_spending()
-            recorder.write_report()
+            recorder.write_report(ended=True)
         return bool(recorder.records) and isinstance(recorder.records[-1], Summary)
 
     with _show_progress(parts, arguments) as bar:
@@ -313,9 +315,10 @@ def _report_useless_replies(records: Sequence[Record]) -> int:
 def _print_result(records: Sequence[Record], gate: Gate, out: Path) -> None:
     print_training(records, gate)
     print(f"\n{out}\n  ludus show {shlex.quote(str(out))}   the steps again; add a task id for a transcript")
-    for name, words in ((files.BEST, "the best skill"), (files.REPORT, "the whole run in a browser")):
+    shown = {files.BEST: "the best skill", files.REPORT: "the whole run in a browser", TRANSCRIPTS: "every rollout"}
+    for name, words in shown.items():
         if (out / name).exists():
-            print(f"  {(out / name).resolve().as_uri() if name == files.REPORT else out / name}   {words}")
+            print(f"  {(out / name).resolve().as_uri() if name.endswith('.html') else out / name}   {words}")
 
 
 COMMAND = Command(

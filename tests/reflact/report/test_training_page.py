@@ -47,8 +47,10 @@ def test_the_report_has_the_curve_the_edits_the_differences_and_the_costs(record
     text = "\n".join(shown.words)
     steps = [record for record in records if isinstance(record, Step)]
     assert not shown.open
-    assert shown.count("polyline") == 3
-    assert shown.count("circle", "dot") == 1 + sum(step.verdict is not None for step in steps)
+    assert shown.count("svg", "plot") == 2, "for wide and for narrow screens"
+    assert shown.count("polyline") == 2 * 3
+    dots = 1 + sum(step.verdict is not None for step in steps)
+    assert shown.count("circle", "dot") == 2 * dots + 2, "with those of the legend"
     assert shown.count("details", "group") == len(steps) + 2
     for step in steps:
         assert f"step {step.number} · epoch {step.epoch}" in text
@@ -71,6 +73,28 @@ def test_what_models_wrote_is_text(records: list[Record]):
     (policy,) = [a["content"] for tag, a in shown.tags if tag == "meta" and "http-equiv" in a]
     assert policy is not None and policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy
+
+
+def test_steps_and_tasks_link_to_their_transcripts(records: list[Record]):
+    shown = Page(render_page("run", {}, REPORT_SETTINGS, records, linked=True).decode())
+    links = [attributes["href"] for tag, attributes in shown.tags if tag == "a"]
+    assert all(link and link.startswith("trajectories.html#") for link in links)
+    for name in ("baseline", "step%201", "end%20of%20epoch%201", "end", "step%201/train-"):
+        assert any(link.startswith(f"trajectories.html#{name}") for link in links if link)
+
+
+def test_the_legend_has_a_sample_of_every_line_of_the_curve(records: list[Record]):
+    shown = parse_page(records)
+    drawn = {a["class"] for tag, a in shown.tags if tag == "polyline"}
+    assert drawn <= {a["class"] for tag, a in shown.tags if tag == "line"}
+    state = records[-1].state
+    assert state.best.measure is not None
+    assert f"best so far ({report.format_number(state.best.measure.hard)}), behind it" in "\n".join(shown.words)
+
+
+def test_the_cells_of_a_table_know_their_column_for_narrow_screens(records: list[Record]):
+    shown = parse_page(records)
+    assert all(attributes.get("data-name") for tag, attributes in shown.tags if tag == "td")
 
 
 def test_a_report_can_be_drawn_at_any_time(records: list[Record]):

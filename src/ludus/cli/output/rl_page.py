@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from ludus.cli.output.rl_tables import format_optional
 from ludus.reflact.report.html_tags import Html, el, make_table
-from ludus.reflact.report.score_curve import Curve, Dot, draw_curve
+from ludus.reflact.report.score_curve import Curve, Dot, draw_curve, draw_legend
 from ludus.reflact.report.training_page import fill_template, format_duration, render_tile
 from ludus.rl.rl_records import RlStep
 
@@ -49,12 +49,7 @@ def _render_tiles(records: Sequence[RlStep]) -> "list[Html]":
 
 
 def _render_body(records: Sequence[RlStep]) -> "list[Html]":
-    legend = el(
-        "div",
-        "legend",
-        el("b", "train", "- - mean reward of a step"),
-        el("b", "current", "— held-out tasks, with 95 % intervals"),
-    )
+    legend = draw_legend({"train": "mean reward of a step", "current": "held-out tasks", "whisker": "95 % interval"})
     head = ("step", "version", "reward", "length", "kl", "entropy", "clipped", "staleness", "dropped", "held out", "s")
     rows = [_make_row(record) for record in records[-_ROWS:]]
     return [

@@ -19,11 +19,15 @@ def join_html(children: "list[str] | tuple[str, ...]") -> Html:
 
 
 def make_table(head: tuple[str, ...], rows: "list[tuple[str, ...]]") -> Html:
-    """A table of texts; empty if it has no rows."""
+    """A table of texts; empty if it has no rows. On narrow screens each cell is shown below the name of its column."""
     if not rows:
         return Html()
-    top = el("tr", "", *(el("th", "", cell) for cell in head))
-    return el("table", "", top, *(el("tr", "", *(el("td", "", cell) for cell in row)) for row in rows))
+    top = el("tr", "head", *(el("th", "", cell) for cell in head))
+    body = (
+        el("tr", "", *(el("td", "", cell, data_name=name) for name, cell in zip(head, row, strict=True)))
+        for row in rows
+    )
+    return el("table", "", top, *body)
 
 
 def _format_value(value: str | float) -> str:

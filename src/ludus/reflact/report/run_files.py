@@ -1,10 +1,11 @@
 """The files that a training run writes for people and programs, besides its store.
 
-    steps.jsonl      a line for the baseline, each step and each end of an epoch, as they happen
-    summary.json     the result of the run
-    best/SKILL.md    the skill with the highest score on the selection split so far
-    final/SKILL.md   the current skill; at the end, the final one
-    report.html      everything as a page
+    steps.jsonl        a line for the baseline, each step and each end of an epoch, as they happen
+    summary.json       the result of the run
+    best/SKILL.md      the skill with the highest score on the selection split so far
+    final/SKILL.md     the current skill; at the end, the final one
+    report.html        everything as a page
+    trajectories.html  every rollout as a page, by the part of the run; written when the run ends
 
 A skill without front matter gets some in its file, so that agents find it; `ludus.skill.parse_file` removes it again.
 All files are made from the records that `train` yields. A resumed run yields the earlier records again and writes equal
@@ -21,6 +22,7 @@ import msgspec
 from ludus.reflact.gate import Gate
 from ludus.reflact.records import MeasuredSkill, Record, Summary
 from ludus.reflact.report.training_page import render_page, sum_times
+from ludus.reflact.report.transcripts_page import TRANSCRIPTS, render_transcripts
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import RECORDS
@@ -102,10 +104,13 @@ class RunRecorder:
         if time.monotonic() - self._reported > _EVERY:
             self.write_report()
 
-    def write_report(self) -> None:
-        """Write the report. Call it also when the run ends, with or without an error."""
+    def write_report(self, *, ended: bool = False) -> None:
+        """Write the report. Call it also when the run ends, with or without an error: then the page of trajectories is
+        written too, and the report links to it."""
         name = self._run.path.resolve().name
-        self._run.write(REPORT, render_page(name, self._facts, self._settings, self.records))
+        if ended and (len(self.records) > self.known or not (self._run.path / TRANSCRIPTS).exists()):
+            self._run.write(TRANSCRIPTS, render_transcripts(name, self._facts, self._run))
+        self._run.write(REPORT, render_page(name, self._facts, self._settings, self.records, linked=ended))
         self._reported = time.monotonic()
 
     def _write_line(self, new: bytes) -> None:

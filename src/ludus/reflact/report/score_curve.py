@@ -1,22 +1,36 @@
 """The score curve of a training run as an SVG drawing. Pure.
 
 Each candidate is a dot with its 95 % interval: filled if it was accepted, hollow if not. There are three lines: the
-score of the current skill, the score of the best skill, and, fainter, the share of train rollouts that passed.
+score of the current skill, the score of the best skill as a wide band behind it, and, fainter, the share of train
+rollouts that passed. There are two drawings with the same content, for wide and for narrow screens: the page shows one.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from ludus.reflact.gate import Gate, Measure, project
 from ludus.reflact.records import Baseline, EpochEnd, Record, Step
-from ludus.reflact.report.html_tags import Html, el
+from ludus.reflact.report.html_tags import Html, el, join_html
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.stats import Interval, compute_interval
 
-WIDTH, HEIGHT = 1100.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 14.0, 14.0, 34.0
+
+
+class Screen(NamedTuple):
+    """A size of the drawing. Texts have a fixed size in it."""
+
+    name: str
+    width: float
+    height: float
+    labels: int
+    """The most labels of steps."""
+
+
+SCREENS = (Screen("wide", 1100.0, 300.0, 16), Screen("narrow", 400.0, 280.0, 6))
 
 
 class Dot(Struct, frozen=True):
@@ -74,8 +88,26 @@ def compute_score_interval(measure: Measure | None, gate: Gate) -> Interval | No
 
 
 def draw_curve(data: Curve) -> Html:
-    """The curve as an `svg` element. Its styles are in the page."""
-    at = _Axes(data)
+    """The curve as an `svg` element for each kind of screen. The styles are in the page."""
+    return join_html([_draw_on(screen, data) for screen in SCREENS])
+
+
+def draw_legend(words: Mapping[str, str]) -> Html:
+    """The legend: words for each kind of line or dot, with a sample that is drawn as in the curve."""
+    return el("div", "legend", *(el("span", "", _draw_sample(kind), text) for kind, text in words.items()))
+
+
+def _draw_sample(kind: str) -> Html:
+    if kind in ("accepted", "rejected"):
+        shape = el("circle", f"dot {kind}", cx=13.0, cy=6.0, r=4.5)
+    else:
+        name = kind if kind in ("epoch", "whisker") else f"curve {kind}"
+        shape = el("line", name, x1=1.0, x2=25.0, y1=6.0, y2=6.0)
+    return el("svg", "sample", shape, viewBox="0 0 26 12", aria_hidden="true")
+
+
+def _draw_on(screen: Screen, data: Curve) -> Html:
+    at = _Axes(data, screen)
     parts = [*at.draw_grid(), *at.draw_epoch_ends(data.epochs[:-1])]
     for name, points in (("train", data.train), ("best", data.best), ("current", data.current)):
         stairs = name != "train"
@@ -85,40 +117,41 @@ def draw_curve(data: Curve) -> Html:
     parts += [at.draw_dot(dot) for dot in data.dots]
     if data.current:
         parts.append(el("circle", "dot accepted", cx=at.to_x(0), cy=at.to_y(data.current[0][1]), r=4.0))
-    box = f"0 0 {WIDTH:g} {HEIGHT:g}"
-    return el("svg", "plot", *parts, viewBox=box, role="img", aria_label="Score by step")
+    box = f"0 0 {screen.width:g} {screen.height:g}"
+    return el("svg", f"plot {screen.name}", *parts, viewBox=box, role="img", aria_label="Score by step")
 
 
 class _Axes:
-    def __init__(self, data: Curve) -> None:
+    def __init__(self, data: Curve, screen: Screen) -> None:
         values = [value for line in (data.current, data.best, data.train) for _, value in line]
         values += [dot.score for dot in data.dots]
         self.low, self.high = min([0.0, *values]), max([1.0, *values])
         self.steps = data.steps
+        self.screen = screen
 
     def to_x(self, step: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * step / self.steps
+        return LEFT + (self.screen.width - LEFT - RIGHT) * step / self.steps
 
     def to_y(self, value: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (self.high - value) / (self.high - self.low)
+        return TOP + (self.screen.height - TOP - BOTTOM) * (self.high - value) / (self.high - self.low)
 
     def draw_grid(self) -> Iterable[Html]:
         """Horizontal lines, and the labels of both axes."""
         for n in range(5):
             value = self.low + (self.high - self.low) * n / 4
             y = self.to_y(value)
-            yield el("line", "grid", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y)
+            yield el("line", "grid", x1=LEFT, x2=self.screen.width - RIGHT, y1=y, y2=y)
             yield el("text", "label", f"{value:g}", x=LEFT - 8, y=y + 4, text_anchor="end")
-        every = max(1, math.ceil(self.steps / 16))
+        every = max(1, math.ceil(self.steps / self.screen.labels))
         for step in range(0, self.steps + 1, every):
             name = str(step) if step else "start"
-            yield el("text", "label", name, x=self.to_x(step), y=HEIGHT - 14, text_anchor="middle")
+            yield el("text", "label", name, x=self.to_x(step), y=self.screen.height - 14, text_anchor="middle")
 
     def draw_epoch_ends(self, epochs: Iterable[int]) -> Iterable[Html]:
         """A vertical line after each of these steps."""
         for step in epochs:
             x = self.to_x(step + 0.5)
-            yield el("line", "epoch", x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM)
+            yield el("line", "epoch", x1=x, x2=x, y1=TOP, y2=self.screen.height - BOTTOM)
 
     def trace_line(self, points: Sequence[tuple[int, float]], *, stairs: bool) -> Iterable[str]:
         """The points of a line. With `stairs`, a score holds until the next step."""

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ludus.reflact.gate import METRICS, Gate, Verdict
 from ludus.reflact.items import Document, Item, describe_item
@@ -30,7 +31,8 @@ from ludus.reflact.records import (
     count_exclusions,
 )
 from ludus.reflact.report.html_tags import Html, el, join_html, make_table
-from ludus.reflact.report.score_curve import compute_score_interval, draw_curve, make_curve
+from ludus.reflact.report.score_curve import Curve, compute_score_interval, draw_curve, draw_legend, make_curve
+from ludus.reflact.report.transcripts_page import make_link, name_part
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.skill import Skill
@@ -43,9 +45,12 @@ _SHOWN = 40
 """The number of tasks that are named as evidence. Further ones are only counted."""
 
 
-def render_page(title: str, facts: Mapping[str, str], settings: TrainSettings, records: Sequence[Record]) -> bytes:
-    """The page of a run, which may still be going on."""
-    return fill_template(title, facts, list(_render_tiles(settings, records)), list(_render_body(settings, records)))
+def render_page(
+    title: str, facts: Mapping[str, str], settings: TrainSettings, records: Sequence[Record], *, linked: bool = False
+) -> bytes:
+    """The page of a run, which may still be going on. With `linked`, it links to the page of trajectories."""
+    body = list(_render_body(settings, records, linked))
+    return fill_template(title, facts, list(_render_tiles(settings, records)), body)
 
 
 def fill_template(title: str, facts: Mapping[str, str], tiles: Sequence[Html], body: Sequence[Html]) -> bytes:
@@ -114,7 +119,7 @@ def render_tile(name: str, value: str, note: str) -> Html:
 # ---- the body -------------------------------------------------------------------------------------------------------
 
 
-def _render_body(settings: TrainSettings, records: Sequence[Record]) -> Iterable[Html]:
+def _render_body(settings: TrainSettings, records: Sequence[Record], linked: bool) -> Iterable[Html]:
     if not records:
         yield el("p", "nothing", "Nothing is finished yet.")
         return
@@ -122,28 +127,33 @@ def _render_body(settings: TrainSettings, records: Sequence[Record]) -> Iterable
     if warning := warn_of_exclusions(*count_exclusions(records)):
         yield el("p", "verdict negative", warning)
     yield el("h2", "", f"Score on the selection split: {METRICS[settings.gate.metric]}")
-    yield draw_curve(make_curve(records, settings.gate))
-    yield _render_legend()
+    curve = make_curve(records, settings.gate)
+    yield draw_curve(curve)
+    yield draw_legend(_describe_curve(curve))
     if isinstance(last, Summary):
         yield el("h2", "", "The skills of the run")
         yield el("div", "card", *_render_products(last, settings.gate))
     yield el("h2", "", "Step by step")
-    yield from _render_parts(settings, records)
+    yield from _render_parts(records, linked)
     yield el("h2", "", "Costs")
     yield el("div", "card", _render_costs(get_spent(records)), _render_times(records))
     yield el("h2", "", "The best skill")
     yield el("div", "document", last.state.best.skill.text or "(empty)")
 
 
-def _render_legend() -> Html:
-    words = {
-        "current": "the current skill",
-        "best": "the best so far",
+def _describe_curve(curve: Curve) -> dict[str, str]:
+    """What the legend says about each kind of line and dot."""
+    now = f" ({format_number(curve.current[-1][1])})" if curve.current else ""
+    most = f" ({format_number(curve.best[-1][1])})" if curve.best else ""
+    return {
+        "current": f"current skill{now}",
+        "best": f"best so far{most}, behind it",
         "train": "share of train rollouts that passed",
+        "accepted": "accepted candidate",
+        "rejected": "candidate that was not accepted",
+        "whisker": "95 % interval",
+        **({"epoch": "end of an epoch"} if len(curve.epochs) > 1 else {}),
     }
-    entries = [el("span", "", el("b", name, "━ "), text) for name, text in words.items()]
-    dots = "● accepted and ○ rejected candidates, with 95 % intervals; dotted line: end of an epoch"
-    return el("div", "legend", *entries, el("span", "", dots))
 
 
 def _render_products(summary: Summary, gate: Gate) -> Iterable[Html]:
@@ -170,19 +180,38 @@ def _make_product_row(name: str, product: Product) -> tuple[str, ...]:
     return (name, f"{product.origin} ({product.skill.hash})", format_number(product.selection), *marks)
 
 
-def _render_parts(settings: TrainSettings, records: Sequence[Record]) -> Iterable[Html]:
+def _render_parts(records: Sequence[Record], linked: bool) -> Iterable[Html]:
     before = records[0].state.initial.skill
     for record in records:
+        links = _TaskLinks(name_part(record) if linked else "")
         match record:
+            case Baseline() if linked:
+                yield el("p", "from", links.render_part("transcripts of the baseline"))
             case Baseline():
                 pass
             case Step():
-                yield _render_step(settings, record, before)
+                yield _render_step(record, before, links)
             case EpochEnd():
-                yield _render_epoch_end(record, before)
+                yield _render_epoch_end(record, before, links)
             case Summary():
                 yield from _render_events(record.events)
+                if linked:
+                    yield el("p", "from", links.render_part("transcripts of the end of the run, with the test"))
         before = record.state.current.skill
+
+
+class _TaskLinks(NamedTuple):
+    """Links to the transcripts of a part of the run; plain names if `part` is empty."""
+
+    part: str
+
+    def render_part(self, words: str) -> Html:
+        return el("a", "", words, href=make_link(self.part)) if self.part else Html()
+
+    def list_tasks(self, tasks: Sequence[str]) -> Html:
+        more = f" and {len(tasks) - _SHOWN} more" if len(tasks) > _SHOWN else ""
+        names = [el("a", "", task, href=make_link(self.part, task)) if self.part else task for task in tasks[:_SHOWN]]
+        return join_html([Html(", ".join(join_html([name]) for name in names)), more])
 
 
 def _render_card(kind: str, chip: str, title: str, words: str, *inside: Html) -> Html:
@@ -193,7 +222,7 @@ def _render_card(kind: str, chip: str, title: str, words: str, *inside: Html) ->
 _KINDS = {"accept": "positive", "accept_new_best": "positive", "force_accept": "positive", "reject": "negative"}
 
 
-def _render_step(settings: TrainSettings, step: Step, before: Skill) -> Html:
+def _render_step(step: Step, before: Skill, links: _TaskLinks) -> Html:
     made = sum(is_applied(fate) for fate in step.fates)
     facts = [
         _describe_verdict(step.verdict),
@@ -201,11 +230,12 @@ def _render_step(settings: TrainSettings, step: Step, before: Skill) -> Html:
         f"{step.hard:.0%} of the train rollouts passed" if step.hard is not None else "",
         f"{_sum_usage(step.spent).tokens:,} tokens",
     ]
-    inside: list[Html] = []
+    inside = [el("div", "from", links.render_part("transcripts of this step"))] if links.part else []
     if step.budget is not None:
         inside.append(_render_section("Budget", el("div", "text", _describe_budget(step.budget))))
     if step.fates:
-        inside.append(_render_section("Changes and their results", *map(_render_fate, step.fates)))
+        fates = [_render_fate(fate, links) for fate in step.fates]
+        inside.append(_render_section("Changes and their results", *fates))
     if step.changes:
         inside.append(
             _render_section(
@@ -216,8 +246,10 @@ def _render_step(settings: TrainSettings, step: Step, before: Skill) -> Html:
     if step.candidate is not None:
         inside.append(_render_section("Candidate", _render_diff(before, step.candidate)))
     if step.verdict is not None and step.verdict.worse:
-        inside.append(_render_section("Tasks with a lower score", el("div", "from", _list_tasks(step.verdict.worse))))
-    inside += [_render_section(*_describe_reflection(reflection)) for reflection in step.reflections]
+        inside.append(
+            _render_section("Tasks with a lower score", el("div", "from", links.list_tasks(step.verdict.worse)))
+        )
+    inside += [_render_section(*_describe_reflection(reflection, links)) for reflection in step.reflections]
     inside += _render_events(step.events)
     title = f"step {step.number} · epoch {step.epoch}"
     return _render_card(_KINDS.get(step.action, "zero"), step.action, title, " · ".join(filter(None, facts)), *inside)
@@ -231,14 +263,12 @@ def _describe_budget(budget: BudgetDecision) -> str:
     return f"{limit}, {budget.available} proposed ({budget.control}){why}{sure}{risks}"
 
 
-def _render_epoch_end(end: EpochEnd, before: Skill) -> Html:
+def _render_epoch_end(end: EpochEnd, before: Skill, links: _TaskLinks) -> Html:
     slow = end.slow
     categories = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in slow.categories.items())
-    inside = (
-        [_render_section("Comparison with the previous epoch", el("div", "text", categories))]
-        if any(slow.categories.values())
-        else []
-    )
+    inside = [el("div", "from", links.render_part("transcripts of this part"))] if links.part else []
+    if any(slow.categories.values()):
+        inside.append(_render_section("Comparison with the previous epoch", el("div", "text", categories)))
     if slow.candidate is not None:
         inside.append(_render_section("Guidance", _render_diff(before, slow.candidate)))
     if end.memory:
@@ -264,14 +294,14 @@ def is_applied(fate: Fate) -> bool:
     return fate.status.startswith("applied") or fate.status == "used"
 
 
-def _render_fate(fate: Fate) -> Html:
+def _render_fate(fate: Fate, links: _TaskLinks) -> Html:
     item = fate.item
-    origin = f"{fate.status} · from {_count_rollouts(item.support, item.source)}: {_list_tasks(item.evidence)}"
+    origin = f"{fate.status} · from {_count_rollouts(item.support, item.source)}: "
     return el(
         "div",
         f"edit {'done' if is_applied(fate) else 'not'}",
         el("pre", "", _describe_change(item)),
-        el("div", "from", origin),
+        el("div", "from", origin, links.list_tasks(item.evidence)),
     )
 
 
@@ -282,8 +312,10 @@ def _describe_change(item: Item) -> str:
     return describe_item(item)
 
 
-def _describe_reflection(reflection: Reflection) -> tuple[str, Html]:
-    lines = [f"{p.name}: {p.description} ({_list_tasks(p.tasks)})" for p in reflection.patterns]
+def _describe_reflection(reflection: Reflection, links: _TaskLinks) -> tuple[str, Html]:
+    lines: list[str] = [
+        join_html([f"{p.name}: {p.description} (", links.list_tasks(p.tasks), ")"]) for p in reflection.patterns
+    ]
     lines += [f"note: {note}" for note in reflection.notes]
     if reflection.reasoning:
         lines.append(reflection.reasoning)
@@ -313,11 +345,6 @@ def _render_diff(before: Skill, after: Skill) -> Html:
     kinds = {"+": "added", "-": "removed", "@": "place"}
     shown = [el("div", kinds.get(line[:1], ""), line) for line in lines]
     return el("div", "diff", *(shown or [el("div", "place", "the text is unchanged")]))
-
-
-def _list_tasks(tasks: Sequence[str]) -> str:
-    more = f" and {len(tasks) - _SHOWN} more" if len(tasks) > _SHOWN else ""
-    return ", ".join(tasks[:_SHOWN]) + more
 
 
 # ---- costs ----------------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from ludus.types import (
     Finish,
     JsonObject,
     Message,
+    Observation,
     Positive,
     Sampling,
     StopReason,
@@ -49,7 +50,7 @@ from ludus.types import (
     canonical,
 )
 
-ToolHandler = Callable[[Call, JsonObject], Awaitable[str]]
+ToolHandler = Callable[[Call, JsonObject], Awaitable["str | Observation"]]
 """Runs calls in place of the tools. Takes the call and its decoded arguments, and returns the observation."""
 
 Spill = Callable[[str, bytes], Awaitable[str]]
@@ -352,6 +353,8 @@ async def _run_call(call: Call, tools: Mapping[str, Tool], handler: ToolHandler 
     except Exception as error:  # a tool is foreign code: the model sees what it raises
         late = f"{call.name} took longer than {limit:g} s and was stopped." if clock.expired() else ""
         return _make_mistake(call, late or f"{type(error).__name__}: {error}", started)
+    if isinstance(content, Observation):
+        return ToolResult(call, content.text, seconds=time.monotonic() - started, images=content.images)
     if not isinstance(content, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # tools are foreign code
         raise ToolBroken(f"the tool '{call.name}' returned {type(content).__name__}, not text", retryable=False)
     return ToolResult(call, content, seconds=time.monotonic() - started)

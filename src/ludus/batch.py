@@ -28,6 +28,7 @@ from ludus import trajectory_page as page
 from ludus.agent import Policy
 from ludus.env import Env
 from ludus.errors import ConfigError, LudusError, StoreError, describe_error
+from ludus.models.openai import write_content
 from ludus.rollout import Job, RunOptions, derive_seed, make_group, make_group_jobs
 from ludus.runner import address_jobs, find_missing, run_stored
 from ludus.sandbox.pool import Pool
@@ -423,7 +424,7 @@ def make_sample_rows(group: Group, index: int = 0) -> list[SampleRow]:
 
 def to_chat_message(message: Message) -> JsonObject:
     """Convert a message to OpenAI's chat format."""
-    chat: JsonObject = {"role": message.role, "content": message.content}
+    chat: JsonObject = {"role": message.role, "content": write_content(message)}
     if message.reasoning is not None:
         chat["reasoning_content"] = message.reasoning.text
     if message.calls:

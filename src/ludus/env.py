@@ -21,7 +21,7 @@ from msgspec import Struct
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.settings import Settings
 from ludus.tools import Tool
-from ludus.types import Count, Message, Rollout, Score, Task
+from ludus.types import Count, Message, Rollout, Score, Task, place_images
 
 
 class EnvSettings(Settings, frozen=True):
@@ -90,7 +90,7 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def opening(self, task: Task) -> tuple[Message, ...]:
         """The conversation before the first turn, without system text."""
-        return (Message("user", task.prompt),)
+        return (Message("user", task.prompt, images=place_images(task.images, task.prompt)),)
 
     def slot(self, task: Task) -> SandboxSpec:
         """The slot for one task, by default `sandbox`. Tasks may have different bases, or name one of the user's

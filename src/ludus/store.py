@@ -2,6 +2,7 @@
 
     <run>/config.json      the settings, without secrets
           store.sqlite     every outcome, by content address: the truth
+          images/          pictures of messages, each once, by the hash of its content
           lock             held by the one process that may write; contains its pid
           …                derived files (`groups.jsonl`, `summary.json`, …), which can be made again from the store
 
@@ -33,6 +34,7 @@ from typing import Any, Protocol, Self, TypeVar
 import msgspec
 
 from ludus.errors import StoreError
+from ludus.images import IMAGE_MARK, extract_images
 from ludus.types import Failure, Rollout, to_json
 
 CONFIG = "config.json"
@@ -214,9 +216,21 @@ class RunDir:
         """Put an outcome, and return it as every later `get` will: masked, or the scored one that was already there."""
         return self._decode(key, self._put(key, rollout))
 
+    def _clean(self, data: bytes) -> bytes:
+        """Data as it is written: secrets are masked, and pictures are files of their own."""
+        data = self._mask(data)
+        return extract_images(data, self._save_image) if IMAGE_MARK in data else data
+
+    def _save_image(self, name: str, data: bytes) -> None:
+        path = self._resolve_inside(name)
+        if not path.exists():
+            with _explain_errors(self.path):
+                path.parent.mkdir(exist_ok=True)
+                _replace_file(path, [data])
+
     def _put(self, key: str, rollout: Rollout) -> bytes:
         self._check_writable()
-        body = self._mask(to_json(rollout))
+        body = self._clean(to_json(rollout))
         score = rollout.score.value if rollout.score else None
         with _explain_errors(self.path):
             with self._db as db:
@@ -240,7 +254,7 @@ class RunDir:
     def replace(self, key: str, rollout: Rollout) -> None:
         """Put an outcome in place of the one under the key, scored or not. It is committed on return."""
         self._check_writable()
-        body = self._mask(to_json(rollout))
+        body = self._clean(to_json(rollout))
         with _explain_errors(self.path), self._db as db:
             (row,) = self._fetch("SELECT rollout FROM outcomes WHERE key = ?", key)
             db.execute("UPDATE rollouts SET body = ? WHERE id = ?", (body, row))
@@ -315,7 +329,7 @@ class RunDir:
         with _explain_errors(self.path):
             if name in self._appending:
                 os.close(self._appending.pop(name))
-            _replace_file(path, map(self._mask, [data] if isinstance(data, bytes) else data))
+            _replace_file(path, map(self._clean, [data] if isinstance(data, bytes) else data))
         return path
 
     def append(self, name: str, line: bytes) -> None:
@@ -329,7 +343,7 @@ class RunDir:
                 self.repair(name)
                 fd = os.open(self._resolve_inside(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
                 self._appending[name] = fd
-            _write_all(fd, self._mask(line) + b"\n")
+            _write_all(fd, self._clean(line) + b"\n")
 
     def repair(self, name: str) -> int:
         """Remove an incomplete last line. Returns its length in bytes."""

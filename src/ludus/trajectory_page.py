@@ -5,7 +5,8 @@ rows of `groups.jsonl` inserted as JSON. The script makes a card when it is open
 thousand rollouts. Rows that would make the page too large to open are left out, and the page says how many.
 
 The texts in a row were written by models and tools and may be hostile. They reach the browser as JSON without any `<`.
-The script puts them on the page only as text, and a content security policy blocks all other scripts and all requests.
+The script puts them on the page only as text, and a content security policy blocks all other scripts and all requests
+but those for pictures in the run directory.
 """
 
 import base64
@@ -60,9 +61,10 @@ def escape_markup(json: bytes) -> bytes:
 
 
 def _build_policy(template: str) -> str:
-    """A content security policy that allows only the page's own script and style."""
+    """A content security policy that allows only the page's own script and style, and pictures beside it."""
     script, style = _hash_element(template, "script"), _hash_element(template, "style")
-    return f"default-src 'none'; script-src {script}; style-src {style}; base-uri 'none'; form-action 'none'"
+    allowed = f"script-src {script}; style-src {style}; img-src 'self' file:"
+    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
 def _hash_element(template: str, element: str) -> str:

@@ -36,6 +36,8 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True):
     split: str = "train"
     kind: str = ""
     """The task type. Reports break scores down by it; empty if the environment has only one."""
+    images: tuple[str, ...] = ()
+    """Pictures that are shown after the prompt: `data:` URLs (`ludus.images.read_image`), or addresses on the web."""
     answer: Any = None
     """What the verifier knows and the agent must not know. It is never put into a message or written to a slot."""
 
@@ -61,6 +63,15 @@ class Reasoning(Struct, frozen=True, omit_defaults=True):
     """The provider's own structure (signatures, encrypted parts), where the text alone is not enough."""
 
 
+class Image(Struct, frozen=True, omit_defaults=True):
+    """A picture in a message."""
+
+    url: str
+    """A `data:` URL (`data:image/png;base64,…`) or an address on the web. In a run directory: the name of a file."""
+    at: int = 0
+    """Where it is in the text of the message: before this character."""
+
+
 class Message(Struct, frozen=True, omit_defaults=True, weakref=True):
     """One message of a conversation, independent of any provider's format."""
 
@@ -70,6 +81,8 @@ class Message(Struct, frozen=True, omit_defaults=True, weakref=True):
     call_id: str = ""
     """For role `tool`: the call that this message answers."""
     reasoning: Reasoning | None = None
+    images: tuple[Image, ...] = ()
+    """The pictures of a user's message or of a tool's result, in the order of their places."""
 
 
 class ToolSpec(Struct, frozen=True):
@@ -179,6 +192,11 @@ class Completion(Struct, frozen=True, omit_defaults=True):
     """Drawn under guided decoding (a forced call, a JSON schema): its logprobs are not those of the policy."""
 
 
+def place_images(urls: Sequence[str], text: str) -> tuple[Image, ...]:
+    """Pictures after a text."""
+    return tuple(Image(url, len(text)) for url in urls)
+
+
 # ---- turns --------------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +227,14 @@ class StopReason(StrEnum):
     """Something outside the agent broke; `Rollout.failure` says what."""
 
 
+class Observation(Struct, frozen=True):
+    """What a tool returns if text is not enough."""
+
+    text: str
+    images: tuple[str, ...] = ()
+    """`data:` URLs. They are shown after the text, to models that take pictures."""
+
+
 class ToolResult(Struct, frozen=True, omit_defaults=True):
     """What one tool call returned to the model."""
 
@@ -220,6 +246,8 @@ class ToolResult(Struct, frozen=True, omit_defaults=True):
     seconds: float = 0.0
     spilled: str = ""
     """The file in the slot that has the whole result, if `content` is only a preview."""
+    images: tuple[str, ...] = ()
+    """Pictures that are shown after the text."""
 
 
 class ToolError(Struct, frozen=True):
@@ -247,7 +275,10 @@ class Turn(Struct, frozen=True, omit_defaults=True):
     @property
     def messages(self) -> tuple[Message, ...]:
         """The messages that this turn adds to the conversation."""
-        answers = (Message("tool", r.content, call_id=r.call.id) for r in self.results)
+        answers = (
+            Message("tool", r.content, call_id=r.call.id, images=place_images(r.images, r.content))
+            for r in self.results
+        )
         return (self.completion.message, *answers, *self.notices)
 
 

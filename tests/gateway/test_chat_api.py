@@ -183,7 +183,7 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
         ({"messages": [{"content": "x"}]}, "messages[0].role: this field is needed"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
-        ({"messages": IMAGE}, "messages[0].content[0]: only text"),
+        ({"messages": IMAGE}, "messages[0].content[0].image_url: expected an address"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "messages[0].tool_calls[0].function"),
         ({"messages": HI, "functions": []}, "functions: this form is deprecated"),
         ({"messages": HI, "temperature": "hot"}, "temperature: expected float"),

@@ -19,13 +19,14 @@ from ludus.gateway.dialect import (
     ReadCache,
     decode,
     drop_unset,
+    read_content,
     read_text,
     write_event,
 )
 from ludus.gateway.messages_api import MessageStream
 from ludus.gateway.responses_api import ResponseStream
 from ludus.models.reply_pieces import Piece
-from ludus.types import Call, Completion, Message, Reasoning
+from ludus.types import Call, Completion, Image, Message, Reasoning
 
 
 class Inner(msgspec.Struct):
@@ -211,3 +212,36 @@ def test_a_stream_is_the_whole_message_however_it_comes_in(api, seed):
     assert seen["text"] == message.content
     assert seen["thought"] == ("" if thought is None else thought.text)
     assert sorted(seen["calls"]) == sorted((call.name, call.arguments) for call in calls)
+
+
+PICTURE = "data:image/png;base64,iVBORw0KGgo="
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": PICTURE}},
+        {"type": "image_url", "image_url": PICTURE},
+        {"type": "input_image", "image_url": PICTURE},
+    ],
+)
+def test_pictures_keep_their_place_in_the_text(part):
+    content = [{"type": "text", "text": "ab"}, part, {"type": "text", "text": "c"}]
+    assert read_content(content, "content") == ("abc", (Image(PICTURE, 2),))
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"type": "input_image", "file_id": "f"}, "content[0].image_url: expected the picture as a URL"),
+        (
+            {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
+            "content[0].image_url: expected an address",
+        ),
+        ({"type": "input_audio", "input_audio": {}}, "content[0]: only text"),
+    ],
+)
+def test_a_picture_that_cannot_be_used_is_refused_by_its_place(part, message):
+    with pytest.raises(BadRequest) as caught:
+        read_content([part], "content")
+    assert str(caught.value).startswith(message)

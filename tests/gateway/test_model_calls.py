@@ -9,7 +9,7 @@ from ludus.gateway.dialect import BadRequest, ParsedRequest
 from ludus.gateway.model_calls import ModelCaller
 from ludus.models.ledger import Budget, Ledger, MeteredModel
 from ludus.models.scripted import ScriptedModel
-from ludus.types import Completion, Finish, Message, Sampling, Usage
+from ludus.types import Completion, Finish, Image, Message, Sampling, Usage
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -117,3 +117,54 @@ def test_a_model_in_token_mode_counts_and_decodes_exactly(kit):
     assert caller.count_tokens(ParsedRequest(question)) == len(model.codec.tokenizer.encode(prompt))
     with pytest.raises(BadRequest, match="is not a token id of this model"):
         caller.resolve_messages(ParsedRequest([], prompt=[10**6]))
+
+
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+QUESTIONS = {
+    "/v1/chat/completions": {
+        "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PIXEL}}]}]
+    },
+    "/v1/responses": {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": PIXEL}]}]},
+    "/v1/messages": {
+        "max_tokens": 9,
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "image",
+                        "source": {"type": "base64", "media_type": "image/png", "data": PIXEL.rpartition(",")[2]},
+                    }
+                ],
+            }
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize("path", QUESTIONS)
+def test_pictures_reach_a_chat_model_in_every_api(kit, path):
+    async def test():
+        model = ScriptedModel(["A pixel."], "m")
+        async with kit.serve_model(model) as client:
+            session = client.gateway.open()
+            response = await client.post(session.anthropic_url + path, QUESTIONS[path])
+            assert response.status == 200, response.body
+            record = await client.gateway.close(session)
+        assert record.opening[-1].images == (Image(PIXEL),)
+
+    kit.run(test)
+
+
+def test_a_model_in_token_mode_refuses_pictures_and_the_session_goes_on(kit):
+    async def test():
+        async with kit.serve_model(kit.token_model(["x"])) as client:
+            session = client.gateway.open()
+            for path, body in QUESTIONS.items():
+                response = await client.post(session.anthropic_url + path, body)
+                assert response.status == 400 and b"picture" in response.body
+            await client.chat(session, HI)
+            record = await client.gateway.close(session)
+        assert (record.failure, record.failed, len(record.exchanges)) == (None, 3, 1)
+
+    kit.run(test)

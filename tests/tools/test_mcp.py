@@ -12,6 +12,7 @@ from ludus.errors import ConfigError, ToolBroken
 from ludus.tools import BadArguments, Tool
 from ludus.tools.mcp import McpSettings, McpToolError, _make_checker, open_mcp_toolset  # pyright: ignore[reportPrivateUsage]
 from ludus.tools.toolsets import BUILTIN
+from ludus.types import Observation
 
 SERVER = '''
 import logging, os, sys
@@ -72,6 +73,14 @@ def with_tools(settings: McpSettings, body: Callable[[dict[str, Tool]], Awaitabl
             await body({tool.name: tool for tool in tools})
 
     asyncio.run(main())
+
+
+def test_pictures_go_to_the_model_if_the_settings_say_so(script: Path):
+    async def body(tools: dict[str, Tool]) -> None:
+        seen = await tools["odd_name_x"].run({"text": "look"})
+        assert seen == Observation("look\n[image: image/png, 3 bytes]", ("data:image/png;base64,AAAA",))
+
+    with_tools(McpSettings(command=(sys.executable, str(script)), images=True), body)
 
 
 def test_a_server_over_stdio_from_start_to_death_and_back(script: Path, monkeypatch: pytest.MonkeyPatch):

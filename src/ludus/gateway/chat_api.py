@@ -19,7 +19,7 @@ from ludus.gateway.dialect import (
     decode,
     decode_known,
     drop_unset,
-    read_text,
+    read_content,
     write_event,
 )
 from ludus.models.reply_pieces import Piece
@@ -263,13 +263,15 @@ def read_message(wire: _Message, where: str) -> Message:
     role = _ROLES.get(wire.role)
     if role is None:
         raise BadRequest(f"{where}.role: '{wire.role}' is none of {', '.join(_ROLES)}")
-    content = wire.content
+    content, images = wire.content, ()
     if not isinstance(content, str):
-        content = read_text(content, f"{where}.content")
+        content, images = read_content(content, f"{where}.content")
+    if images and role not in ("user", "tool"):
+        raise BadRequest(f"{where}.content: only messages of users and tools may have pictures")
     if role == "tool":
-        return Message("tool", content, call_id=wire.tool_call_id or "")
+        return Message("tool", content, call_id=wire.tool_call_id or "", images=images)
     if role != "assistant":
-        return Message(role, content)
+        return Message(role, content, images=images)
     calls = tuple(_read_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(wire.tool_calls or ()))
     reasoning = None
     if wire.reasoning_content:

@@ -2,7 +2,7 @@
 
 There are four APIs (`chat_api`, `completions_api`, `responses_api`, `messages_api`). Their modules contain wire formats
 only. All of them read into a `ParsedRequest`, which belongs to no API, and write from an `Answer`. Features that Ludus
-does not have (images, audio, tools that the provider runs) are refused with the name of the field if leaving them out
+does not have (audio, files, tools that the provider runs) are refused with the name of the field if leaving them out
 would change the prompt. Otherwise they are listed in `ParsedRequest.ignored`.
 """
 
@@ -15,8 +15,9 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
+from ludus.images import describe_bad_url
 from ludus.models.reply_pieces import Piece
-from ludus.types import Completion, Message, Sampling, ToolSpec
+from ludus.types import Completion, Image, Message, Sampling, ToolSpec
 
 Api = Literal["chat", "completions", "responses", "messages"]
 T = TypeVar("T")
@@ -204,6 +205,48 @@ def read_text(content: Any, where: str, kinds: Collection[str] = ("text",)) -> s
     if not isinstance(content, list):
         raise BadRequest(f"{where}: expected a text or a list of parts, got {type(content).__name__}")
     return "".join(_read_part(part, f"{where}[{i}]", kinds) for i, part in enumerate(cast(list[Any], content)))
+
+
+def read_content(content: Any, where: str, kinds: Collection[str] = ("text",)) -> tuple[str, tuple[Image, ...]]:
+    """Read content as text and pictures: a string, null, or a list of parts.
+
+    Raises:
+        BadRequest: a part is neither, or a picture cannot be used.
+    """
+    if not isinstance(content, list):
+        return read_text(content, where, kinds), ()
+    text = ""
+    images: list[Image] = []
+    for index, part in enumerate(cast(list[Any], content)):
+        place = f"{where}[{index}]"
+        if isinstance(part, dict) and cast(dict[str, Any], part).get("type") in _IMAGE_PARTS:
+            images.append(Image(_read_image(cast(dict[str, Any], part), place), len(text)))
+        else:
+            text += _read_part(part, place, kinds)
+    return text, tuple(images)
+
+
+_IMAGE_PARTS = ("image_url", "input_image")
+"""Pictures in the chat API and in the responses API."""
+
+
+def _read_image(part: dict[str, Any], where: str) -> str:
+    value: Any = part.get("image_url")
+    url: Any = cast(dict[str, Any], value).get("url") if isinstance(value, dict) else value
+    return check_image(url, f"{where}.image_url")
+
+
+def check_image(url: Any, where: str) -> str:
+    """The URL of a picture.
+
+    Raises:
+        BadRequest: it cannot be used.
+    """
+    if not isinstance(url, str):
+        raise BadRequest(f"{where}: expected the picture as a URL; uploaded files are not kept here")
+    if why := describe_bad_url(url):
+        raise BadRequest(f"{where}: {why}")
+    return url
 
 
 def _read_part(part: Any, where: str, kinds: Collection[str]) -> str:

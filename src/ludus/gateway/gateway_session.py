@@ -18,6 +18,7 @@ from ludus.models.ledger import Budget, Ledger
 from ludus.tokens.sequences import TokenSequence, TokenStep, build_sequences
 from ludus.tokens.session_tree import Tree
 from ludus.types import (
+    Call,
     Completion,
     Failure,
     Message,
@@ -121,13 +122,17 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def _make_turn(exchange: Exchange, sent: tuple[Message, ...]) -> Turn:
     completion = exchange.completion
     calls = {call.id: call for call in completion.message.calls}
-    answers = {message.call_id: message.content for message in sent if message.role == "tool"}
+    answers = {message.call_id: message for message in sent if message.role == "tool"}
     return Turn(
         completion,
-        tuple(ToolResult(call, answers[name]) for name, call in calls.items() if name in answers),
+        tuple(_make_result(call, answers[name]) for name, call in calls.items() if name in answers),
         seconds=exchange.seconds,
         notices=tuple(message for message in sent if message.role != "tool" or message.call_id not in calls),
     )
+
+
+def _make_result(call: Call, answer: Message) -> ToolResult:
+    return ToolResult(call, answer.content, images=tuple(image.url for image in answer.images))
 
 
 class RecordedReply(NamedTuple):

@@ -22,6 +22,7 @@ from ludus.gateway.dialect import (
     ParsedRequest,
     ReadCache,
     StreamWriter,
+    check_image,
     decode,
     decode_known,
     drop_unset,
@@ -29,7 +30,7 @@ from ludus.gateway.dialect import (
 )
 from ludus.models.openai import sanitize_arguments
 from ludus.models.reply_pieces import Piece
-from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage
+from ludus.types import Call, Completion, Finish, Image, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage
 
 # ---- requests -----------------------------------------------------------------------------------------------------
 
@@ -223,27 +224,52 @@ def _read_text(block: JsonObject, where: str) -> str:
 
 def _read_user(blocks: Sequence[JsonObject], where: str) -> list[Message]:
     messages: list[Message] = []
-    texts: list[str] = []
+    waiting: list[tuple[JsonObject, str]] = []
 
     def flush() -> None:
-        if texts:
-            messages.append(Message("user", "\n\n".join(texts)))
-            texts.clear()
+        if waiting:
+            text, images = _join_blocks(waiting, "\n\n")
+            messages.append(Message("user", text, images=images))
+            waiting.clear()
 
     for index, block in enumerate(blocks):
         place = f"{where}.content[{index}]"
         if block.get("type") != "tool_result":
-            texts.append(_read_text(block, place))
+            waiting.append((block, place))
             continue
         flush()
         content: Any = block.get("content") or ""
         parts = _make_blocks(cast("str | list[JsonObject]", content)) if isinstance(content, str | list) else None
         if parts is None:
             raise BadRequest(f"{place}.content: expected a text or a list of blocks")
-        text = "\n".join(_read_text(part, f"{place}.content[{i}]") for i, part in enumerate(parts))
-        messages.append(Message("tool", text, call_id=str(block.get("tool_use_id", ""))))
+        text, images = _join_blocks([(part, f"{place}.content[{i}]") for i, part in enumerate(parts)], "\n")
+        messages.append(Message("tool", text, call_id=str(block.get("tool_use_id", "")), images=images))
     flush()
     return messages or [Message("user")]
+
+
+def _join_blocks(blocks: Sequence[tuple[JsonObject, str]], between: str) -> tuple[str, tuple[Image, ...]]:
+    """The texts of blocks, and their pictures with their places in it. Each block comes with its own place."""
+    text: str | None = None
+    images: list[Image] = []
+    for block, where in blocks:
+        if block.get("type") == "image":
+            images.append(Image(_read_source(block.get("source"), f"{where}.source"), len(text or "")))
+        else:
+            own = _read_text(block, where)
+            text = own if text is None else text + between + own
+    return text or "", tuple(images)
+
+
+def _read_source(source: Any, where: str) -> str:
+    """The URL of a picture."""
+    match source:
+        case {"type": "base64", "media_type": str(kind), "data": str(data)}:
+            return check_image(f"data:{kind};base64,{data}", where)
+        case {"type": "url", "url": str(url)}:
+            return check_image(url, where)
+        case _:
+            raise BadRequest(f"{where}: expected the type 'base64' with media_type and data, or 'url' with url")
 
 
 _THINKING = ("thinking", "redacted_thinking")

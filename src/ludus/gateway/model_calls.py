@@ -14,6 +14,7 @@ import msgspec
 
 from ludus.gateway.dialect import BadRequest, ParsedRequest
 from ludus.gateway.gateway_session import GatewaySession
+from ludus.images import refuse_images
 from ludus.models import Model
 from ludus.models.ledger import MeteredModel, estimate_usage
 from ludus.models.openai import ChatModel
@@ -100,6 +101,7 @@ class ModelCaller:
         """The number of tokens of a prompt. Without a tokenizer it is an estimate."""
         if self.token_model is None:
             return estimate_prompt(request.messages, request.tools)
+        refuse_images(request.messages, "a model in token mode")
         codec = self.token_model.codec
         return len(codec.tokenizer.encode(codec.renderer.render_prompt(request.messages, request.tools)))
 

@@ -36,11 +36,11 @@ from ludus.gateway.dialect import (
     decode,
     decode_known,
     drop_unset,
-    read_text,
+    read_content,
     write_event,
 )
 from ludus.models.reply_pieces import Piece
-from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec
+from ludus.types import Call, Completion, Finish, Image, JsonObject, Message, Reasoning, Sampling, ToolSpec
 
 # ---- requests -----------------------------------------------------------------------------------------------------
 
@@ -150,6 +150,7 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
     )
 
 
+_TEXT_PARTS = ("input_text", "output_text", "text")
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -283,7 +284,8 @@ class _Reader:
             case "local_shell_call":
                 self._get_reply().calls.append(Call(_read_call_id(item), _SHELL.name, _read_shell_call(item)))
             case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output":
-                self._add(Message("tool", _read_output(item.get("output"), where), call_id=_read_call_id(item)))
+                text, images = _read_output(item.get("output"), where)
+                self._add(Message("tool", text, call_id=_read_call_id(item), images=images))
             case "item_reference":
                 raise BadRequest(f"{where}: item references are not supported; send the items themselves")
             case other:
@@ -304,7 +306,9 @@ class _Reader:
         self.messages.append(message)
 
     def _take_message(self, item: JsonObject, where: str) -> None:
-        text = read_text(item.get("content"), f"{where}.content", ("input_text", "output_text", "text"))
+        text, images = read_content(item.get("content"), f"{where}.content", _TEXT_PARTS)
+        if images and item.get("role") != "user":
+            raise BadRequest(f"{where}.content: only messages of users and results of tools may have pictures")
         match item.get("role"):
             case "assistant":
                 # Only results of its calls can follow a reply with calls. Text there belongs to the reply.
@@ -315,7 +319,7 @@ class _Reader:
             case "system" | "developer" if not self.messages and self._reply is None:
                 self.system.append(text)
             case "user" | "system" | "developer":
-                self._add(Message("user", text))
+                self._add(Message("user", text, images=images))
             case other:
                 raise BadRequest(f"{where}.role: '{other}' is none of user, assistant, system, developer")
 
@@ -343,12 +347,10 @@ def _read_thoughts(item: JsonObject) -> list[str]:
     return [str(part["text"]) for part in parts if part.get("text")]
 
 
-def _read_output(output: Any, where: str) -> str:
-    if isinstance(output, str):
-        return output
-    if isinstance(output, list):
-        return read_text(cast(Any, output), f"{where}.output", ("input_text", "output_text", "text"))
-    return "" if output is None else msgspec.json.encode(output).decode()
+def _read_output(output: Any, where: str) -> tuple[str, tuple[Image, ...]]:
+    if output is None or isinstance(output, str | list):
+        return read_content(cast(Any, output), f"{where}.output", _TEXT_PARTS)
+    return msgspec.json.encode(output).decode(), ()
 
 
 def _read_shell_call(item: JsonObject) -> str:

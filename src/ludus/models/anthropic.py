@@ -15,6 +15,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
+from ludus.images import decode_url, split_parts
 from ludus.models.openai import encode_body, sanitize_arguments, sanitize_name
 from ludus.models.reply_pieces import Piece
 from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, make_endpoints, make_usage
@@ -145,11 +146,12 @@ def _write_turns(messages: Sequence[Message], offered: Collection[str]) -> list[
 
 def _write_blocks(message: Message, offered: Collection[str]) -> list[JsonObject]:
     if message.role == "tool":
-        return [{"type": "tool_result", "tool_use_id": message.call_id, "content": message.content}]
+        content = _write_parts(message) if message.images else message.content
+        return [{"type": "tool_result", "tool_use_id": message.call_id, "content": content}]
     thinking = _restore_thinking(message.reasoning)
     if any(block.get("type") not in _THINKING for block in thinking):
         return thinking
-    text = [{"type": "text", "text": message.content}] if message.content else []
+    text = _write_parts(message)
     calls = [
         {
             "type": "tool_use",
@@ -160,6 +162,23 @@ def _write_blocks(message: Message, offered: Collection[str]) -> list[JsonObject
         for call in message.calls
     ]
     return [*thinking, *text, *calls]
+
+
+def _write_parts(message: Message) -> list[JsonObject]:
+    """The text and the pictures of a message."""
+    return [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image", "source": _write_source(part.url)}
+        for part in split_parts(message)
+    ]
+
+
+def _write_source(url: str) -> JsonObject:
+    image = decode_url(url)
+    if image is None:
+        return {"type": "url", "url": url}
+    return {"type": "base64", "media_type": image.media_type, "data": image.data}
 
 
 _THINKING = ("thinking", "redacted_thinking")

@@ -32,6 +32,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.errors import ConfigError, LudusError, ModelError
+from ludus.images import refuse_images
 from ludus.models.json_grammar import COMMON_RULES, build_object_rule, quote_literal, split_parameters
 from ludus.models.openai import ChatModel, OpenAISettings
 from ludus.models.server import Endpoint, Retry
@@ -226,6 +227,7 @@ class EmbeddedModel:
         await self._connect()
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
+        refuse_images(messages, "the embedded model")
         chat = await self._connect()
         extra: JsonObject = {"grammar": build_grammar(tools, sampling.tool_choice)} if tools else {}
         reply = await chat.complete(

@@ -21,6 +21,7 @@ from typing import Any, Literal, cast
 import msgspec
 from msgspec import Struct
 
+from ludus.images import split_parts
 from ludus.models.reply_pieces import Drawing, Piece, ThinkSplitter
 from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, make_endpoints, make_usage
 from ludus.models.server_pool import ServerPool, Tell, Timing
@@ -137,7 +138,7 @@ def build_request(
 ) -> bytes:
     """The JSON body of a chat request. Fields of `sampling.extra` replace all others."""
     offered = {tool.name for tool in tools}
-    body: JsonObject = {"model": model, "messages": [_write_message(m, offered) for m in messages]}
+    body: JsonObject = {"model": model, "messages": _write_messages(messages, offered)}
     if tools:
         body["tools"] = [{"type": "function", "function": tool} for tool in tools]
         if sampling.tool_choice is not None:
@@ -166,10 +167,38 @@ def encode_body(body: JsonObject, sampling: Sampling, omit: Sequence[str]) -> by
     return to_json(body)
 
 
+def _write_messages(messages: Sequence[Message], offered: Collection[str]) -> list[JsonObject]:
+    """The conversation. Servers take no pictures in results of tools: a user message after the results has them."""
+    written: list[JsonObject] = []
+    waiting: list[JsonObject] = []
+    for message in messages:
+        if waiting and message.role != "tool":
+            written.append({"role": "user", "content": waiting})
+            waiting = []
+        written.append(_write_message(message, offered))
+        if message.images and message.role == "tool":
+            waiting += [_write_image(image.url) for image in message.images]
+    return [*written, {"role": "user", "content": waiting}] if waiting else written
+
+
+def _write_image(url: str) -> JsonObject:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def write_content(message: Message) -> str | list[JsonObject]:
+    """The content of a message: a text, or parts if there are pictures."""
+    if not message.images:
+        return message.content
+    return [
+        {"type": "text", "text": part} if isinstance(part, str) else _write_image(part.url)
+        for part in split_parts(message)
+    ]
+
+
 def _write_message(message: Message, offered: Collection[str]) -> JsonObject:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
-    wire: JsonObject = {"role": message.role, "content": message.content}
+    wire: JsonObject = {"role": message.role, "content": write_content(message)}
     if message.reasoning is not None:
         _add_reasoning(wire, message.reasoning)
     if message.calls:

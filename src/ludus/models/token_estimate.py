@@ -11,12 +11,17 @@ REPLY_TOKENS = 1024
 """The estimate for a reply without a limit."""
 
 
+IMAGE_TOKENS = 800
+"""The estimate for a picture of medium size."""
+
+
 def estimate_text(text: str) -> int:
     return (len(text) + 3) // 4
 
 
 def estimate_prompt(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
     size = sum(len(m.content) + 8 for m in messages)
+    size += 4 * IMAGE_TOKENS * sum(len(m.images) for m in messages)
     size += sum(len(call.name) + len(call.arguments) for m in messages if m.calls for call in m.calls)
     if tools:
         size += len(to_json(tools))

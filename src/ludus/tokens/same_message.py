@@ -18,7 +18,7 @@ def same_message(one: Message, other: Message) -> bool:
     if one.role != other.role or one.call_id != other.call_id:
         return False
     if one.role != "assistant":
-        return one.content == other.content
+        return one.content == other.content and one.images == other.images
     return (
         one.content.strip() == other.content.strip()
         and len(one.calls) == len(other.calls)

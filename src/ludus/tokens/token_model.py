@@ -15,6 +15,7 @@ from functools import partial
 
 import msgspec
 
+from ludus.images import refuse_images
 from ludus.models.reply_pieces import Drawing
 from ludus.models.server import Price
 from ludus.tokens import Engine, Generation, StreamingEngine, TakeIds
@@ -69,6 +70,7 @@ class TokenModel:
         """Draw `n` replies to a conversation of a session. With a `drawing`, one reply is passed on as it is drawn."""
         await self.start()
         raise_fatal(self.findings, tools=bool(tools))
+        refuse_images(messages, "a model in token mode")
         prompt = session.build_prompt(messages, tools)
         if sampling.tool_choice == "none":
             prompt = prompt._replace(tools=())

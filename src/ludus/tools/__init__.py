@@ -16,9 +16,11 @@ from typing import Any, TypedDict, Unpack, overload
 
 import msgspec
 
-from ludus.types import JsonObject, ToolSpec
+from ludus.types import JsonObject, Observation, ToolSpec
 
-Run = Callable[[JsonObject], Awaitable[str]]
+ToolFunction = Callable[..., Awaitable["str | Observation"]]
+"""An async function that returns what the model sees: text, or an `Observation` with pictures."""
+Run = Callable[[JsonObject], Awaitable["str | Observation"]]
 
 
 class BadArguments(Exception):
@@ -66,7 +68,7 @@ class Tool:
 class BoundTool:
     """A tool whose first argument is not bound yet."""
 
-    def __init__(self, function: Callable[..., Awaitable[str]], options: ToolOptions) -> None:
+    def __init__(self, function: ToolFunction, options: ToolOptions) -> None:
         self._function = function
         self._options = options
         self.spec, self._signature = _read_signature(function, skip_first=True)
@@ -74,23 +76,19 @@ class BoundTool:
     def bind(self, first: object) -> Tool:
         function, signature = self._function, self._signature
 
-        async def run(raw: JsonObject) -> str:
+        async def run(raw: JsonObject) -> str | Observation:
             return await function(first, **_check_arguments(raw, signature))
 
         return Tool(self.spec, run, **self._options)
 
 
 @overload
-def tool(function: Callable[..., Awaitable[str]], /) -> Tool: ...
+def tool(function: ToolFunction, /) -> Tool: ...
 @overload
-def tool(
-    *, bound: typing.Literal[True], **options: Unpack[ToolOptions]
-) -> Callable[[Callable[..., Awaitable[str]]], BoundTool]: ...
+def tool(*, bound: typing.Literal[True], **options: Unpack[ToolOptions]) -> Callable[[ToolFunction], BoundTool]: ...
 @overload
-def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[..., Awaitable[str]]], Tool]: ...
-def tool(
-    function: Callable[..., Awaitable[str]] | None = None, /, *, bound: bool = False, **options: Unpack[ToolOptions]
-) -> Any:
+def tool(**options: Unpack[ToolOptions]) -> Callable[[ToolFunction], Tool]: ...
+def tool(function: ToolFunction | None = None, /, *, bound: bool = False, **options: Unpack[ToolOptions]) -> Any:
     """Make a `Tool` of an async function that returns text. Options are those of `Tool`.
 
     >>> @tool(parallel=True)
@@ -99,16 +97,16 @@ def tool(
     ...     return str(a + b)
     """
 
-    def make(function: Callable[..., Awaitable[str]]) -> Tool | BoundTool:
+    def make(function: ToolFunction) -> Tool | BoundTool:
         return BoundTool(function, options) if bound else _make_tool(function, options)
 
     return make if function is None else make(function)
 
 
-def _make_tool(function: Callable[..., Awaitable[str]], options: ToolOptions) -> Tool:
+def _make_tool(function: ToolFunction, options: ToolOptions) -> Tool:
     spec, signature = _read_signature(function, skip_first=False)
 
-    async def run(raw: JsonObject) -> str:
+    async def run(raw: JsonObject) -> str | Observation:
         return await function(**_check_arguments(raw, signature))
 
     return Tool(spec, run, **options)
@@ -178,7 +176,7 @@ def _explain_error(error: str, names: Sequence[str]) -> str:
 # ---- the schema ---------------------------------------------------------------------------------------------------
 
 
-def _read_signature(function: Callable[..., Awaitable[str]], *, skip_first: bool) -> tuple[ToolSpec, _Signature]:
+def _read_signature(function: ToolFunction, *, skip_first: bool) -> tuple[ToolSpec, _Signature]:
     name: str = function.__name__
     if not inspect.iscoroutinefunction(function):
         raise TypeError(f"tool '{name}': write it as `async def`")

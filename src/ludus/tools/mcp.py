@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 from msgspec import field
 
 from ludus.errors import ConfigError, ToolBroken, find_first, suggest
+from ludus.images import describe_bad_url
 from ludus.settings import Settings
 from ludus.tools import BadArguments, Tool
 from ludus.tools.toolsets import Toolset
-from ludus.types import JsonObject, Positive, ToolSpec, to_json
+from ludus.types import JsonObject, Observation, Positive, ToolSpec, to_json
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -62,6 +63,8 @@ class McpSettings(Settings, frozen=True):
     """Put before the tools' names, for names that would collide with others."""
     parallel: bool = False
     """Its tools may run at the same time in one turn."""
+    images: bool = False
+    """Show the model the pictures in results. It must take pictures; models in token mode do not."""
     start_seconds: Positive = 30.0
     """Time limit for starting or reaching it."""
     call_seconds: Positive | None = None
@@ -266,12 +269,14 @@ def _find_reason(error: BaseException) -> str:
 def _make_tool(server: _Server, offer: "Offer", settings: McpSettings) -> Tool:
     check = _make_checker(offer.name, offer.input_schema)
 
-    async def run(arguments: JsonObject) -> str:
+    async def run(arguments: JsonObject) -> str | Observation:
         check(arguments)
         result = await server.call(offer.name, arguments)
         if result.is_error:
             raise McpToolError(_format_result(result) or "the tool failed without saying why")
-        return _format_result(result) or "(no output)"
+        text = _format_result(result) or "(no output)"
+        images = _list_images(result) if settings.images else ()
+        return Observation(text.replace(_NOT_SHOWN, "]"), images) if images else text
 
     # Model servers allow fewer characters in a name than MCP.
     name = re.sub(r"[^A-Za-z0-9_-]", "_", settings.prefix + offer.name)[:64]
@@ -312,12 +317,21 @@ def _format_result(result: "CallToolResult") -> str:
     return text
 
 
+_NOT_SHOWN = ", not shown]"
+
+
+def _list_images(result: "CallToolResult") -> tuple[str, ...]:
+    """The pictures of a result that models take, as `data:` URLs."""
+    urls = [f"data:{block.mime_type};base64,{block.data}" for block in result.content if block.type == "image"]
+    return tuple(url for url in urls if not describe_bad_url(url))
+
+
 def _format_block(block: "ContentBlock") -> str:
     match block.type:
         case "text":
             return block.text
         case "image" | "audio":
-            return f"[{block.type}: {block.mime_type}, {len(block.data) * 3 // 4} bytes, not shown]"
+            return f"[{block.type}: {block.mime_type}, {len(block.data) * 3 // 4} bytes{_NOT_SHOWN}"
         case "resource_link":
             return f"[resource: {block.uri}]"
         case "resource":

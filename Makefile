@@ -73,13 +73,15 @@ bench: setup-dev
 	 $(BIN)/python bench/templates.py; m=$$?; \
 	 $(BIN)/python bench/parsers.py --peers; e=$$?; \
 	 $(BIN)/python bench/pool.py; f=$$?; \
+	 $(BIN)/python bench/keep_files.py; n=$$?; \
 	 $(BIN)/python bench/containers.py; g=$$?; \
 	 $(BIN)/python bench/reflact.py --peers; h=$$?; \
+	 $(BIN)/python bench/optimizer.py --peers; n=$$?; \
 	 $(BIN)/python bench/gateway.py --peers; i=$$?; \
 	 $(BIN)/python bench/api.py --peers; l=$$?; \
 	 $(BIN)/python bench/rl_loop.py; j=$$?; \
 	 $(BIN)/python bench/rl.py; k=$$?; \
-	 exit $$((a + b + c + d + e + f + g + h + i + j + k + l + m > 0))
+	 exit $$((a + b + c + d + e + f + g + h + i + j + k + l + m + n > 0))
 
 setup: $(VENV)/.setup
 setup-dev: $(VENV)/.setup-dev

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +14,12 @@ from ludus.stats import (
     PassAt,
     Spread,
     ToolUse,
+    compare_pairs,
     compute_interval,
+    compute_paired_interval,
     compute_spread,
     compute_t_quantile,
+    compute_win_probability,
     estimate_pass_at,
     summarize,
     warn_of_exclusions,
@@ -231,3 +235,45 @@ def test_pass_at_k_grows_with_k(passed: int, scored: int):
 def test_the_most_frequent_failures_are_named():
     rollouts = [make_rollout(None, failure=Failure("model", m)) for m in ("b", "a", "a", "d", "c", "b", "a")]
     assert summarize([make_group(*rollouts)]).reasons == ("a", "b", "c")
+
+
+# ---- two policies on the same tasks ---------------------------------------------------------------------------------
+
+
+def test_the_probability_of_more_wins_than_losses():
+    assert compute_win_probability(0, 0) == 0.5
+    assert compute_win_probability(3, 0) == 1 - 1 / 16
+    assert compute_win_probability(2, 1) == 11 / 16
+    assert compute_win_probability(5, 2) + compute_win_probability(2, 5) == 1.0
+
+
+def test_pairs_are_compared_task_by_task():
+    paired = compare_pairs([1.0, 1.0, 0.0, -1.0])
+    assert paired is not None
+    assert (paired.tasks, paired.difference, paired.wins, paired.losses) == (4, 0.25, 2, 1)
+    assert paired.interval.low < 0 < paired.interval.high
+    assert compare_pairs([]) is None
+
+
+def test_equal_results_are_not_certainty():
+    """Ten ties: the difference is 0, but its interval is not a point. It shrinks with the number of tasks."""
+    few, many = compute_paired_interval([0.0] * 10), compute_paired_interval([0.0] * 100)
+    assert few.low == -few.high and few.high > 0.2 > many.high > 0
+
+
+def test_an_interval_of_differences_covers_the_truth():
+    random = Random(1)
+    missed = 0
+    for _ in range(400):
+        wins = [random.choices([1.0, 0.0, -1.0], [0.25, 0.6, 0.15])[0] for _ in range(40)]
+        interval = compute_paired_interval(wins)
+        missed += not interval.low <= 0.1 <= interval.high
+    assert missed < 0.07 * 400
+
+
+@given(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0]), min_size=1, max_size=40))
+def test_the_difference_is_in_its_interval(differences: list[float]):
+    paired = compare_pairs(differences)
+    assert paired is not None
+    assert paired.interval.low - 1e-9 <= paired.difference <= paired.interval.high + 1e-9
+    assert 0 < paired.better < 1

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from tests.build import make_rollout, make_task, make_turn
 
 from ludus.errors import StoreError
+from ludus.sandbox.archive import ArchiveEntry
+from ludus.sandbox.file_tree import CollectedFiles, KeptSizes
 from ludus.store import CONFIG, LOCK, STORE, MemoryStore, RunDir, decode_record, make_safe_name
 from ludus.types import (
     Call,
@@ -606,3 +608,59 @@ def test_replace_changes_a_scored_outcome_and_put_does_not(tmp_path: Path) -> No
             run.replace("other", rollout(0.5))
     with RunDir.read(tmp_path / "run") as run, pytest.raises(StoreError, match="reading only"):
         run.replace("k", rollout(1.0))
+
+
+# ---- files of agents ----------------------------------------------------------------------------------------------
+
+
+def left(**contents: bytes) -> CollectedFiles:
+    return CollectedFiles(tuple(ArchiveEntry(name, 0o644, data=data) for name, data in contents.items()))
+
+
+def count_contents(path: Path) -> int:
+    with contextlib.closing(sqlite3.connect(path / STORE)) as db:
+        return db.execute("SELECT count(*) FROM files").fetchone()[0]
+
+
+def test_files_are_kept_once_and_survive_a_restart(tmp_path: Path):
+    first, second = left(a=b"x" * 1000, b=b"y"), left(c=b"x" * 1000)
+    with RunDir.open(tmp_path / "run", SETTINGS) as run:
+        kept = [run.keep_files(files, KeptSizes()) for files in (first, second, first)]
+    assert kept[0] == kept[2] != kept[1]
+    with RunDir.open(tmp_path / "run", SETTINGS, resume=True) as run:
+        assert run.keep_files(second, KeptSizes()) == kept[1]
+    assert count_contents(tmp_path / "run") == 4  # two contents, two trees
+    with RunDir.read(tmp_path / "run") as run:
+        assert [run.read_files(name) for name in kept] == [first, second, first]
+
+
+def test_files_that_are_too_large_are_not_kept(tmp_path: Path):
+    with RunDir.open(tmp_path / "run", SETTINGS) as run:
+        assert run.keep_files(left(a=b"x" * 5000), KeptSizes(rollout=5000)) == ""
+        assert run.keep_files(left(), KeptSizes(rollout=0)) == run.keep_files(left(), KeptSizes()) != ""
+        assert run.keep_files(left(a=b"x"), KeptSizes(rollout=0)) == ""
+        assert run.keep_files(left(a=b"x" * 5000), KeptSizes(run=6000)) != ""
+        assert run.keep_files(left(a=b"y" * 5000), KeptSizes(run=6000)) == ""
+        assert run.keep_files(left(b=b"x" * 5000), KeptSizes(run=6000)) != "", "the content is there already"
+
+
+def test_secrets_in_files_are_masked(tmp_path: Path):
+    with RunDir.open(tmp_path / "run", SETTINGS, secrets=["sk-very-secret"]) as run:
+        kept = run.keep_files(left(a=b"echo sk-very-secret"), KeptSizes())
+        assert run.read_files(kept) == left(a=b"echo [redacted]")
+
+
+def test_files_that_are_not_there(tmp_path: Path):
+    """In a store of an earlier version, or in a damaged one."""
+    with RunDir.open(tmp_path / "run", SETTINGS):
+        pass
+    with RunDir.read(tmp_path / "run") as run, pytest.raises(StoreError, match="no such table"):
+        run.read_files("abc")
+    with RunDir.open(tmp_path / "run", SETTINGS, resume=True) as run:
+        run.keep_files(left(a=b"x"), KeptSizes())
+        with pytest.raises(StoreError, match="a row is missing"):
+            run.read_files("abc")
+
+
+def test_a_store_in_memory_keeps_no_files():
+    assert MemoryStore().keep_files(left(a=b"x"), KeptSizes()) == ""

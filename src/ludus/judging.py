@@ -14,7 +14,7 @@ that raises when the agent wrote no file has no score for the first state, but w
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -35,11 +35,12 @@ from ludus.errors import (
 )
 from ludus.sandbox import Sandbox
 from ludus.sandbox.agent_files import collect_files, copy_files
-from ludus.sandbox.archive import ArchiveEntry
+from ludus.sandbox.file_tree import CollectedFiles
 from ludus.sandbox.pool import Pool, is_alive
 from ludus.types import Completion, Message, Rollout, Score, StopReason, Task, Turn
 
-Files = tuple[ArchiveEntry, ...]
+KeepFiles = Callable[[CollectedFiles], str]
+"""Keeps the files that an agent left, and returns their hash; empty if they are not kept."""
 
 
 class FilesUnusable(Exception):
@@ -55,12 +56,14 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges the rollouts of an environment. `retries`: how often `verify` is repeated after a failure."""
+    """Judges the rollouts of an environment. `retries`: how often `verify` is repeated after a failure. `keep` is
+    called with the files that each agent left."""
 
     env: Env
     pool: Pool | None
     limits: Limits
     retries: int = 0
+    keep: KeepFiles | None = None
 
     async def judge(self, acted: Rollout, box: Sandbox | None) -> Rollout:
         """Score a rollout whose agent has acted in `box`. Ends the agent's processes.
@@ -68,12 +71,22 @@ class Judge:
         Raises:
             RolloutError: the world failed, and there is no score.
         """
-        files: Files | None = None
+        files: CollectedFiles | None = None
         if box is not None:
             try:
                 files = await collect(self.env, box)
             except (FilesUnusable, SandboxError) as error:
                 return await self.blame(acted, box, error, Phase.COLLECTING)
+        if files is not None and self.keep is not None:
+            acted = msgspec.structs.replace(acted, files=self.keep(files))
+        return await self.judge_files(acted, box, files)
+
+    async def judge_files(self, acted: Rollout, box: Sandbox | None, files: CollectedFiles | None) -> Rollout:
+        """Score a rollout whose agent left these files. None: what it left is in `box`, or it had no slot.
+
+        Raises:
+            RolloutError: the world failed, and there is no score.
+        """
         own = box if files is None else None  # what the agent left is in its own slot alone
         for repeats_left in reversed(range(self.retries + 1)):
             attempt = _Attempt(Phase.VERIFYING if files is None else Phase.RESTORING)
@@ -131,7 +144,7 @@ class Judge:
     # ---- one attempt ----------------------------------------------------------------------------------------------
 
     async def _verify_files(
-        self, acted: Rollout, box: Sandbox | None, files: Files | None, attempt: _Attempt
+        self, acted: Rollout, box: Sandbox | None, files: CollectedFiles | None, attempt: _Attempt
     ) -> Rollout:
         if box is None or files is None:
             return msgspec.structs.replace(acted, score=await self._verify(acted, box))
@@ -210,7 +223,7 @@ async def set_up(env: Env, task: Task, box: Sandbox, limits: Limits) -> None:
             await env.setup(task, box)
 
 
-async def collect(env: Env, box: Sandbox) -> Files | None:
+async def collect(env: Env, box: Sandbox) -> CollectedFiles | None:
     """End the agent's processes and read its files. None if the environment verifies in the agent's own slot.
 
     Raises:
@@ -226,7 +239,7 @@ async def collect(env: Env, box: Sandbox) -> Files | None:
         raise _describe_unusable(error, "read") from error
 
 
-async def copy(files: Files, fresh: Sandbox, env: Env) -> tuple[str, ...]:
+async def copy(files: CollectedFiles, fresh: Sandbox, env: Env) -> tuple[str, ...]:
     """Write the agent's files into a slot that was set up. Returns the names of those that were left out.
 
     Raises:

@@ -36,8 +36,9 @@ from ludus.errors import (
     find_first,
 )
 from ludus.harness import AgentResult, Harness, resolve_path, run_harness
-from ludus.judging import Judge, set_up
+from ludus.judging import Judge, KeepFiles, set_up
 from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox.file_tree import CollectedFiles, KeptSizes
 from ludus.sandbox.pool import Pool
 from ludus.settings import Settings
 from ludus.tools import Tool
@@ -80,6 +81,7 @@ class _Trace:
     turns: list[Turn] = field(default_factory=list[Turn])
     exit: Exit | None = None
     details: JsonObject | None = None
+    files: str = ""
 
 
 async def run(
@@ -90,15 +92,22 @@ async def run(
     attempt: int = 1,
     retries: int = 0,
     handler: ToolHandler | None = None,
+    keep_files: KeepFiles | None = None,
 ) -> Rollout:
     """Run one rollout once. The result has a score, or a failure that names the boundary that failed.
 
-    `retries`: how often `verify` is repeated, on the same files, after a failure. The rollout's time begins when it has
-    its slot: how long it waited for one says nothing about it.
+    `retries`: how often `verify` is repeated, on the same files, after a failure. `keep_files` is called with what the
+    agent left, before it is verified. The rollout's time begins when it has its slot: how long it waited for one says
+    nothing about it.
     """
-    judge = Judge(env, pool, job.policy.limits, retries)
     trace = _Trace()
     started = time.monotonic()
+
+    def keep(files: CollectedFiles) -> str:
+        trace.files = keep_files(files) if keep_files is not None else ""
+        return trace.files
+
+    judge = Judge(env, pool, job.policy.limits, retries, keep)
 
     def record(stop: StopReason, failure: Failure | None = None) -> Rollout:
         return Rollout(
@@ -111,6 +120,7 @@ async def run(
             seconds=time.monotonic() - started,
             exit=trace.exit,
             details=trace.details,
+            files=trace.files,
         )
 
     try:
@@ -321,15 +331,21 @@ def _read_versions() -> dict[str, str]:
 
 
 async def run_retrying(
-    job: Job, env: Env, pool: Pool | None, *, retries: int = 2, handler: ToolHandler | None = None
+    job: Job,
+    env: Env,
+    pool: Pool | None,
+    *,
+    retries: int = 2,
+    handler: ToolHandler | None = None,
+    keep_files: KeepFiles | None = None,
 ) -> Rollout:
     """Run one rollout. After a failure that is not the agent's, run it again in a fresh slot, up to `retries` times. If
     the agent has finished, only `verify` is run again."""
-    rollout = await run(job, env, pool, retries=retries, handler=handler)
+    rollout = await run(job, env, pool, retries=retries, handler=handler, keep_files=keep_files)
     for attempt in range(2, retries + 2):
         if rollout.failure is None or not rollout.failure.retryable:
             break
-        rollout = await run(job, env, pool, attempt=attempt, retries=retries, handler=handler)
+        rollout = await run(job, env, pool, attempt=attempt, retries=retries, handler=handler, keep_files=keep_files)
     return rollout
 
 
@@ -343,6 +359,8 @@ class RunOptions:
     """How often a rollout is run again after a failure that is not the agent's."""
     stop: asyncio.Event | None = None
     """Setting it drains the run: nothing new starts, and what runs is finished and recorded."""
+    keep_files: KeptSizes = KeptSizes()
+    """How much of what agents leave a store keeps."""
 
     @property
     def is_stopping(self) -> bool:
@@ -363,10 +381,25 @@ class RunSettings(Settings, frozen=True):
     retries: Whole = 2
     """How often a rollout is run again, in a fresh slot, after a failure that is not the agent's."""
 
-    may_change: ClassVar[tuple[str, ...]] = ("out", "resume", "concurrency", "retries")
+    keep_files_mb: Whole = 8
+    """How many megabytes of the files that the agent of one rollout leaves are kept, at most, for `ludus rescore`. The
+    files of a rollout that left more are not kept. 0: keep none."""
+    keep_files_total_mb: Whole = 2048
+    """How many megabytes of such files a run keeps, at most. Equal files count once."""
+
+    may_change: ClassVar[tuple[str, ...]] = (
+        "out",
+        "resume",
+        "concurrency",
+        "retries",
+        "keep_files_mb",
+        "keep_files_total_mb",
+    )
+    added_later: ClassVar[tuple[str, ...]] = ("keep_files_mb", "keep_files_total_mb")
 
     def make_options(self, stop: asyncio.Event | None = None) -> RunOptions:
-        return RunOptions(self.concurrency, self.retries, stop)
+        sizes = KeptSizes(self.keep_files_mb * 2**20, self.keep_files_total_mb * 2**20)
+        return RunOptions(self.concurrency, self.retries, stop, sizes)
 
 
 async def run_many(
@@ -376,9 +409,10 @@ async def run_many(
     options: RunOptions = RunOptions(),
     *,
     record: Callable[[Job, Rollout], None],
+    keep_files: KeepFiles | None = None,
 ) -> None:
     """Run jobs, at most `options.concurrency` at a time, started in their order. `record` is called with each job and
-    its rollout when the rollout ends.
+    its rollout when the rollout ends; `keep_files` as in `run`.
 
     Setting `options.stop` drains: nothing new starts, what runs is finished and recorded. A spent budget and an
     unusable model drain in the same way; the error is raised at the end. Other errors of the user (settings, store)
@@ -390,7 +424,7 @@ async def run_many(
     async def work() -> None:
         for job in queue:
             try:
-                record(job, await run_retrying(job, env, pool, retries=options.retries))
+                record(job, await run_retrying(job, env, pool, retries=options.retries, keep_files=keep_files))
             except (BudgetExhausted, ModelUnusable) as error:
                 stopped.append(error)
             if stopped or options.is_stopping:

@@ -15,9 +15,10 @@ from dataclasses import replace
 from ludus.env import Env
 from ludus.errors import ConfigError, LudusError, describe_bug, raise_first
 from ludus.rollout import Job, RunOptions, run_many
+from ludus.sandbox.file_tree import CollectedFiles
 from ludus.sandbox.pool import Pool
 from ludus.store import Store
-from ludus.types import Rollout, StopReason, canonical
+from ludus.types import Rollout, StopReason, Task, canonical
 
 OnOutcome = Callable[[str, Rollout], None]
 """Called with the content address of an outcome and the rollout."""
@@ -25,12 +26,21 @@ OnOutcome = Callable[[str, Rollout], None]
 
 def compute_outcome_key(job: Job, env: Env) -> str:
     """The content address of a job's outcome: equal exactly when the same rollout would be run again."""
-    parts = (env.name, env.version, env, job.task, job.replicate, job.seed, job.policy.fingerprint)
+    return _hash_outcome(env, job.task, job.replicate, job.seed, job.policy.fingerprint)
+
+
+def compute_rollout_key(rollout: Rollout, env: Env) -> str:
+    """The content address of a stored rollout as an outcome of `env`: that of the job that would run it again."""
+    origin = rollout.provenance
+    return _hash_outcome(env, rollout.task, origin.replicate, origin.seed, origin.policy)
+
+
+def _hash_outcome(env: Env, task: Task, replicate: int, seed: int, policy: str) -> str:
     try:
-        data = canonical(parts)
+        data = canonical((env.name, env.version, env, task, replicate, seed, policy))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"env {env.name}, task '{job.task.id}': options and tasks must be plain JSON values so that outcomes "
+            f"env {env.name}, task '{task.id}': options and tasks must be plain JSON values so that outcomes "
             f"can be found again ({error})"
         ) from error
     return hashlib.sha256(data).hexdigest()[:32]
@@ -91,6 +101,9 @@ async def run_stored(
         store.put(key, rollout)
         return rollout
 
+    def keep_files(files: CollectedFiles) -> str:
+        return store.keep_files(files, options.keep_files)
+
     def draw_jobs() -> Iterator[Job]:
         for job in missing.values():
             if options.is_stopping:
@@ -99,7 +112,8 @@ async def run_stored(
 
     workers = min(options.concurrency, len(missing))
     with raise_first():
-        await run_many(draw_jobs(), env, pool, replace(options, concurrency=workers), record=record)
+        options = replace(options, concurrency=workers)
+        await run_many(draw_jobs(), env, pool, options, record=record, keep_files=keep_files)
 
 
 def _drop_content(rollout: Rollout, error: Exception) -> Rollout:

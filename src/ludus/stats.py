@@ -158,6 +158,57 @@ def compute_interval(task_means: Sequence[float], lowest: float = 0.0, highest: 
     return Interval(max(lowest, mean - half), min(highest, mean + half))
 
 
+class PairedStats(Struct, frozen=True):
+    """Two policies compared on the same tasks, task by task."""
+
+    tasks: int
+    difference: float
+    """The mean of the differences."""
+    interval: Interval
+    """The 95 % interval of the difference."""
+    wins: int
+    """The number of tasks on which the first one is better."""
+    losses: int
+    better: float
+    """The probability that the first one wins more than half of the tasks on which they differ."""
+
+
+def compare_pairs(differences: Sequence[float]) -> PairedStats | None:
+    """Compare two policies by the differences of their scores, one for each task; None without a task."""
+    if not differences:
+        return None
+    wins, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
+    return PairedStats(
+        len(differences),
+        math.fsum(differences) / len(differences),
+        compute_paired_interval(differences),
+        wins,
+        losses,
+        compute_win_probability(wins, losses),
+    )
+
+
+def compute_paired_interval(differences: Sequence[float]) -> Interval:
+    """The 95 % interval of a mean difference of scores between 0 and 1, over tasks.
+
+    One win and one loss are added to the tasks (Bonett and Price), because few tasks differ: without them the interval
+    of ten equal results would be a point.
+    """
+    values = [*differences, 1.0, -1.0]
+    mean = math.fsum(values) / len(values)
+    half = compute_t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(max(-1.0, mean - half), min(1.0, mean + half))
+
+
+def compute_win_probability(wins: int, losses: int) -> float:
+    """The probability that the share of wins is above one half, with a flat prior: 0.5 if nothing differs.
+
+    The posterior is Beta(wins + 1, losses + 1). With whole numbers its tail is a sum of binomial coefficients.
+    """
+    tosses = wins + losses + 1
+    return sum(math.comb(tosses, k) for k in range(wins + 1)) / 2**tosses
+
+
 _T_975 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
 
 

@@ -1,7 +1,7 @@
 """Stores of outcomes, and the run directory, which is one on disk.
 
     <run>/config.json      the settings, without secrets
-          store.sqlite     every outcome, by content address: the truth
+          store.sqlite     every outcome, by content address: the truth; and the files that agents left, by content
           images/          pictures of messages, each once, by the hash of its content
           lock             held by the one process that may write; contains its pid
           …                derived files (`groups.jsonl`, `summary.json`, …), which can be made again from the store
@@ -35,6 +35,7 @@ import msgspec
 
 from ludus.errors import StoreError
 from ludus.images import IMAGE_MARK, extract_images
+from ludus.sandbox.file_tree import CollectedFiles, KeptSizes, join_files, measure_files, split_files
 from ludus.types import Failure, Rollout, to_json
 
 CONFIG = "config.json"
@@ -56,6 +57,9 @@ PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_VERSION};
 COMMIT;
 """
+_FILES = "CREATE TABLE IF NOT EXISTS files (hash TEXT PRIMARY KEY, body BLOB NOT NULL)"
+# Stores of earlier versions do not have it. It is made when a file is first kept.
+
 # Two tables: bodies are appended in order whatever their keys are, and finding what is done reads no body.
 
 _ROLLOUT = msgspec.json.Decoder(Rollout)
@@ -76,6 +80,11 @@ class Store(Protocol):
 
     def read_scores(self) -> Mapping[str, float | None]:
         """The score of every outcome by key, None where it failed."""
+        ...
+
+    def keep_files(self, files: CollectedFiles, sizes: KeptSizes) -> str:
+        """Keep the files that an agent left, each content once. Returns their hash; empty if they are too large, or if
+        the store keeps none."""
         ...
 
     def get_record(self, key: str) -> bytes | None: ...
@@ -111,6 +120,9 @@ class MemoryStore:
     def read_scores(self) -> dict[str, float | None]:
         return {key: rollout.score.value if rollout.score else None for key, rollout in self.outcomes.items()}
 
+    def keep_files(self, files: CollectedFiles, sizes: KeptSizes) -> str:
+        return ""
+
     def get_record(self, key: str) -> bytes | None:
         found = self.bodies.get(key)
         return found[1] if found else None
@@ -132,6 +144,8 @@ class RunDir:
         self._lock = lock
         self._mask = mask
         self._appending: dict[str, int] = {}
+        self._kept: set[str] | None = None
+        self._kept_bytes = 0
 
     @classmethod
     def open(
@@ -298,6 +312,46 @@ class RunDir:
                 return _decode_in_thread(body)
         except (ValueError, TypeError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise StoreError(f"{self.path / STORE}: outcome {key} cannot be read ({error}). {_ADVICE}") from error
+
+    # ---- files of agents ------------------------------------------------------------------------------------------
+
+    def keep_files(self, files: CollectedFiles, sizes: KeptSizes) -> str:
+        """Keep the files that an agent left, each content once. They are committed on return. Returns their hash; empty
+        if they, or the files of the run with them, are larger than `sizes`."""
+        if measure_files(files) > sizes.rollout:
+            return ""
+        self._check_writable()
+        tree = split_files(files, self._mask)
+        with _explain_errors(self.path):
+            kept = self._kept = self._list_kept() if self._kept is None else self._kept
+            added = {name: body for name, body in tree.contents.items() if name not in kept}
+            size = sum(map(len, added.values()))
+            if self._kept_bytes + size > sizes.run:
+                return ""
+            if added:
+                with self._db as db:
+                    db.executemany("INSERT INTO files VALUES (?, ?)", added.items())
+                kept.update(added)
+                self._kept_bytes += size
+        return tree.tree
+
+    def read_files(self, tree: str) -> CollectedFiles:
+        """The files that were kept under a hash. Raises `StoreError` if they are not there."""
+        try:
+            return join_files(self._read_content(tree), self._read_content)
+        except ValueError as error:  # msgspec's errors are ValueErrors
+            raise StoreError(_describe_damage(self.path, f"the files {tree}: {error}")) from error
+
+    def _list_kept(self) -> set[str]:
+        """The hashes of all contents that are kept. Counts their bytes."""
+        self._db.execute(_FILES)
+        sizes: dict[str, int] = dict(self._db.execute("SELECT hash, length(body) FROM files"))
+        self._kept_bytes = sum(sizes.values())
+        return set(sizes)
+
+    def _read_content(self, name: str) -> bytes:
+        with _explain_errors(self.path):
+            return self._fetch("SELECT body FROM files WHERE hash = ?", name)[0]
 
     # ---- records --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, field
 
 Count = Annotated[int, Meta(ge=1)]
 Whole = Annotated[int, Meta(ge=0)]
@@ -371,6 +371,8 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
     left_out: tuple[str, ...] = ()
     """Files of the agent that `verify` did not get: links that lead out of /workspace (`out.txt -> /tmp/x`), pipes and
     devices."""
+    files: str = ""
+    """The hash of the files that the agent left, if the run's store has kept them: `ludus rescore` needs them."""
 
     def __post_init__(self) -> None:
         if self.score is not None and self.failure is not None:
@@ -460,9 +462,15 @@ def _expand(value: Any) -> Any:
         fields = msgspec.structs.asdict(value)
         if names != encoded:  # renamed in the code, not in stored data
             fields = {stored: fields[name] for name, stored in zip(names, encoded, strict=True)}
+        unset: tuple[str, ...] = ()  # fields that were added later, in values that were made before
         for name, item in fields.items():
             if type(item) not in _PLAIN:
-                fields[name] = _expand(item)
+                if item is UNSET:
+                    unset = (*unset, name)
+                else:
+                    fields[name] = _expand(item)
+        for name in unset:
+            del fields[name]
         return fields
     if isinstance(value, list | tuple):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]

@@ -4,8 +4,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.reflact.gate import Contender, Decision, Gate, Mark, Measure, beats, compute_density, judge, project, score
+from ludus.reflact.gate import (
+    Contender,
+    Decision,
+    Gate,
+    Mark,
+    Measure,
+    beats,
+    compare,
+    compute_density,
+    judge,
+    project,
+    score,
+)
 from ludus.skill import GUIDANCE, Skill
+from ludus.types import canonical, to_json
 
 
 def make_contender(name: str, *hards: float, soft: tuple[float, ...] | None = None, first: int = 0) -> Contender:
@@ -74,6 +87,21 @@ def test_nothing_to_compare_is_undecided_and_not_a_rejection_by_zero():
         judge(Gate(enabled=False), nothing, make_contender("u", 0), make_contender("u", 0)).decision
         is Decision.UNDECIDED
     )
+
+
+def test_skills_are_compared_item_by_item_by_the_metric_of_the_gate():
+    candidate, current = make_contender("c", 1, 1, 0, 1), make_contender("u", 0, 1, 1, 0, first=0)
+    paired = compare(Gate(), candidate, current)
+    assert paired is not None
+    assert (paired.tasks, paired.difference, paired.wins, paired.losses) == (4, 0.25, 2, 1)
+    assert compare(Gate(), make_contender("c", 1), make_contender("u", 1, first=5)) is None
+
+
+def test_a_mark_of_one_rollout_has_the_form_of_earlier_versions():
+    """Stored states are found by their hash: a field that is not set must not be in it."""
+    assert to_json(Mark(1.0, 1.0)) == b'{"hard":1.0,"soft":1.0}' == canonical(Mark(1.0, 1.0))
+    assert Mark(1.0, 1.0).rollouts == 1
+    assert Mark(0.5, 0.5, 4).rollouts == 4 and b'"count":4' in canonical(Mark(0.5, 0.5, 4))
 
 
 def test_a_margin_and_no_regression_make_the_gate_stricter():

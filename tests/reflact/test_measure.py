@@ -61,7 +61,7 @@ def test_a_measure_has_one_mark_for_each_task_with_a_scored_rollout():
         make_result("t3", None),
     ]
     measure = make_measure(skill, rollouts)
-    assert measure == Measure(skill.hash, {"t1": Mark(0.5, 0.75), "t2": Mark(1.0, 1.0)}, 1)
+    assert measure == Measure(skill.hash, {"t1": Mark(0.5, 0.75, 2), "t2": Mark(1.0, 1.0)}, 1)
 
 
 def test_a_success_is_a_pass_or_enough_partial_credit():

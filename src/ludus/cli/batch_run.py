@@ -68,7 +68,10 @@ def run_command(arguments: RunArguments, run_batch: RunBatch) -> int:
 async def _run(config: Config, arguments: RunArguments, run_batch: RunBatch) -> int:
     ledger = open_ledger(config)
     async with open_batch(config, ledger) as (batch, pool):
-        with open_run(config, _make_record(config)) as directory, _show_progress(arguments, batch.env.name) as show:
+        with (
+            open_run(config, make_batch_record(config)) as directory,
+            _show_progress(arguments, batch.env.name) as show,
+        ):
 
             def on_rollout(rollout: Rollout, progress: BatchProgress) -> None:
                 write_spent(directory, ledger)
@@ -103,7 +106,7 @@ async def open_batch(config: Config, ledger: Ledger) -> AsyncGenerator[tuple[Bat
         yield Batch(env, tasks, agent.policy, size, seed, distribution, config.tools.disabled), agent.pool
 
 
-def _make_record(config: Config) -> dict[str, Any]:
+def make_batch_record(config: Config) -> dict[str, Any]:
     """The settings that a batch depends on: all but those of training."""
     return {name: value for name, value in to_record(config).items() if name not in TRAINING | WEIGHTS}
 

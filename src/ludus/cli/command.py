@@ -49,6 +49,9 @@ ENV = make_argument(
     help="a name (see: ludus envs), module:Class, file.py, file.py:Class or atropos:FILE.py",
 )
 RUN = make_argument("run", metavar="RUN", help="a run directory, finished or not")
+JUDGE_ENV = make_argument(
+    "--env", metavar="ENV", default="", help="the environment that judges; default: the one of the run's settings"
+)
 CONFIG = make_argument(
     "--config",
     action="append",

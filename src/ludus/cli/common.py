@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from ludus.agent import Actor, Policy
-from ludus.cli.command import RunArguments
+from ludus.cli.command import Arguments, RunArguments
 from ludus.cli.run_kind import refuse_other_kind
 from ludus.config import MAY_CHANGE, Config, assemble
 from ludus.config.build_agent import build_policy
@@ -31,8 +31,8 @@ from ludus.config.reading import Layer, is_tree, make_flag_layer, read_file_laye
 from ludus.config.references import load_env_class
 from ludus.config.secrets import list_secrets
 from ludus.config.token_mode import prepare_model
-from ludus.config.tree import CONTENT
-from ludus.env import Env
+from ludus.config.tree import CONTENT, SECTIONS
+from ludus.env import Env, EnvSettings
 from ludus.errors import BUG, BudgetExhausted, ConfigError, ModelUnusable, StoreError
 from ludus.models import Model
 from ludus.models.embedded import EmbeddedSettings
@@ -98,6 +98,22 @@ def _read_run_settings(out: Path, arguments: RunArguments) -> list[Layer]:
     if env and before and env != before:
         raise ConfigError(f"{out} is a run of {before}, not of {env}: leave the environment out, or name another --out")
     return [Layer(source, {name: value for name, value in tree.items() if name != CONTENT})]
+
+
+def read_recorded_settings(arguments: Arguments, recorded: Mapping[str, Any], env: str) -> Config:
+    """The settings of a run, and over them those of a command that judges it. If the command names another environment
+    (`env`), the options of the run's own do not apply."""
+    flags = [*arguments.flags, *([("env.name", env)] if env else [])]
+    sections = {name: value for name, value in recorded.items() if name in SECTIONS}
+    if env and is_tree(own := sections.get("env")) and own.get("name") != env:
+        sections["env"] = {name: own[name] for name in EnvSettings.__struct_fields__ if name in own}
+    return assemble(
+        [
+            Layer("the run's settings", sections),
+            *map(read_file_layer, map(Path, arguments.config)),
+            *(make_flag_layer(name, words) for name, words in flags),
+        ]
+    )
 
 
 def print_model_hint(config: Config) -> None:

@@ -14,15 +14,13 @@ from pathlib import Path
 import msgspec
 
 from ludus.batch import read_tasks
-from ludus.cli.command import CONFIG, JSON, RUN, RUN_SETTINGS, Arguments, Command, make_argument
-from ludus.cli.common import print_notice
+from ludus.cli.command import CONFIG, JSON, JUDGE_ENV, RUN, RUN_SETTINGS, Arguments, Command, make_argument
+from ludus.cli.common import print_notice, read_recorded_settings
 from ludus.cli.output import print_summary
 from ludus.cli.session_runs import group_sessions, import_sessions, read_sessions, require_gateway_run
-from ludus.config import Config, assemble
+from ludus.config import Config
 from ludus.config.build_agent import build_env
-from ludus.config.reading import Layer, make_flag_layer, read_file_layer
 from ludus.config.secrets import list_secrets
-from ludus.config.tree import SECTIONS
 from ludus.env import Env
 from ludus.errors import ConfigError, ModelUnusable, RolloutError, raise_first, suggest
 from ludus.judging import Judge
@@ -57,7 +55,9 @@ def run(arguments: ScoreArguments) -> int:
     with RunDir.read(path) as directory:
         require_gateway_run(directory)
         recorded = directory.config
-    config = _read_config(arguments, recorded)
+    config = read_recorded_settings(arguments, recorded, arguments.env)
+    if not config.env.name:
+        raise ConfigError("which environment judges the sessions? For example: --env gsm8k (see: ludus envs)")
     env = build_env(config)
     if env.sandbox is not None:
         raise ConfigError(
@@ -77,24 +77,6 @@ def run(arguments: ScoreArguments) -> int:
         print_summary(summary)
         _print_report(report, env, config.env.split, tasks)
     return 1 if report.unknown or report.broken else 0
-
-
-def _read_config(arguments: ScoreArguments, recorded: Mapping[str, object]) -> Config:
-    """The settings: those of the run, and over them those of this command."""
-    flags = [*arguments.flags, *([("env.name", arguments.env)] if arguments.env else [])]
-    sections = {name: value for name, value in recorded.items() if name in SECTIONS}
-    if arguments.env:
-        sections.pop("env", None)  # the options are those of another environment
-    config = assemble(
-        [
-            Layer("the run's settings", sections),
-            *map(read_file_layer, map(Path, arguments.config)),
-            *(make_flag_layer(name, words) for name, words in flags),
-        ]
-    )
-    if not config.env.name:
-        raise ConfigError("which environment judges the sessions? For example: --env gsm8k (see: ludus envs)")
-    return config
 
 
 async def _score_sessions(
@@ -148,12 +130,7 @@ COMMAND = Command(
     "ludus score runs/agents --env gsm8k --env.split test\nludus score runs/agents --env my_env.py --again",
     (
         RUN,
-        make_argument(
-            "--env",
-            metavar="ENV",
-            default="",
-            help="the environment that judges; default: the one of the run's settings",
-        ),
+        JUDGE_ENV,
         make_argument("--again", action="store_true", help="judge sessions that have a score too"),
         CONFIG,
         JSON,

@@ -236,7 +236,12 @@ GATE = Seam(
     "a function like ludus.reflact.gate.judge, or a class whose instances can be called like it",
     _is_rule,
     "module:name, or a file such as my_rule.py",
-    check=contracts.check_rule,
+    {
+        "mean": "ludus.reflact.gate:judge",
+        "curtailed": "ludus.reflact.early_gates:Curtailed",
+        "sequential": "ludus.reflact.early_gates:Sequential",
+    },
+    contracts.check_rule,
 )
 MODEL = Seam(
     "model",

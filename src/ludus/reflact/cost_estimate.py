@@ -122,11 +122,12 @@ def estimate(
             add("agent", "rollout", CallCount(*[step.rollouts] * 3))
             for stage, count in step.requests.items():
                 add("optimizer", stage, count)
-            add("agent", "evaluate", CallCount(0, selection, selection * (2 if unmeasured else 1)))
+            add("agent", "evaluate", CallCount(0, selection, selection * _bound_passes(settings, unmeasured)))
     for _ in range(1, settings.epochs):
         for role, stage, count in _estimate_epoch_end(settings, sizes, selection, unmeasured):
             add(role, stage, count)
-    add("agent", "validate", CallCount(0, selection if unmeasured else 0, selection))
+    left = 2 if settings.gate.rule == "sequential" else 1  # the best and the current skill may be measured in part
+    add("agent", "validate", CallCount(0, selection if unmeasured else 0, left * selection))
     if settings.test:
         add("agent", "test", CallCount(1, 2, 3).scale(sizes.test * settings.test_replicates))
     each = _UsagePerCall(settings, sizes, assumed, prompts)
@@ -224,9 +225,17 @@ def _estimate_epoch_end(
     if slow.enabled:
         yield "optimizer", "slow", once
         if slow.gated:
-            yield "agent", "evaluate", CallCount(0, selection, selection * (2 if unmeasured else 1))
+            yield "agent", "evaluate", CallCount(0, selection, selection * _bound_passes(settings, unmeasured))
     if settings.memory:
         yield "optimizer", "meta", once
+
+
+def _bound_passes(settings: TrainSettings, unmeasured: bool) -> int:
+    """How often the items are run for one decision, at most: for the candidate, and for the current skill."""
+    gate = settings.gate
+    if gate.rule == "sequential":
+        return 2 * gate.passes + gate.refresh
+    return 1 + max(gate.refresh, unmeasured)
 
 
 def _sum_counts(counts: Iterable[CallCount]) -> CallCount:

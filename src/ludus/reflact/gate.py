@@ -6,8 +6,10 @@ optionally with a small bonus for documents with many words such as MUST and NEV
 is strictly higher. Candidate and current skill are compared on the items that have a score under both. If there are no
 such items the decision is `undecided`: a failure is not a zero.
 
-The gate does not test for significance. With few items, a strictly higher number is little better than a coin flip.
-`margin` and `no_regression` make the gate stricter. The sealed test split shows the real gain.
+This rule does not test for significance. With few items, a strictly higher number is little better than a coin flip.
+`margin` and `no_regression` make the gate stricter. `ludus.reflact.early_gates` has rules that decide before all items
+are measured. Whatever the rule, the verdict has the paired difference and its interval (`compare`). The sealed test
+split shows the real gain.
 """
 
 import math
@@ -19,6 +21,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from ludus.skill import Skill, remove_regions
+from ludus.stats import PairedStats, compare_pairs
+from ludus.types import Count
 
 LEADING_WORDS = (
     "must", "always", "never", "only", "critical", "important", "resolve", "prefer", "ensure", "strict", "verify",
@@ -47,9 +51,30 @@ class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
     no_regression: bool = False
     """Also reject a candidate that is worse on any single item."""
     rule: str = ""
-    """A rule of your own instead of the built-in one: `module:name` or `file.py:name` (`docs/extending.md`)."""
+    """How a candidate is judged. `mean` (the default): its score on all items must be strictly higher. `curtailed`: the
+    same decisions, but a candidate that cannot be accepted any more is not measured to the end. `sequential`: block by
+    block, until it is clear enough which skill is better. Or a rule of your own: `module:name` or `file.py:name`
+    (`docs/extending.md`)."""
+    block: Count = 8
+    """For `curtailed` and `sequential`: the number of items between two looks at the scores. The items of a block run
+    side by side."""
+    accept_at: Share = 0.8
+    """For `sequential`: accept as soon as the candidate is better with this probability."""
+    reject_at: Share = 0.25
+    """For `sequential`: reject as soon as the candidate is better with at most this probability."""
+    lean_at: Share = 0.5
+    """For `sequential`: when all rollouts are used, accept a candidate that is better with more than this probability.
+    One that is neither accepted nor rejected is `undecided`, and the current skill stays."""
+    passes: Count = 1
+    """For `sequential`: how often the items are used, each time with new seeds for both skills, before the decision is
+    left open."""
+    refresh: bool = False
+    """Measure an accepted skill again, with new seeds, when the next candidate is compared with it: it was accepted
+    because its first rollouts went well. All of its rollouts count. Not for the initial skill."""
 
-    added_later: ClassVar[tuple[str, ...]] = ("rule",)
+    added_later: ClassVar[tuple[str, ...]] = (
+        "rule", "block", "accept_at", "reject_at", "lean_at", "passes", "refresh",
+    )  # fmt: skip
 
 
 METRICS = {"hard": "passed", "soft": "partial credit", "mixed": "mixed"}
@@ -79,6 +104,12 @@ class Mark(Struct, frozen=True):
 
     hard: float
     soft: float
+    count: int | UnsetType = UNSET
+    """The number of these rollouts, if there are several."""
+
+    @property
+    def rollouts(self) -> int:
+        return 1 if self.count is UNSET else self.count
 
 
 class Measure(Struct, frozen=True):
@@ -116,6 +147,8 @@ class Verdict(Struct, frozen=True):
     """Items on which the candidate is worse."""
     excluded: int | UnsetType = UNSET
     """The number of rollouts of candidate and current skill that have no score. Unset if all have one."""
+    paired: PairedStats | UnsetType = UNSET
+    """The comparison with the current skill, item by item. Unset if there was nothing to compare."""
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -144,8 +177,12 @@ def score(gate: Gate, skill: Skill, measure: Measure, items: Iterable[str] | Non
     hard, soft = mean([m.hard for m in marks]), mean([m.soft for m in marks])
     if hard is None or soft is None:
         return None
-    bonus = gate.density_weight * compute_density(skill.text, gate.leading_words) if gate.density else 0.0
-    return project(gate, hard, soft) + bonus
+    return project(gate, hard, soft) + compute_bonus(gate, skill)
+
+
+def compute_bonus(gate: Gate, skill: Skill) -> float:
+    """What the gate adds to the score of a skill for its words."""
+    return gate.density_weight * compute_density(skill.text, gate.leading_words) if gate.density else 0.0
 
 
 class Contender(NamedTuple):
@@ -169,6 +206,13 @@ def judge(gate: Gate, candidate: Contender, current: Contender, best: Contender)
     new_best = decision.accepted and beats(gate, candidate, best)
     best_score = score(gate, *best, _find_shared(candidate.measure, best.measure))
     return Verdict(decision, own, now, best_score, len(shared), new_best, worse)
+
+
+def compare(gate: Gate, candidate: Contender, current: Contender) -> PairedStats | None:
+    """Compare two skills on the items that have a score under both, by the gate's metric without its bonus."""
+    shared = _find_shared(candidate.measure, current.measure)
+    pairs = ((candidate.measure.marks[item], current.measure.marks[item]) for item in shared)
+    return compare_pairs([project(gate, c.hard, c.soft) - project(gate, u.hard, u.soft) for c, u in pairs])
 
 
 def _is_worse(candidate: Mark, current: Mark) -> bool:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import UNSET
+
 from ludus.agent import Policy
 from ludus.env import Env
 from ludus.errors import TRACEBACK, LudusError
@@ -62,8 +64,17 @@ class Runner:
     options: RunOptions = RunOptions()
     max_failed: float = 0.5
 
-    async def roll(self, trials: Sequence[Trial], stage: str, on_rollout: OnRollout | None = None) -> list[Rollout]:
-        """The rollouts of the trials, in their order. `on_rollout` is called with each when it ends or is found."""
+    async def roll(
+        self,
+        trials: Sequence[Trial],
+        stage: str,
+        on_rollout: OnRollout | None = None,
+        earlier: Sequence[Rollout] = (),
+    ) -> list[Rollout]:
+        """The rollouts of the trials, in their order. `on_rollout` is called with each when it ends or is found.
+
+        `earlier` are rollouts of the same measurement. They count when the share of failures is computed.
+        """
         skills = dict.fromkeys(trial.skill for trial in trials)
         policies = {skill: dataclasses.replace(self.policy, skill=skill) for skill in skills}
         jobs = [_make_job(trial, policies[trial.skill]) for trial in trials]
@@ -87,7 +98,7 @@ class Runner:
         await run_stored(addressed, self.env, self.pool, self.store, self.options, on_outcome=on_outcome)
         if len(done) < len(places):
             raise Stopped("the run was asked to stop")
-        _check_outage(list(done.values()), stage, self.max_failed)
+        _check_outage([*earlier, *done.values()], stage, self.max_failed)
         return [done[key] for key in keys]
 
     def check_stop(self) -> None:
@@ -113,11 +124,13 @@ def make_measure(skill: Skill, rollouts: Sequence[Rollout]) -> Measure:
     for rollout in rollouts:
         if rollout.score is not None:
             by_task.setdefault(rollout.task.id, []).append(Mark(float(rollout.score.passed), rollout.score.soft))
-    marks = {
-        task: Mark(mean([m.hard for m in marks]) or 0.0, mean([m.soft for m in marks]) or 0.0)
-        for task, marks in sorted(by_task.items())
-    }
+    marks = {task: _average(marks) for task, marks in sorted(by_task.items())}
     return Measure(skill.hash, marks, sum(rollout.score is None for rollout in rollouts))
+
+
+def _average(marks: Sequence[Mark]) -> Mark:
+    hard, soft = mean([mark.hard for mark in marks]), mean([mark.soft for mark in marks])
+    return Mark(hard or 0.0, soft or 0.0, len(marks) if len(marks) > 1 else UNSET)
 
 
 def is_success(rollout: Rollout, success_at: float | None) -> bool:

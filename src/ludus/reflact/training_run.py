@@ -18,6 +18,7 @@ from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.models import Model
 from ludus.reflact import step_buffer as buffer
+from ludus.reflact.early_gates import RULES
 from ludus.reflact.gate import Rule, judge
 from ludus.reflact.journal import Journal, Watch
 from ludus.reflact.measure import Runner
@@ -139,6 +140,7 @@ def start_run(
 ) -> Run:
     """Make a run of its parts. Raises `ConfigError` if they do not fit each other."""
     settings = check_settings(settings)
+    rule = rule or RULES.get(settings.gate.rule)
     proposer = proposer or Analysts()
     check_fit(settings, splits, proposer, optimizer is not None)
     prompts = prompts or Prompts.load()

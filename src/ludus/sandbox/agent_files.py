@@ -28,6 +28,7 @@ from typing import TypeVar
 from ludus.errors import SandboxError
 from ludus.sandbox import TRANSFER_BYTES, WORKSPACE, Sandbox
 from ludus.sandbox.archive import ArchiveEntry, ArchiveTooLarge, make_archive, read_entries
+from ludus.sandbox.file_tree import CollectedFiles
 from ludus.sandbox.links import find_outward
 from ludus.sandbox.shell_sandbox import ShellSandbox
 
@@ -50,16 +51,17 @@ _UNLOCK = f'chmod u+rwx {WORKSPACE} || chmod u+rwx "$HOME"'
 """A `local` slot has no /workspace, but its home is the same folder."""
 
 
-async def collect_files(box: Sandbox) -> tuple[ArchiveEntry, ...]:
+async def collect_files(box: Sandbox) -> CollectedFiles:
     """Read the agent's files from a settled slot. If the slot has layers, only its changes.
 
     Raises `ArchiveTooLarge` for more than the slot's disk can hold. A file with holes or very many hard links do that.
     """
+    layered = _get_layered(box) is not None
     try:
-        return await _pack_files(box)
+        return CollectedFiles(await _pack_files(box), layered)
     except PermissionError:  # the agent has locked /workspace itself; locked files and folders inside it are not copied
         await box.exec(_UNLOCK)
-        return await _pack_files(box)
+        return CollectedFiles(await _pack_files(box), layered)
 
 
 async def _pack_files(box: Sandbox) -> tuple[ArchiveEntry, ...]:
@@ -80,22 +82,28 @@ async def _pack_files(box: Sandbox) -> tuple[ArchiveEntry, ...]:
     )
 
 
-async def copy_files(entries: Iterable[ArchiveEntry], box: Sandbox, protected: Sequence[str]) -> tuple[str, ...]:
+async def copy_files(files: CollectedFiles, box: Sandbox, protected: Sequence[str]) -> tuple[str, ...]:
     """Replace what `setup` made in a fresh slot by the agent's files, except where they are protected.
 
     Returns what was left out: links that lead out of /workspace, and special files.
     """
-    entries = tuple(entries)
+    entries = files.entries
+    if files.layered != (_get_layered(box) is not None):
+        raise SandboxError(
+            "the files were collected in a slot of another kind (with or without layers over a base): use the sandbox "
+            "settings of the run",
+            retryable=False,
+        )
     found = await _run_by_size(entries, lambda: filter_files(entries, protected))
     has_links = await _run_by_size(entries, lambda: any(e.link is not None for e in found.values()))
     setup_links = await _list_links(box) if has_links else {}
     if layered_box := _get_layered(box):
-        files = await _clear_replaced(found, layered_box, protected)
+        changed = await _clear_replaced(found, layered_box, protected)
     else:
         setup_entries = await _pack_protected(box, protected)
-        files = await _run_by_size(entries, lambda: merge_files(found.values(), setup_entries, protected))
-    files, left_out = await _run_by_size(files, lambda: leave_out(files, setup_links))
-    packed = await _run_by_size(files, lambda: make_archive(files))
+        changed = await _run_by_size(entries, lambda: merge_files(found.values(), setup_entries, protected))
+    copied, left_out = await _run_by_size(changed, lambda: leave_out(changed, setup_links))
+    packed = await _run_by_size(copied, lambda: make_archive(copied))
     try:
         await box.unpack(packed, WORKSPACE, replace=not layered_box)
     except OSError as error:

@@ -20,7 +20,7 @@ from ludus.cli.output.terminal import (
     make_text,
 )
 from ludus.reflact.cost_estimate import Estimate
-from ludus.reflact.gate import METRICS, Gate
+from ludus.reflact.gate import METRICS, Gate, Verdict
 from ludus.reflact.journal import StageProgress
 from ludus.reflact.records import (
     Baseline,
@@ -34,7 +34,7 @@ from ludus.reflact.records import (
 )
 from ludus.reflact.report import run_files as files
 from ludus.reflact.report.score_curve import compute_score_interval, make_curve
-from ludus.reflact.report.training_page import is_applied
+from ludus.reflact.report.training_page import format_difference, is_applied
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import read_records
@@ -177,12 +177,15 @@ def print_training(records: Sequence[Record], gate: Gate, console: "Console | No
     if not records:
         console.print("nothing is finished yet")
         return
-    steps = Table("step", "epoch", "decision", "candidate", "current", "best", "train", "changes", **_PLAIN)
+    steps = Table("step", "epoch", "decision", "candidate", "points", "current", "best", "train", **_PLAIN)
+    steps.columns[2].no_wrap = True
     for record in records:
         if isinstance(record, Step):
             steps.add_row(*_make_step_row(record, gate))
         elif isinstance(record, EpochEnd) and record.slow.candidate is not None:
-            steps.add_row("", str(record.epoch), make_text(f"slow update: {record.slow.action}"), *[""] * 5)
+            change = _format_difference(record.slow.verdict)
+            words = make_text(f"slow update: {record.slow.action}")
+            steps.add_row("", str(record.epoch), words, "", change, *[""] * 3)
     if steps.row_count:
         console.print(steps)
         console.print()
@@ -211,9 +214,15 @@ def _make_step_row(step: Step, gate: Gate) -> "list[str | Text]":
     now, most = compute_score(gate, step.state.current), compute_score(gate, step.state.best)
     candidate = step.verdict.candidate if step.verdict else None
     colour = "green" if step.action.startswith(("accept", "force")) else "red" if step.action == "reject" else "dim"
-    cells = [_format_optional(value) for value in (candidate, now, most, step.hard)]
-    changes = f"{_count_applied(step)} of {len(step.fates)}" if step.fates else ""
-    return [str(step.number), str(step.epoch), make_text(step.action, colour), *cells, changes]
+    cells = [_format_optional(value) for value in (now, most, step.hard)]
+    words = make_text(step.action, colour)
+    change = _format_difference(step.verdict)
+    return [str(step.number), str(step.epoch), words, _format_optional(candidate), change, *cells]
+
+
+def _format_difference(verdict: Verdict | None) -> str:
+    """The difference from the current skill in points; empty for runs of earlier versions."""
+    return format_difference(verdict.paired) if verdict and verdict.paired else ""
 
 
 def _print_skills(records: Sequence[Record], console: "Console", gate: Gate) -> None:

@@ -36,7 +36,7 @@ from ludus.reflact.report.transcripts_page import make_link, name_part
 from ludus.reflact.stages.evaluate import compute_score
 from ludus.reflact.train_settings import TrainSettings
 from ludus.skill import Skill
-from ludus.stats import Interval, warn_of_exclusions
+from ludus.stats import Interval, PairedStats, warn_of_exclusions
 from ludus.trajectory_page import TEMPLATE as PAGE
 from ludus.types import Usage
 
@@ -286,7 +286,9 @@ def _describe_verdict(verdict: Verdict | None) -> str:
     if verdict is None or verdict.candidate is None:
         return ""
     excluded = f", {verdict.excluded} rollouts without a score" if verdict.excluded else ""
-    return f"{format_number(verdict.current)} → {format_number(verdict.candidate)} on {verdict.items} tasks{excluded}"
+    change = f", {describe_difference(verdict.paired)}" if verdict.paired else ""
+    scores = f"{format_number(verdict.current)} → {format_number(verdict.candidate)}"
+    return f"{scores} on {verdict.items} tasks{change}{excluded}"
 
 
 def is_applied(fate: Fate) -> bool:
@@ -384,6 +386,23 @@ def sum_times(records: Sequence[Record]) -> dict[str, float]:
 def _render_times(records: Sequence[Record]) -> Html:
     rows = [(stage, format_duration(seconds)) for stage, seconds in sum_times(records).items() if seconds >= 0.05]
     return make_table(("stage", "time"), rows)
+
+
+def describe_difference(paired: PairedStats) -> str:
+    """The difference between two skills in words."""
+    return f"{format_difference(paired)} points, better with {paired.better:.0%}"
+
+
+def format_difference(paired: PairedStats) -> str:
+    """The difference in points, with its 95 % interval."""
+    low, high = format_points(paired.interval.low), format_points(paired.interval.high)
+    return f"{format_points(paired.difference)} [{low}, {high}]"
+
+
+def format_points(value: float) -> str:
+    """A difference of scores in points, with its sign."""
+    points = round(100 * value)
+    return f"+{points}" if points > 0 else f"−{-points}" if points < 0 else "0"
 
 
 # ---- formatting -----------------------------------------------------------------------------------------------------

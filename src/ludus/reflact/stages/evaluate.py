@@ -3,6 +3,10 @@
 A candidate is measured on the selection split and compared with the current skill. If the current text was not measured
 yet (after forced guidance or added notes), it is measured together with the candidate, and becomes the best skill if it
 is better. At the end the initial, the best and the final skill are run on the test split, together.
+
+With a rule that may decide early (`ludus.reflact.early_gates`) the candidate is measured block by block, and only until
+the decision is clear. The current skill is measured where it has too few rollouts: a partial measure is completed, and
+rollouts that the store has are not run again.
 """
 
 from collections.abc import Sequence
@@ -11,10 +15,12 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from ludus.errors import ConfigError
-from ludus.reflact.gate import Contender, Decision, Gate, Measure, Rule, Verdict, beats, judge, mean, score
+from ludus.reflact.early_gates import EarlyRule
+from ludus.reflact.gate import Contender, Decision, Gate, Measure, Rule, Verdict, beats, compare, judge, mean, score
 from ludus.reflact.measure import Trial, make_measure
 from ludus.reflact.records import MeasuredSkill, Product, RunState, ScoreBucket, SplitScores
 from ludus.reflact.splits import FinishedSkills
+from ludus.reflact.stages.race import measure_until_clear
 from ludus.reflact.training_run import Run
 from ludus.skill import Skill
 from ludus.stats import compute_interval
@@ -33,19 +39,40 @@ async def evaluate(run: Run, state: RunState, candidate: Skill | None, origin: s
     """Measure a candidate and let the gate decide."""
     if candidate is None:
         return Judgement(state)
+    rule = run.rule if gate.enabled else judge
+    if gate.enabled and (gate.refresh or isinstance(rule, EarlyRule)):
+        state, measure = await _measure_early(run, state, candidate, step, gate)
+    else:
+        state, measure = await _measure_fully(run, state, candidate, gate)
+    measured = MeasuredSkill(candidate, origin, step, measure)
+    own, current = make_contender(measured), make_contender(state.current)
+    verdict = rule(gate, own, current, make_contender(state.best))
+    _require_verdict(verdict, rule)
+    excluded = measure.failed + (state.current.measure.failed if state.current.measure else 0)
+    verdict = replace(verdict, excluded=excluded or UNSET, paired=compare(gate, own, current) or UNSET)
+    if verdict.decision.accepted:
+        state = replace(state, current=measured, best=measured if verdict.new_best else state.best)
+    return Judgement(state, verdict, measure)
+
+
+async def _measure_fully(run: Run, state: RunState, candidate: Skill, gate: Gate) -> tuple[RunState, Measure]:
+    """The measure of a candidate on all items. A current skill that was not measured is measured beside it."""
     unmeasured = [state.current.skill] if state.current.measure is None and gate.enabled else []
     measure, *current_measure = await measure_on_selection(run, [candidate, *unmeasured], "evaluate")
     for found in current_measure:
         state = set_measure(state, found, gate)
-    measured = MeasuredSkill(candidate, origin, step, measure)
-    rule = run.rule if gate.enabled else judge
-    verdict = rule(gate, _make_contender(measured), _make_contender(state.current), _make_contender(state.best))
-    _require_verdict(verdict, rule)
-    excluded = measure.failed + (state.current.measure.failed if state.current.measure else 0)
-    verdict = replace(verdict, excluded=excluded or UNSET)
-    if verdict.decision.accepted:
-        state = replace(state, current=measured, best=measured if verdict.new_best else state.best)
-    return Judgement(state, verdict, measure)
+    return state, measure
+
+
+async def _measure_early(
+    run: Run, state: RunState, candidate: Skill, step: int, gate: Gate
+) -> tuple[RunState, Measure]:
+    """The measure of a candidate as far as the decision needs it. The current skill's measure is completed."""
+    refresh = gate.refresh and state.current.skill != state.initial.skill
+    before = state.current.measure
+    measure, found = await measure_until_clear(run, candidate, make_contender(state.current), step, gate, refresh)
+    state = set_measure(state, found, gate) if before is None else update_measure(state, state.current.skill, found)
+    return state, measure
 
 
 def _require_verdict(verdict: object, rule: Rule) -> None:
@@ -60,17 +87,37 @@ def _require_verdict(verdict: object, rule: Rule) -> None:
 
 
 async def measure_current(run: Run, state: RunState) -> RunState:
-    """Measure the current skill, and make it the best one if it is."""
+    """Measure the current skill, and make it the best one if it is. Partial measures are completed."""
+    if isinstance(run.rule, EarlyRule):
+        state = await _complete_measures(run, state)
     if state.current.measure is not None:
         return state
     (measure,) = await measure_on_selection(run, [state.current.skill], "validate")
     return set_measure(state, measure, run.settings.gate)
 
 
+async def _complete_measures(run: Run, state: RunState) -> RunState:
+    """Measure the best and the current skill on the items that they lack."""
+    for skill in dict.fromkeys([state.best.skill, state.current.skill]):
+        known = (state.best if state.best.skill == skill else state.current).measure
+        if known is not None and len(known.marks) < len(run.selection):
+            (measure,) = await measure_on_selection(run, [skill], "validate")
+            state = update_measure(state, skill, replace(measure, marks={**measure.marks, **known.marks}))
+    return state
+
+
+def update_measure(state: RunState, skill: Skill, measure: Measure) -> RunState:
+    """Replace the measure of a skill wherever the state has it."""
+    held = {name: getattr(state, name) for name in ("initial", "current", "best")}
+    return replace(
+        state, **{name: replace(it, measure=measure) for name, it in held.items() if it.skill == skill and it.measure}
+    )
+
+
 def set_measure(state: RunState, measure: Measure, gate: Gate) -> RunState:
     """Add the measure of the current skill, and make this skill the best one if it is."""
     current = replace(state.current, measure=measure)
-    better = beats(gate, _make_contender(current), _make_contender(state.best))
+    better = beats(gate, make_contender(current), make_contender(state.best))
     return replace(state, current=current, best=current if better else state.best)
 
 
@@ -87,7 +134,7 @@ def compute_score(gate: Gate, measured: MeasuredSkill) -> float | None:
     return None if measured.measure is None else score(gate, measured.skill, measured.measure)
 
 
-def _make_contender(measured: MeasuredSkill) -> Contender:
+def make_contender(measured: MeasuredSkill) -> Contender:
     """A skill as the gate compares it. One that was not measured shares no items with any other."""
     return Contender(measured.skill, measured.measure or Measure(measured.skill.hash))
 

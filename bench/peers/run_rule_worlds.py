@@ -1,0 +1,189 @@
+"""Ludus on the rule worlds: the real `train`, with a scripted agent and a scripted optimizer.
+
+Variants: `reflact` (the defaults of ReflACT: batches of 40, 4 edits, cosine, slow update), `reflact-tuned` (batches of
+12, 8 edits, constant, no slow update), `gate-off` (the same without the gate), and `random`: a search of its own that
+adds random lines and keeps what scores higher on the selection split.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Any, ClassVar
+
+import rule_world as rw
+
+from ludus.agent import Policy
+from ludus.env import Env
+from ludus.models.scripted import ScriptedModel
+from ludus.reflact.gate import Gate
+from ludus.reflact.records import Baseline, Record, Step, Summary
+from ludus.reflact.splits import Splits
+from ludus.reflact.train_settings import SlowUpdate, TrainSettings
+from ludus.reflact.trainer import train
+from ludus.reflact.training_run import Resources
+from ludus.rollout import RunOptions
+from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.skill import Skill
+from ludus.types import Completion, Finish, Message, Rollout, Sampling, Score, Task, ToolSpec
+
+_SKILL = re.compile(r"# The skill as it is\n\n(.*?)\n\n# What", re.DOTALL)
+_PROPOSAL = re.compile(r"^\[(\d+)\][^\n]*\nop: (\w+)(?:\ntarget: ([^\n]*))?(?:\ncontent: ([^\n]*))?", re.MULTILINE)
+_TEST = 64
+"""The tasks of the sealed test split. Their rollouts do not count; the true accuracy is computed."""
+
+
+class RuleItems(Env, frozen=True):
+    """The items of a world. The agent's last line is the result."""
+
+    name: ClassVar[str] = "rule-items"
+    sandbox: ClassVar[SandboxSpec | None] = None
+
+    def tasks(self, split: str) -> Iterable[Task]:
+        return ()
+
+    async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
+        return Score.of(float(rollout.answer.endswith("right")))
+
+
+def make_splits(world: rw.World) -> Splits:
+    def list_tasks(split: str, most: int | None = None) -> list[Task]:
+        return [Task(id=i.id, prompt=f"Item {i.id}", split=split, kind=i.kind) for i in world.items[split][:most]]
+
+    return Splits.from_tasks(list_tasks("train"), list_tasks("selection"), list_tasks("test", _TEST))
+
+
+def make_agent(meter: rw.Meter) -> ScriptedModel:
+    world = meter.world
+
+    def act(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
+        item = world.by_id[messages[-1].content.removeprefix("Item ")]
+        meter.count(item.id)
+        text = messages[0].content if messages[0].role == "system" else ""
+        return Completion(Message("assistant", world.run_agent(text, item, sampling.seed)), Finish.STOP)
+
+    return ScriptedModel(act, "agent")
+
+
+class Optimizer:
+    """The simulated optimizer: replies of each stage in the form that the trainer asks for."""
+
+    def __init__(self, world: rw.World, edits: int) -> None:
+        self.world, self.edits, self.calls = world, edits, 0
+
+    def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> str:
+        self.calls += 1
+        user = messages[1].content
+        rng = rw.make_random(self.world.key, "optimizer", sampling.stage, sampling.seed, user)
+        return json.dumps(self._reply(sampling.stage, user, rng))
+
+    def _reply(self, stage: str, user: str, rng: Random) -> dict[str, Any]:
+        found = _SKILL.search(user)
+        skill = found[1] if found else ""
+        if stage.startswith("analyst"):
+            history, _, shown = user.partition("\n# What you wrote down")
+            history = history.partition("\n# What was tried")[2]
+            if stage == "analyst_failure":
+                proposals = self.world.propose(skill, rw.read_traces(shown), self.edits, rng, rw.read_codes(history))
+            else:
+                proposals = self.world.praise(skill, rng)
+            return {"items": [edit for proposal in proposals if (edit := rw.make_edit(skill, proposal))]}
+        if stage.startswith("merge"):
+            edits = read_proposals(user)
+            merged = rw.merge_edits([edit for _, edit in edits])
+            return {"items": [{"item": e, "made_of": [edits[place][0] for place in places]} for e, places in merged]}
+        if stage == "rank":
+            return {"selected": [number for number, _ in read_proposals(user)]}
+        lines = [proposal.text for proposal in self.world.propose("", rw.read_traces(user), 2, rng)]
+        return {"guidance": "\n".join(lines) or "Go on.", "memory": "Go on."}
+
+
+def read_proposals(prompt: str) -> list[tuple[int, dict[str, str]]]:
+    """The numbered edits of a prompt."""
+    return [
+        (int(number), {key: value for key, value in (("op", op), ("target", target), ("content", content)) if value})
+        for number, op, target, content in _PROPOSAL.findall(prompt.partition("# Proposals")[2])
+    ]
+
+
+def make_settings(world: rw.World, variant: str) -> TrainSettings:
+    setting = world.setting
+    if variant == "reflact":
+        epochs = rw.count_epochs(setting, 40, slow=True)
+        return TrainSettings(epochs=epochs, seed=world.seed)
+    return TrainSettings(
+        epochs=rw.count_epochs(setting, 12, slow=False) * 2,  # measures that are found in the store cost nothing
+        batch_size=12,
+        edit_budget=8,
+        schedule="constant",
+        slow=SlowUpdate(enabled=False),
+        memory=False,
+        gate=Gate(enabled=variant != "gate-off"),
+        seed=world.seed,
+    )
+
+
+async def train_world(world: rw.World, variant: str) -> dict[str, object]:
+    """Train until the budget is spent. What counts is the best skill at that point."""
+    meter = rw.Meter(world)
+    settings = make_settings(world, variant)
+    optimizer = Optimizer(world, settings.edit_budget)
+    records = train(
+        RuleItems(),
+        Policy(make_agent(meter), Skill(rw.SKILL)),
+        make_splits(world),
+        settings,
+        optimizer=ScriptedModel(optimizer, "optimizer"),
+        resources=Resources(options=RunOptions(concurrency=16)),
+    )
+    best, claim, first = rw.SKILL, 0.0, 0.0
+    before: Record | None = None
+    async for record in records:
+        if isinstance(record, Summary) or meter.spent > meter.budget:
+            break
+        state = record.state
+        if isinstance(record, Baseline):
+            first = record.measure.hard or 0.0
+        if isinstance(record, Step) and record.candidate is not None and record.verdict is not None and before:
+            current = before.state.current.skill.text
+            meter.decide(record.candidate.text, current, record.verdict.decision.accepted)
+        best = state.best.skill.text
+        claim = ((state.best.measure.hard if state.best.measure else None) or 0.0) - first
+        meter.deploy(best)
+        before = record
+    await records.aclose()
+    return meter.report(best, claim, calls=optimizer.calls)
+
+
+def search_randomly(world: rw.World) -> dict[str, object]:
+    """Random search: add four random lines to the best text, measure it, keep it if it scores higher."""
+    meter = rw.Meter(world)
+    rng = rw.make_random(world.key, "random search")
+    selection = world.items["selection"]
+
+    def measure(text: str) -> float:
+        return sum(meter.buy(text, item).endswith("right") for item in selection) / len(selection)
+
+    first = score = measure(rw.SKILL)
+    best = rw.SKILL
+    meter.deploy(best)
+    try:
+        while True:
+            lines = [world.make_line(rng.choice(world.situations), rng) for _ in range(4)]
+            text = best.rstrip() + "\n" + "\n".join(lines) + "\n"
+            found = measure(text)
+            meter.decide(text, best, found > score)
+            if found > score:
+                best, score = text, found
+                meter.deploy(best)
+    except rw.BudgetSpent:
+        return meter.report(best, score - first, calls=0)
+
+
+def run(world: rw.World, variant: str) -> dict[str, object]:
+    return search_randomly(world) if variant == "random" else asyncio.run(train_world(world, variant))
+
+
+if __name__ == "__main__":
+    rw.serve(run)

@@ -1,0 +1,14 @@
+"""`bench/keep_files.py` runs. No measured figure is asserted."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+BENCH = Path(__file__).parents[2] / "bench" / "keep_files.py"
+
+
+def test_a_quick_run_prints_a_table_and_a_verdict(bwrap):
+    done = subprocess.run([sys.executable, BENCH, "--quick"], capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    assert done.stdout.splitlines()[-1].startswith(("keep_files: PASS ", "keep_files: FAIL "))
+    assert done.stdout.count("\n|") == 4

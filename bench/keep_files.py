@@ -96,11 +96,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what it costs to keep the files that agents leave.")
     parser.add_argument("--quick", action="store_true", help="few rollouts, as a test of the script")
     quick = parser.parse_args().quick
-    count, times = (10, 1) if quick else (200, 5)
+    count, times, more_files = (4, 1, 2) if quick else (200, 5, 20)
     print(describe_machine())
     rows: list[Sequence[object]] = [("tasks", "ms per rollout without", "with", "ratio", "bytes of disk per rollout")]
     checks: list[Check] = []
-    for name, others in {"small": 0, "folder": 20}.items():
+    for name, others in {"small": 0, "folder": more_files}.items():
         row, ratio, more = compare(name, Writing(count=count, others=others), times)
         rows.append(row)
         checks.append(Check(f"{name}: time with / without", ratio, MOST_RATIO, "x"))

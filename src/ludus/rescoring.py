@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from ludus.agent import Limits
 from ludus.batch import read_tasks
+from ludus.comparison import TaskKey
 from ludus.env import Env
 from ludus.errors import ModelUnusable, RolloutError, SetupError, boundary, raise_first
 from ludus.judging import Judge
@@ -103,10 +104,6 @@ def find_obstacle(rollout: Rollout, task: Task | None, env: Env) -> str:
     if not rollout.files:
         return "its files were not kept: they were too large, or run.keep_files_mb was 0, or an older Ludus ran it"
     return ""
-
-
-TaskKey = tuple[str, str]
-"""The split and the id of a task: an id is unique within its split."""
 
 
 def read_tasks_of(rollouts: Iterable[Rollout], env: Env, split: str) -> dict[TaskKey, Task]:

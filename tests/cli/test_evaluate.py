@@ -1,6 +1,7 @@
 """`ludus evaluate`."""
 
 import json
+import re
 import threading
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli_kit import (
     Ludus,
+    read_calls,
     script_flags,
     write_sums,
 )
@@ -158,3 +160,30 @@ def test_arguments_of_a_thousand_levels_are_stored_and_shown(ludus: Ludus, folde
     assert json.loads(done.out)["summary"]["overall"]["scored"] == 4
     assert ludus("evaluate", "--resume", "--out", "r", "--quiet").code == 0
     assert "nested too deeply" in ludus("show", "r", "sum-1").out
+
+
+def test_several_models_end_in_a_comparison(ludus: Ludus, folder: Path):
+    for name, script in {"right": "right", "wrong": "half_broken"}.items():
+        (folder / f"{name}.yaml").write_text(f"model: {{type: scripted, script: 'models.py:{script}'}}\n")
+    flags = ["evaluate", "sums.py", "--models", "right.yaml,wrong.yaml", "--out", "both", "--run.retries", "0"]
+    code, out, _ = ludus(*flags)
+    assert code == 0 and out.index("right.yaml") < out.index("differences on the same tasks")
+    assert json.loads(ludus("show", "both/right", "--json").out)["summary"]["overall"]["scored"] == 4
+    asked = len(read_calls(folder))
+    lines = ludus(*flags, "--resume", "--json").out.splitlines()
+    assert [json.loads(line).get("run") for line in lines] == ["both/right", "both/wrong", None]
+    assert json.loads(lines[-1])["pairs"][0]["tasks"] == 2
+    assert len(read_calls(folder)) == asked, "what is finished is not run again"
+    assert ludus(*flags, "--resume", "--quiet").out.split() == ["both/right", "both/wrong"]
+
+
+def test_models_are_names_or_files(ludus: Ludus, folder: Path):
+    flags = ["--model.base_url", "http://localhost:1/v1", "--print-config"]
+    code, out, _ = ludus("evaluate", "sums.py", "--models", "small/a,large", "--models", "third", *flags)
+    names = re.findall(r"^  name: (\S+)$", out, re.M)
+    assert code == 0 and [n for n in names if n not in ("sums.py", "''")] == ["small/a", "large", "third"]
+    assert not (folder / "runs").exists()
+    (folder / "a.yaml").touch()
+    assert "two of them would have the same folder" in ludus("evaluate", "sums.py", "--models", "a,a.yaml").err
+    assert "Name their folder with --out" in ludus("evaluate", "sums.py", "--models", "a,b", "--resume").err
+    assert "which environment?" in ludus("evaluate", "--models", "a,b", "--out", "x").err

@@ -45,6 +45,7 @@ COMMANDS = (
     Listing("serve", "gateway", "serve the model to any agent, and record its requests and replies"),
     Listing("look", "show", "print the numbers of a run, the steps of a training run, or one transcript"),
     Listing("look", "regate", "apply another gate to the decisions of a training run, without a rollout"),
+    Listing("look", "compare", "compare runs on the tasks that they share: difference with interval, won, lost, cost"),
     Listing("look", "envs", "list the environments that come with Ludus"),
     Listing("look", "tools", "list toolsets, their tools, and distributions"),
     Listing("look", "config", "print every setting, as Markdown"),

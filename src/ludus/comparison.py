@@ -1,0 +1,156 @@
+"""Compare runs on the tasks that they share. Pure functions.
+
+The unit is the task, as in a summary: a task's score is the mean of its scored rollouts. Two runs are compared on the
+tasks that both have scores for, task by task. The 95 % interval is that of the mean of the differences, so what tasks
+have in common (some are hard for every agent) does not widen it: mean ± t · sd(differences) / √tasks. If no task
+differs, there is no spread to estimate; then it is Wilson's bound on the share of tasks that could differ.
+
+Tasks are the same if split, id and prompt are equal. A task with another prompt is not compared, and is counted.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from ludus.stats import Interval, compute_interval, compute_spread, summarize
+from ludus.types import Group, Task, Usage
+
+TaskKey = tuple[str, str]
+"""The split and the id of a task: an id is unique within its split."""
+
+
+class ComparedRun(Struct, frozen=True, kw_only=True):
+    """A run as it is compared."""
+
+    name: str
+    model: str
+    mean: float | None
+    interval: Interval | None
+    tasks: int
+    rollouts: int
+    excluded: int
+    """Rollouts without a score. They are in no mean."""
+    usage: Usage
+    """Of the recorded attempts."""
+    median_seconds: float | None
+
+
+class PairComparison(Struct, frozen=True, kw_only=True):
+    """Two runs on the tasks that they share: `first` minus `second`."""
+
+    first: str
+    second: str
+    tasks: int
+    difference: float | None
+    interval: Interval | None
+    won: int
+    """Tasks with a higher score in the first."""
+    lost: int
+    tied: int
+    changed: int
+    """Tasks of the same id that ask something else. They are not compared."""
+    usage_first: Usage
+    """What the compared tasks cost in the first run, per rollout."""
+    usage_second: Usage
+
+
+class RunComparison(Struct, frozen=True):
+    """All runs, and each pair of them."""
+
+    runs: tuple[ComparedRun, ...]
+    pairs: tuple[PairComparison, ...]
+
+
+class _TaskScore(Struct, frozen=True):
+    """What a comparison needs of a group."""
+
+    task: Task
+    score: float
+    usage: Usage
+    rollouts: int
+
+
+def compare_runs(runs: Mapping[str, Sequence[Group]]) -> RunComparison:
+    """Compare runs, given as their groups by name, each with each."""
+    scores = {name: _score_tasks(groups) for name, groups in runs.items()}
+    pairs = (_compare_pair(a, scores[a], b, scores[b]) for a, b in itertools.combinations(runs, 2))
+    return RunComparison(tuple(_describe_run(name, groups) for name, groups in runs.items()), tuple(pairs))
+
+
+def compute_paired_interval(differences: Sequence[float], reach: float = 1.0) -> Interval | None:
+    """The 95 % interval of the mean of differences between -`reach` and `reach`. None for fewer than two."""
+    if len(differences) >= 2 and not any(differences):
+        bound = compute_interval([0.0] * len(differences), 0.0, reach)
+        return Interval(-bound.high, bound.high) if bound else None
+    return compute_interval(differences, -reach, reach)
+
+
+def _compare_pair(
+    first: str, firsts: Mapping[TaskKey, _TaskScore], second: str, seconds: Mapping[TaskKey, _TaskScore]
+) -> PairComparison:
+    shared = [key for key in firsts if key in seconds]
+    same = [key for key in shared if firsts[key].task.prompt == seconds[key].task.prompt]
+    differences = [firsts[key].score - seconds[key].score for key in same]
+    reach = _find_range([score.score for scores in (firsts, seconds) for score in scores.values()])
+    return PairComparison(
+        first=first,
+        second=second,
+        tasks=len(same),
+        difference=math.fsum(differences) / len(differences) if differences else None,
+        interval=compute_paired_interval(differences, reach),
+        won=sum(d > 0 for d in differences),
+        lost=sum(d < 0 for d in differences),
+        tied=sum(d == 0 for d in differences),
+        changed=len(shared) - len(same),
+        usage_first=_average_usage(firsts[key] for key in same),
+        usage_second=_average_usage(seconds[key] for key in same),
+    )
+
+
+def _find_range(scores: Sequence[float]) -> float:
+    """How far apart two scores can be: 1, or more if a score was outside of 0 to 1."""
+    return max([1.0, *scores]) - min([0.0, *scores])
+
+
+def _score_tasks(groups: Iterable[Group]) -> dict[TaskKey, _TaskScore]:
+    found: dict[TaskKey, _TaskScore] = {}
+    for group in groups:
+        values = [rollout.score.value for rollout in group.rollouts if rollout.score is not None]
+        if values:
+            usage = sum((rollout.usage for rollout in group.rollouts), Usage())
+            mean = math.fsum(values) / len(values)
+            found[group.task.split, group.task.id] = _TaskScore(group.task, mean, usage, len(group.rollouts))
+    return found
+
+
+def _average_usage(scores: Iterable[_TaskScore]) -> Usage:
+    """The usage per rollout, tokens rounded."""
+    every = list(scores)
+    usage, rollouts = sum((score.usage for score in every), Usage()), sum(score.rollouts for score in every)
+    if not rollouts:
+        return Usage()
+    return Usage(
+        round(usage.prompt_tokens / rollouts),
+        round(usage.completion_tokens / rollouts),
+        round(usage.cached_tokens / rollouts),
+        usage.dollars / rollouts,
+    )
+
+
+def _describe_run(name: str, groups: Sequence[Group]) -> ComparedRun:
+    summary = summarize(groups)
+    models = dict.fromkeys(rollout.provenance.model for group in groups for rollout in group.rollouts)
+    spread = compute_spread([rollout.seconds for group in groups for rollout in group.rollouts])
+    return ComparedRun(
+        name=name,
+        model=", ".join(models),
+        mean=summary.overall.mean,
+        interval=summary.overall.interval,
+        tasks=summary.overall.tasks,
+        rollouts=summary.overall.rollouts,
+        excluded=summary.overall.excluded,
+        usage=summary.usage,
+        median_seconds=spread.median if spread else None,
+    )

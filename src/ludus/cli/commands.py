@@ -39,6 +39,7 @@ COMMANDS = (
     Listing(
         "train", "train", "train the skill of an agent: propose changes from rollouts, keep those that score higher"
     ),
+    Listing("train", "headroom", "measure before training whether it is worth it: noise, room, cost, in one sentence"),
     Listing("serve", "serve", "send groups of scored rollouts to a trajectory server, for a trainer of weights"),
     Listing("train", "rl", "train the weights of a policy: rollouts, groups, updates, and rollouts again"),
     Listing("serve", "api", "take scored groups from environments and give batches to trainers, as Atropos does"),

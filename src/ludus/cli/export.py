@@ -169,6 +169,8 @@ def _read_groups(directory: RunDir, splits: Collection[SplitName]) -> Iterator[_
     if find_kind(directory.config) == "training":
         yield from _read_training_groups(directory, splits or {"train"})
         return
+    if find_kind(directory.config) == "headroom":
+        raise ConfigError(f"{directory.path} is a headroom run: rollouts with hints are no training data")
     if splits:
         raise ConfigError(f"--splits is for training runs; {directory.path} is not one: leave it out")
     if find_kind(directory.config) == "gateway":

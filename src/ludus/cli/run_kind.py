@@ -1,5 +1,5 @@
-"""What kind of run a directory holds: a training run of a skill (`train`) or of weights (`rl`), a batch (`process`,
-`evaluate`), groups of a worker (`serve`), or sessions of the gateway."""
+"""What kind of run a directory holds: a training run of a skill (`train`) or of weights (`rl`), a measurement before it
+(`headroom`), a batch (`process`, `evaluate`), groups of a worker (`serve`), or sessions of the gateway."""
 
 import shlex
 from collections.abc import Mapping
@@ -15,10 +15,14 @@ SERVE = "serve"
 RL = "rl"
 """The section that only the record of an RL run has, apart from records that have all sections."""
 
-RunKind = Literal["training", "weights", "batch", "worker", "gateway"]
+HEADROOM = "headroom"
+"""The command in the section `content` of a headroom run."""
+
+RunKind = Literal["training", "headroom", "weights", "batch", "worker", "gateway"]
 
 _WORDS: Mapping[RunKind, str] = {
     "training": "a training run",
+    "headroom": "a headroom run",
     "weights": "an RL run",
     "batch": "a run of evaluate or process",
     "worker": "a run of serve",
@@ -26,6 +30,7 @@ _WORDS: Mapping[RunKind, str] = {
 }
 _COMMANDS: Mapping[str, RunKind] = {
     "train": "training",
+    "headroom": "headroom",
     "rl": "weights",
     "evaluate": "batch",
     "process": "batch",
@@ -36,7 +41,7 @@ _COMMANDS: Mapping[str, RunKind] = {
 def find_kind(recorded: Mapping[str, Any]) -> RunKind:
     """The kind of a run, by its recorded settings."""
     if CONTENT in recorded:
-        return "training"
+        return "headroom" if recorded[CONTENT].get("command") == HEADROOM else "training"
     if TRAINING & recorded.keys():
         return "gateway"
     return "weights" if RL in recorded else "worker" if SERVE in recorded else "batch"

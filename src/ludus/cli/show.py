@@ -26,6 +26,11 @@ class ShowArguments(Arguments):
 def run(arguments: ShowArguments) -> int:
     path, wanted = Path(arguments.run), arguments.rollout
     with RunDir.read(path) as directory:
+        if find_kind(directory.config) == "headroom" and wanted is None:
+            from ludus.cli.output.headroom_table import show_headroom
+
+            show_headroom(path, as_json=arguments.json)
+            return 0
         if CONTENT in directory.config and wanted is None:
             from ludus.cli.output.training_tables import show_training_run
 

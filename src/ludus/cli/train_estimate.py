@@ -52,9 +52,9 @@ async def print_dry_run(config: Config, plan: Plan, *, as_json: bool) -> None:
         print("no prices: set model.price and optimizer.price (dollars per million tokens) to see the cost.")
 
 
-def estimate_run(config: Config, plan: Plan, policy: Policy) -> Estimate:
-    """The estimate for a run whose agent is built."""
-    before = _find_earlier(config)
+def estimate_run(config: Config, plan: Plan, policy: Policy, before: EarlierRun | None = None) -> Estimate:
+    """The estimate for a run whose agent is built. `before`: what calls took, if it is known."""
+    before = before or _find_earlier(config)
     return _estimate(plan, _make_assumptions(config, plan, policy, before), before)
 
 

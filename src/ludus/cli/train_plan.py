@@ -21,6 +21,7 @@ from ludus.reflact.splits import Splits, load_splits
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import check_fit, get_initial_skill
 from ludus.skill import make_name
+from ludus.types import Task
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,13 @@ class Plan:
     @property
     def sizes(self) -> Sizes:
         """How many tasks the run uses."""
-        selection = self.splits.selection[: self.settings.selection_size or None]
         test = min(len(self.splits.test), self.settings.test_size or len(self.splits.test))
-        return Sizes(len(self.splits.train), len(selection), test)
+        return Sizes(len(self.splits.train), len(self.selection), test)
+
+    @property
+    def selection(self) -> tuple[Task, ...]:
+        """The selection tasks that are used."""
+        return self.splits.selection[: self.settings.selection_size or None]
 
 
 def make_plan(config: Config) -> Plan:

@@ -1,0 +1,145 @@
+"""Is training worth it? What can be measured before it starts. Pure.
+
+The initial skill is measured twice on the selection split, with different seeds: an A/A run. Only chance differs. So
+the differences between the two runs are the noise of every later comparison, and the smallest gain that this split can
+show follows from it. Then the agent does some train tasks with the reference answer in its instructions. No skill can
+do better than that, so it bounds the gain from above. `assess` puts this into numbers, and `advise` into one sentence.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from ludus.reflact.gate import Mark, Measure, mean
+from ludus.skill import Skill
+from ludus.stats import Interval, compare_pairs, compute_interval
+from ludus.types import Rollout, Task
+
+Outlook = Literal["promising", "no_room", "too_noisy", "out_of_reach"]
+
+POWER = 1 + 0.8416 / 1.96
+"""A gain as large as the half width of the 95 % interval is found in half of the cases. This factor makes it 80 %."""
+ENOUGH = 0.05
+"""The gain in question when the advice is how many tasks are needed."""
+SHOWN = 2_000
+"""The longest reference that is used as a hint, in characters."""
+
+
+class Headroom(Struct, frozen=True, kw_only=True):
+    """What was measured before training."""
+
+    tasks: int
+    """Selection tasks with a score in both runs."""
+    rollouts: int
+    failed: int
+    """Rollouts without a score."""
+    score: float
+    """The share of rollouts that passed, in both runs together."""
+    interval: Interval | None
+    difference: float
+    """Between the two runs of the same skill."""
+    changed: float
+    """The share of tasks with another result in the second run."""
+    noise: float
+    """Two measurements of the same skill on this split differ by less than this in 95 % of cases."""
+    smallest_effect: float
+    """The smallest true gain that one comparison on this split shows in 80 % of cases."""
+    tasks_needed: int
+    """The number of selection rollouts for which that would be 5 points."""
+    hinted: float | None = None
+    """The share of rollouts with the reference as a hint that passed; None without hints."""
+    unhinted: float | None = None
+    """The share of the same train tasks that passed without a hint."""
+    hints: int = 0
+    """The number of tasks with a hint."""
+
+    @property
+    def room(self) -> float:
+        """The largest gain that a skill could bring."""
+        most = 1.0 if self.hinted is None else max(self.hinted, self.unhinted or 0.0)
+        return max(0.0, most - self.score)
+
+
+def list_hinted(tasks: Sequence[Task], most: int) -> list[Task]:
+    """The first tasks whose reference is a text that can be given as a hint."""
+    return [task for task in tasks if isinstance(task.answer, str) and 0 < len(task.answer.strip()) <= SHOWN][:most]
+
+
+def add_hint(skill: Skill, task: Task) -> Skill:
+    """The skill with the reference of one task in it. Only for the upper bound: such rollouts are never trained on."""
+    hint = f"The expected result of the task that follows is known. It is:\n\n{task.answer}\n"
+    return Skill(f"{skill.text.rstrip()}\n\n{hint}".lstrip())
+
+
+def assess(
+    first: Measure, second: Measure, hinted: Sequence[Rollout] = (), unhinted: Sequence[Rollout] = ()
+) -> Headroom | None:
+    """The numbers of an A/A run and of rollouts with hints; None if no task has a score in both runs."""
+    shared = sorted(first.marks.keys() & second.marks.keys())
+    paired = compare_pairs([first.marks[task].hard - second.marks[task].hard for task in shared])
+    if paired is None:
+        return None
+    together = [(first.marks[task].hard + second.marks[task].hard) / 2 for task in shared]
+    noise = (paired.interval.high - paired.interval.low) / 2
+    smallest = noise * POWER
+    rollouts = _count(first.marks) + _count(second.marks)
+    return Headroom(
+        tasks=paired.tasks,
+        rollouts=rollouts + first.failed + second.failed,
+        failed=first.failed + second.failed,
+        score=math.fsum(together) / len(together),
+        interval=compute_interval(together),
+        difference=paired.difference,
+        changed=(paired.wins + paired.losses) / paired.tasks,
+        noise=noise,
+        smallest_effect=smallest,
+        tasks_needed=math.ceil(rollouts / 2 * (smallest / ENOUGH) ** 2),
+        hinted=_compute_share(hinted),
+        unhinted=_compute_share(unhinted),
+        hints=sum(rollout.score is not None for rollout in hinted),
+    )
+
+
+def _count(marks: Mapping[str, Mark]) -> int:
+    return sum(mark.rollouts for mark in marks.values())
+
+
+def _compute_share(rollouts: Sequence[Rollout]) -> float | None:
+    return mean([float(rollout.score.passed) for rollout in rollouts if rollout.score is not None])
+
+
+def judge_outlook(found: Headroom) -> Outlook:
+    """Whether training is worth it."""
+    if found.hinted is not None and found.hinted < found.score + found.noise and found.hinted < 0.5:
+        return "out_of_reach"
+    if found.room < ENOUGH or found.room < found.noise / 2:
+        return "no_room"
+    return "too_noisy" if found.smallest_effect > found.room else "promising"
+
+
+def advise(found: Headroom) -> str:
+    """One sentence on whether training is worth it."""
+    score, room = f"{found.score:.0%}", f"{100 * found.room:.0f}"
+    smallest = f"{100 * found.smallest_effect:.0f}"
+    match judge_outlook(found):
+        case "out_of_reach":
+            return (
+                f"Not yet: even with the expected result in its instructions the agent passes only {found.hinted:.0%}, "
+                "so something other than knowledge is missing; read the transcripts (answer form, tools, limits) or "
+                "use a stronger model."
+            )
+        case "no_room":
+            return f"Hardly worth it: the agent passes {score} already, and at most {room} points are left to gain."
+        case "too_noisy":
+            return (
+                f"Not with this selection split: it shows gains of {smallest} points or more, and at most {room} are "
+                f"there to gain; use about {found.tasks_needed} selection rollouts (more tasks first, then "
+                "train.selection_replicates) to see 5 points."
+            )
+        case "promising":
+            return (
+                f"Worth it: the agent passes {score}, up to {room} points could be gained, and one comparison on this "
+                f"selection split shows gains of {smallest} points or more."
+            )

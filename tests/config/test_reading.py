@@ -69,7 +69,7 @@ def test_a_flag_goes_into_what_an_earlier_flag_set():
         ("modle.name", "did you mean 'model'?"),
         ("tools.web.providr", "did you mean 'tools.web.provider'?"),
         ("tools.mcp.x.comand", "did you mean 'tools.mcp.x.command'?"),
-        ("budget.zzz", "known in 'budget': calls, dollars, tokens"),
+        ("budget.zzz", "known in 'budget': agent, calls, dollars, optimizer, rollouts, tokens"),
         ("model.retry.firsst", "did you mean 'model.retry.first'?"),
     ],
 )

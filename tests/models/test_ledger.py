@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.errors import BudgetExhausted, ModelError
-from ludus.models.ledger import Amount, Budget, Ledger, MeteredModel, Totals, find_exceeded
+from ludus.models.ledger import Amount, Budget, Ledger, LedgerReserve, MeteredModel, RunBudget, Totals, find_exceeded
 from ludus.models.openai import ChatModel, OpenAISettings
 from ludus.models.scripted import ScriptedModel
 from ludus.models.server import Price
@@ -249,3 +249,42 @@ def test_attempts_that_all_fail_are_not_charged(kit):
 
     total = asyncio.run(main())
     assert (total.calls, total.failed, total.retries, total.usage) == (0, 1, 6, Usage())
+
+
+# ---- limits of one role, and what is kept back ----------------------------------------------------------------------
+
+
+def test_a_role_has_a_budget_of_its_own():
+    async def go() -> None:
+        ledger = Ledger(RunBudget(calls=10, optimizer=Budget(calls=1)))
+        for role in ("optimizer", "agent", "agent"):
+            async with ledger.reserve(role, Usage()) as charge:
+                charge.settle(Usage(1, 1))
+        with pytest.raises(
+            BudgetExhausted, match=r"budget of 1 calls is spent: 1 used.*Raise budget\.optimizer\.calls"
+        ):
+            async with ledger.reserve("optimizer", Usage()):
+                pass
+        async with ledger.reserve("agent", Usage()) as charge:
+            charge.settle(Usage(1, 1))
+        assert ledger.total.calls == 4
+
+    asyncio.run(go())
+
+
+def test_what_is_kept_back_is_refused_until_it_is_released():
+    async def go() -> None:
+        ledger = Ledger(RunBudget(tokens=100))
+        reserve = LedgerReserve(ledger)
+        reserve.hold(6, 0)
+        async with ledger.reserve("agent", Usage(20, 20)) as charge:
+            charge.settle(Usage(20, 20))
+        reserve.hold(3, 2)  # two rollouts took 40 tokens, so three will take 60
+        with pytest.raises(BudgetExhausted, match="60 kept back for shipping and test"):
+            async with ledger.reserve("optimizer", Usage(1, 0)):
+                pass
+        reserve.release()
+        async with ledger.reserve("agent", Usage(50, 10)) as charge:
+            charge.settle(Usage(50, 10))
+
+    asyncio.run(go())

@@ -122,6 +122,27 @@ def analyst(messages: Request) -> dict[str, Any]:
     return {"reasoning": "read", "patterns": patterns, "items": items, "notes": [f"Remember {name}." for name in rules]}
 
 
+def line_analyst(messages: Request) -> dict[str, Any]:
+    """Names the missing rule of every failed rollout as its situation, suspects what does harm, proposes the rules."""
+    asked = messages[1].content
+    rollouts: list[dict[str, Any]] = []
+    items: dict[str, dict[str, Any]] = {}
+    harmful = re.findall(rf"^(L\d+) .*{HARM}", asked, re.MULTILINE)
+    for number, text in enumerate(re.split(r"^### Rollout ", asked, flags=re.MULTILINE)[1:], 1):
+        present = re.findall(r"L\d+", text.splitlines()[0])
+        suspects = [line for line in present if line in harmful]
+        names = [] if suspects else wanted_rules(text)
+        rollouts.append(
+            {"rollout": number, "situations": [f"{name} is missing" for name in names], "suspects": suspects}
+        )
+        for name in names:
+            item = items.setdefault(
+                name, {"situation": f"{name} is missing", "content": f"Obey {name}.", "rollouts": []}
+            )
+            item["rollouts"].append(number)
+    return {"reasoning": "read", "rollouts": rollouts, "items": list(items.values()), "notes": ["Remember."]}
+
+
 def merge(messages: Sequence[Message]) -> dict[str, Any]:
     """Merges equal proposals."""
     system, asked = messages[0].content, messages[1].content
@@ -149,6 +170,8 @@ def optimizer(messages: Request) -> dict[str, Any]:
     match get_stage(messages):
         case "analyst_failure" | "analyst_success":
             return analyst(messages)
+        case "analyst_lines":
+            return line_analyst(messages)
         case "merge_failure" | "merge_success" | "merge_final":
             return merge(messages)
         case "rank":
@@ -237,6 +260,7 @@ WORLD = SimpleNamespace(
     analyst=analyst,
     collect=collect,
     edit=edit,
+    line_analyst=line_analyst,
     merge=merge,
     optimizer=optimizer,
     optimizer_model=optimizer_model,

@@ -11,7 +11,7 @@ from tests.reflact_kit import make_result, make_waiting_runner, run_within_limit
 from ludus.errors import ModelError
 from ludus.reflact.gate import Mark, Measure
 from ludus.reflact.journal import Journal
-from ludus.reflact.measure import Outage, Runner, Stopped, Trial, is_success, make_measure
+from ludus.reflact.measure import Outage, Runner, Stopped, Trial, is_success, make_measure, merge_measures
 from ludus.rollout import RunOptions
 from ludus.skill import Skill
 from ludus.store import MemoryStore
@@ -62,6 +62,16 @@ def test_a_measure_has_one_mark_for_each_task_with_a_scored_rollout():
     ]
     measure = make_measure(skill, rollouts)
     assert measure == Measure(skill.hash, {"t1": Mark(0.5, 0.75, 2), "t2": Mark(1.0, 1.0)}, 1)
+
+
+def test_measures_of_one_text_are_merged_rollout_by_rollout():
+    one = Measure("a", {"t1": Mark(0.5, 0.5, 2), "t2": Mark(1.0, 1.0)}, 1)
+    other = Measure("a", {"t1": Mark(1.0, 1.0), "t3": Mark(0.0, 0.25)}, 2)
+    merged = merge_measures(one, other)
+    assert merged.marks == {"t1": Mark(2 / 3, 2 / 3, 3), "t2": Mark(1.0, 1.0), "t3": Mark(0.0, 0.25)}
+    assert merged.failed == 3
+    with pytest.raises(ValueError, match="different texts"):
+        merge_measures(one, Measure("b"))
 
 
 def test_a_success_is_a_pass_or_enough_partial_credit():

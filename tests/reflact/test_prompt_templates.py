@@ -8,6 +8,7 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.reflact.items import Document, Suggestion
+from ludus.reflact.ledger.line_analyst import LineReply
 from ludus.reflact.prompt_templates import Prompts, find_fields
 from ludus.reflact.stages import aggregate, appendix, reflect, select, update
 from ludus.reflact.stages import optimizer_memory as meta
@@ -56,7 +57,7 @@ def test_a_folder_overrides_prompts_by_name(tmp_path: Path):
     assert changed.render_part("reask", problem="x") == "No: x"
     assert changed.get_text("rank") == OURS.get_text("rank")
     assert changed.get_hash("reask") != OURS.get_hash("reask")
-    assert changed.digest != OURS.digest == Prompts.load().digest
+    assert changed.compute_digest() != OURS.compute_digest() == Prompts.load().compute_digest()
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,7 @@ REPLIES = {
     "analyst_success": reflect.REPLIES["patch"],
     "merge_failure": aggregate.REPLIES["patch"],
     "merge_success": aggregate.REPLIES["patch"],
+    "analyst_lines": LineReply,
     "merge_final": aggregate.REPLIES["patch"],
     "rank": select.RankReply,
     "budget": select.BudgetReply,

@@ -21,8 +21,9 @@ import pytest
 from ludus.errors import StoreError
 from ludus.models.scripted import ScriptedModel
 from ludus.reflact.gate import Gate
+from ludus.reflact.ledger.ledger_settings import LedgerSettings
 from ludus.reflact.optimizer import CALLS
-from ludus.reflact.records import Record, Step, Summary
+from ludus.reflact.records import LEDGER_ACTIONS, Record, Step, Summary
 from ludus.reflact.train_settings import Appendix, SlowUpdate, TrainSettings
 from ludus.reflact.trainer import train
 from ludus.reflact.training_run import Resources, read_records
@@ -51,6 +52,9 @@ VARIANTS = {
     "documents": msgspec.structs.replace(
         SETTINGS, update_mode="full_rewrite_minibatch", slow=SlowUpdate(samples=3), gate=Gate(metric="soft")
     ),
+    "ledger": msgspec.structs.replace(
+        SETTINGS, recipe="ledger", epochs=4, ledger=LedgerSettings(batch_size=3, block_size=2)
+    ),
 }
 
 
@@ -67,7 +71,12 @@ def moody(world: SimpleNamespace, messages: Sequence[Message]) -> Any:
         return "Let me think about it."
     reply = world.optimizer(messages)
     role = world.get_stage(messages)
-    if role.startswith("analyst") and '"op"' in messages[0].content:
+    if role == "analyst_lines":
+        harm = {"situation": "too sober", "content": world.HARM, "rollouts": [1]}
+        passage = {"situation": "wrong title", "op": "replace", "target": "# Skill", "content": "# Rules"}
+        better = {"situation": "RULE-1 is missing", "content": "Obey RULE-1, always.", "replaces": "L1"}
+        reply["items"] = die.sample([*reply["items"], harm, passage, better], die.randrange(1, 4))
+    elif role.startswith("analyst") and '"op"' in messages[0].content:
         extra = [
             world.edit(world.HARM),
             world.edit(f"Be brief, {die.randrange(5)}."),
@@ -103,6 +112,7 @@ class Mortal:
     def __init__(self, run: RunDir, life: Life) -> None:
         self._run, self._life = run, life
         self.get, self.get_record, self.read_scores = run.get, run.get_record, run.read_scores
+        self.read_records = run.read_records
 
     def keep(self, key: str, rollout: Rollout) -> Rollout:
         self._life.passes()
@@ -202,7 +212,7 @@ def test_the_runs_that_are_killed_are_worth_it(world: SimpleNamespace, tmp_path:
         actions |= {record.action for record in records if isinstance(record, Step)}
         events |= {event.stage for record in records if isinstance(record, Step) for event in record.events}
         assert isinstance(records[-1], Summary)
-    assert {"accept_new_best", "reject", "skip_no_updates"} <= actions
+    assert {"accept_new_best", "reject", "skip_no_updates", *LEDGER_ACTIONS} <= actions
     assert {"analyst", "merge"} <= events
 
 

@@ -48,13 +48,13 @@ from ludus.config.tree import CONTENT, SameSettings
 from ludus.env import EnvSettings
 from ludus.errors import ConfigError, ModelError
 from ludus.models import Model
-from ludus.models.ledger import Ledger
+from ludus.models.ledger import Ledger, LedgerReserve
 from ludus.reflact.gate import Gate
 from ludus.reflact.journal import StageProgress, Watch
 from ludus.reflact.measure import Outage
 from ludus.reflact.records import Record, Step, Summary, count_useless_replies
 from ludus.reflact.report import run_files as files
-from ludus.reflact.report.run_files import RunRecorder
+from ludus.reflact.report.run_files import RunRecorder, find_tested_skills
 from ludus.reflact.report.transcripts_page import TRANSCRIPTS
 from ludus.reflact.trainer import train
 from ludus.reflact.training_run import Resources
@@ -83,9 +83,12 @@ FILES = {
 class TrainArguments(RunArguments):
     skillopt: str
     dry_run: bool
+    recipe: str
 
 
 def run(arguments: TrainArguments) -> int:
+    if arguments.recipe:
+        arguments.flags = [*arguments.flags, ("train.recipe", arguments.recipe)]
     config = read_settings(arguments, read_layers(arguments.skillopt, arguments.config, arguments.flags))
     if arguments.print_config:
         print(to_yaml(config), end="")
@@ -217,6 +220,9 @@ def _start_training(
             options=config.run.make_options(stop),
             optimizer_concurrency=config.run.concurrency,
             watch=on_progress,
+            rollouts=config.budget.rollouts,
+            reserve=LedgerReserve(parts.ledger),
+            tested_before=find_tested_skills(Path(config.run.out), plan.splits.test.digest),
         ),
     )
 
@@ -250,7 +256,7 @@ def _list_facts(parts: TrainingParts) -> dict[str, str]:
         "optimizer": parts.optimizer.name if parts.optimizer else "none",
         "proposer": plan.proposer.name,
         "tasks": f"{sizes.train} train, {sizes.selection} selection, {sizes.test} test",
-        "prompts": plan.prompts.digest,
+        "prompts": plan.prompts.compute_digest(plan.settings.recipe),
     }
 
 
@@ -282,6 +288,10 @@ def _describe_spending(config: Config, ledger: Ledger) -> str:
         )
     if budget.calls:
         words.append(f"{total.calls} of {budget.calls} calls")
+    for role, limits in (("agent", budget.agent), ("optimizer", budget.optimizer)):
+        spent = ledger.roles.get(role)
+        if spent is not None and limits.dollars:
+            words.append(f"{role} {format_money(spent.usage.dollars)} of {format_money(limits.dollars)}")
     return ", ".join(words)
 
 
@@ -314,8 +324,15 @@ def _report_useless_replies(records: Sequence[Record]) -> int:
 
 def _print_result(records: Sequence[Record], gate: Gate, out: Path) -> None:
     print_training(records, gate)
+    last = records[-1] if records else None
+    if isinstance(last, Summary) and last.ended_early:
+        print_notice(f"training ended early, so that shipping and test fit into the budget: {last.ended_early}")
     print(f"\n{out}\n  ludus show {shlex.quote(str(out))}   the steps again; add a task id for a transcript")
-    shown = {files.BEST: "the best skill", files.REPORT: "the whole run in a browser", TRANSCRIPTS: "every rollout"}
+    shown = {
+        files.BEST: "the skill that is shipped",
+        files.REPORT: "the whole run in a browser",
+        TRANSCRIPTS: "every rollout",
+    }
     for name, words in shown.items():
         if (out / name).exists():
             print(f"  {(out / name).resolve().as_uri() if name.endswith('.html') else out / name}   {words}")
@@ -328,6 +345,12 @@ COMMAND = Command(
     "ludus train --resume --out runs/skill",
     (
         *RUN_TAKES,
+        make_argument(
+            "--recipe",
+            metavar="NAME",
+            default="",
+            help="how to learn: ledger (evidence for each line) or reflact (a gate for each candidate)",
+        ),
         make_argument("--dry-run", action="store_true", help="estimate calls, tokens and cost, and stop"),
         make_argument(
             "--skillopt", metavar="FILE", default="", help="settings in SkillOpt's YAML; --config overrides them"

@@ -16,7 +16,7 @@ from ludus.env import EnvSettings
 from ludus.gateway.gateway_settings import GatewaySettings
 from ludus.models.anthropic import AnthropicSettings
 from ludus.models.embedded import EmbeddedSettings
-from ludus.models.ledger import Budget
+from ludus.models.ledger import RunBudget
 from ludus.models.openai import AzureSettings, OpenAISettings
 from ludus.models.scripted import ScriptedSettings
 from ludus.reflact.train_settings import DataSettings, TrainSettings
@@ -69,7 +69,7 @@ class Config(Settings, frozen=True):
     tools: ToolsSettings = ToolsSettings()
     sandbox: SandboxSettings = SandboxSettings()
     run: RunSettings = RunSettings()
-    budget: Budget = Budget()
+    budget: RunBudget = RunBudget()
     train: TrainSettings = TrainSettings()
     data: DataSettings = DataSettings()
     optimizer: OptimizerSettings = SameSettings()

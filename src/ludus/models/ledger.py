@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -35,9 +35,51 @@ class Budget(Settings, frozen=True):
     tokens: Count | None = None
     """Prompt and completion tokens together; null for no limit."""
     dollars: Positive | None = None
-    """By `model.price`; null for no limit."""
+    """By the price of the model; null for no limit."""
     calls: Count | None = None
     """Model calls; null for no limit."""
+
+    def get_role(self, role: str) -> "Budget":
+        """The limits of one role alone."""
+        return _NO_LIMITS
+
+    @property
+    def is_limited(self) -> bool:
+        return any(limit is not None for limit in (self.tokens, self.dollars, self.calls))
+
+    @property
+    def needs_usage(self) -> bool:
+        """Whether tokens or dollars are limited."""
+        return self.tokens is not None or self.dollars is not None
+
+
+_NO_LIMITS = Budget()
+
+
+class RunBudget(Budget, frozen=True):
+    """Where to stop. A run that reaches one of these ends cleanly and can be resumed with a larger one. `ludus train`
+    keeps back what shipping and test take."""
+
+    rollouts: Count | None = None
+    """For `ludus train`: rollouts, with shipping and test; null for no limit."""
+    agent: Budget = Budget()
+    """Limits of the agent alone."""
+    optimizer: Budget = Budget()
+    """Limits of the optimizer alone. When they are reached, training ends, and the skill is shipped and tested."""
+
+    added_later: ClassVar[tuple[str, ...]] = ("rollouts", "agent", "optimizer")
+
+    def get_role(self, role: str) -> Budget:
+        return {"agent": self.agent, "optimizer": self.optimizer}.get(role, _NO_LIMITS)
+
+    @property
+    def is_limited(self) -> bool:
+        limits = (self.tokens, self.dollars, self.calls)
+        return self.agent.is_limited or self.optimizer.is_limited or any(limit is not None for limit in limits)
+
+    @property
+    def needs_usage(self) -> bool:
+        return any(part.tokens is not None or part.dollars is not None for part in (self, self.agent, self.optimizer))
 
 
 class Totals(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -102,9 +144,10 @@ class Charge:
 
 
 class _Waiter:
-    __slots__ = ("amount", "turn")
+    __slots__ = ("amount", "role", "turn")
 
-    def __init__(self, amount: Amount) -> None:
+    def __init__(self, role: str, amount: Amount) -> None:
+        self.role = role
         self.amount = amount
         self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -114,7 +157,9 @@ class Ledger:
 
     def __init__(self, budget: Budget = Budget(), spent: Mapping[str, Totals] | None = None) -> None:
         self.budget = budget
-        self._unlimited = budget == Budget()
+        self._unlimited = not budget.is_limited
+        self._held = Amount()
+        self._reserved_by: dict[str, Amount] = {}
         self._roles = dict(spent or {})
         self._total = sum(self._roles.values(), Totals())
         self._reserved = Amount()
@@ -131,12 +176,17 @@ class Ledger:
 
     @property
     def _used(self) -> Amount:
-        return Amount(self._total.calls, self._total.usage.tokens, self._total.usage.dollars)
+        return _to_amount(self._total)
 
     @property
     def reserved(self) -> Amount:
         """The estimates of all running calls."""
         return self._reserved
+
+    def hold(self, amount: Amount) -> None:
+        """Keep an amount back: calls that need it are refused until it is released with `hold(Amount())`."""
+        self._held = amount
+        self._advance()
 
     def reserve(self, role: str, estimate: Usage) -> AbstractAsyncContextManager[Charge]:
         """Reserve an estimate during one call. Call `settle` on the charge inside.
@@ -160,48 +210,96 @@ class Ledger:
 
     # ---- reservations ---------------------------------------------------------------------------------------------
 
-    async def _claim(self, amount: Amount) -> None:
+    async def _claim(self, role: str, amount: Amount) -> None:
         """Reserve, in order of arrival. Wait while running calls may still leave enough."""
-        if self._unlimited or (
-            not self._queue and find_exceeded(self.budget, self._used.add(amount).add(self._reserved)) is None
-        ):
-            self._reserved = self._reserved.add(amount)
+        if self._unlimited or (not self._queue and self._find_limit(role, amount, self._reserved_by) is None):
+            self._add_reserved(role, amount)
             return
-        waiter = _Waiter(amount)
+        waiter = _Waiter(role, amount)
         self._queue.append(waiter)
         self._advance()
         try:
             await waiter.turn
         except asyncio.CancelledError:
             if not waiter.turn.cancelled() and waiter.turn.exception() is None:  # the turn was given at the same moment
-                self._release(amount)
+                self._release(role, amount)
             raise
 
     def _advance(self) -> None:
         while self._queue:
             waiter = self._queue[0]
             if not waiter.turn.done():
-                used = self._used.add(waiter.amount)
-                if kind := find_exceeded(self.budget, used):
-                    waiter.turn.set_exception(self._make_error(kind, waiter.amount))
-                elif find_exceeded(self.budget, used.add(self._reserved)):
+                if limit := self._find_limit(waiter.role, waiter.amount, {}):
+                    waiter.turn.set_exception(self._make_error(limit, waiter))
+                elif self._find_limit(waiter.role, waiter.amount, self._reserved_by):
                     return
                 else:
-                    self._reserved = self._reserved.add(waiter.amount)
+                    self._add_reserved(waiter.role, waiter.amount)
                     waiter.turn.set_result(None)
             self._queue.popleft()
 
-    def _release(self, amount: Amount) -> None:
+    def _find_limit(self, role: str, amount: Amount, reserved: Mapping[str, Amount]) -> "_Limit | None":
+        """The first limit that a call of a role would exceed, beside these reservations."""
+        total = self._used.add(amount).add(self._reserved if reserved else Amount()).add(self._held)
+        if kind := find_exceeded(self.budget, total):
+            return _Limit("", kind)
+        own = _to_amount(self._roles.get(role, Totals())).add(amount).add(reserved.get(role, Amount()))
+        if kind := find_exceeded(self.budget.get_role(role), own):
+            return _Limit(role, kind)
+        return None
+
+    def _add_reserved(self, role: str, amount: Amount) -> None:
+        self._reserved = self._reserved.add(amount)
+        self._reserved_by[role] = self._reserved_by.get(role, Amount()).add(amount)
+
+    def _release(self, role: str, amount: Amount) -> None:
         left = self._reserved.add(amount, -1)
         self._reserved = left if left.calls else Amount()  # float sums do not return to exactly 0
+        own = self._reserved_by[role].add(amount, -1)
+        self._reserved_by[role] = own if own.calls else Amount()
         self._advance()
 
-    def _make_error(self, kind: Literal["calls", "tokens", "dollars"], amount: Amount) -> BudgetExhausted:
-        limit, spent, needed = getattr(self.budget, kind), getattr(self._used, kind), getattr(amount, kind)
+    def _make_error(self, limit: "_Limit", waiter: _Waiter) -> BudgetExhausted:
+        role, kind = limit
+        budget = self.budget.get_role(role) if role else self.budget
+        used = _to_amount(self._roles.get(role, Totals())) if role else self._used
+        held = 0 if role else getattr(self._held, kind)
+        kept = f", {_format_amount(held)} kept back for shipping and test" if held else ""
+        spent, needed = _format_amount(getattr(used, kind)), _format_amount(getattr(waiter.amount, kind))
         return BudgetExhausted(
-            f"the budget of {limit:,} {kind} is spent: {_format_amount(spent)} used, and the next call needs about "
-            f"{_format_amount(needed)}. Raise budget.{kind} to go on."
+            f"the budget of {getattr(budget, kind):,} {kind} is spent: {spent} used{kept}, and the next call needs "
+            f"about {needed}. Raise budget.{f'{role}.{kind}' if role else kind} to go on."
         )
+
+
+class _Limit(NamedTuple):
+    """A limit that a call would exceed."""
+
+    role: str
+    """Empty for a limit of the whole run."""
+    kind: Literal["calls", "tokens", "dollars"]
+
+
+def _to_amount(totals: Totals) -> Amount:
+    return Amount(totals.calls, totals.usage.tokens, totals.usage.dollars)
+
+
+class LedgerReserve:
+    """Keeps back what rollouts at the end of a run will take, by what the rollouts so far have taken on average."""
+
+    def __init__(self, ledger: Ledger, role: str = "agent") -> None:
+        self._ledger = ledger
+        self._role = role
+
+    def hold(self, rollouts: int, done: int) -> None:
+        """Keep back what this many rollouts will take; `done` rollouts have been paid so far."""
+        spent = _to_amount(self._ledger.roles.get(self._role, Totals()))
+        each = rollouts / done if done else 0.0
+        self._ledger.hold(Amount(round(spent.calls * each), round(spent.tokens * each), spent.dollars * each))
+
+    def release(self) -> None:
+        """Everything may be spent from now on."""
+        self._ledger.hold(Amount())
 
 
 def _format_amount(amount: float) -> str:
@@ -222,14 +320,14 @@ class _Reservation(AbstractAsyncContextManager[Charge]):
         self._started = 0.0
 
     async def __aenter__(self) -> Charge:
-        await self._ledger._claim(self._amount)  # pyright: ignore[reportPrivateUsage]  # a part of the ledger
+        await self._ledger._claim(self._role, self._amount)  # pyright: ignore[reportPrivateUsage]  # a part of it
         self._started = time.monotonic()
         return self._charge
 
     async def __aexit__(self, *_: object) -> None:
         took = time.monotonic() - self._started
         self._ledger._book(self._role, self._charge, self._estimate, took)  # pyright: ignore[reportPrivateUsage]
-        self._ledger._release(self._amount)  # pyright: ignore[reportPrivateUsage]
+        self._ledger._release(self._role, self._amount)  # pyright: ignore[reportPrivateUsage]
 
 
 class MeteredModel:
@@ -293,7 +391,7 @@ def estimate_usage(
     budget: Budget, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, price: Price
 ) -> Usage:
     """The estimated usage of a call; zero if the budget limits neither tokens nor dollars."""
-    if budget.tokens is None and budget.dollars is None:
+    if not budget.needs_usage:
         return Usage()
     prompt, reply = estimate_prompt(messages, tools), estimate_reply(sampling)
     return Usage(prompt, reply, dollars=price.compute_cost(prompt, reply))

@@ -21,6 +21,7 @@ from ludus.models.server import Price
 from ludus.models.token_estimate import estimate_text
 from ludus.reflact.earlier_runs import EarlierRun
 from ludus.reflact.items import FORMS
+from ludus.reflact.ledger.rollout_plan import plan_rollouts
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.train_settings import TrainSettings
 from ludus.types import Usage
@@ -104,14 +105,58 @@ def estimate(
     analysts: bool,
     prompts: Prompts,
     earlier: EarlierRun = EarlierRun(),
+    rollouts: int | None = None,
 ) -> Estimate:
-    """Estimate a run with these settings. `analysts` says whether the optimizer's model proposes the changes."""
+    """Estimate a run with these settings. `analysts` says whether the optimizer's model proposes the changes, and
+    `rollouts` is the limit of the budget."""
+    if settings.recipe == "ledger":
+        steps, counts = _count_ledger_calls(settings, sizes, assumed, analysts, rollouts)
+    else:
+        steps, counts = _count_gated_calls(settings, sizes, assumed, analysts)
+    if settings.test:
+        counts["agent", "test"] = CallCount(1, 2, 2).scale(sizes.test * settings.test_replicates)
+    each = _UsagePerCall(settings, sizes, assumed, prompts)
+    lines: list[EstimateLine] = []
+    for (role, stage), count in counts.items():
+        known = earlier.average_usage(role, stage)
+        lines.append(EstimateLine(role, stage, count, known or each.estimate(role, stage), known is not None))
+    return Estimate(steps, tuple(lines))
+
+
+Counts = dict[tuple[str, str], CallCount]
+"""Calls by role and stage."""
+
+
+def _count_ledger_calls(
+    settings: TrainSettings, sizes: Sizes, assumed: Assumptions, analysts: bool, rollouts: int | None
+) -> tuple[int, Counts]:
+    """The steps of the recipe `ledger` and its calls, without the test."""
+    test = 2 * sizes.test * settings.test_replicates if settings.test else 0
+    plan = plan_rollouts(settings, sizes.train, test, rollouts)
+    batch = min(settings.ledger.batch_size, sizes.train)
+    steps = plan.training // batch
+    most = plan.total - steps * batch
+    counts: Counts = {("agent", "rollout"): CallCount(*[steps * batch] * 3)}
+    if analysts:
+        parts = math.ceil(batch / settings.minibatch_size)
+        likely = math.ceil(batch * assumed.failing / settings.minibatch_size)
+        counts["optimizer", "analyst"] = CallCount(0, likely, parts * settings.optimizer_tries).scale(steps)
+    if settings.appendix.enabled and settings.appendix.consolidate_above:
+        counts["optimizer", "consolidate"] = CallCount(0, 0, settings.optimizer_tries).scale(steps)
+    counts["agent", "ship"] = CallCount(0, min(most, 4 * sizes.selection), most)
+    return steps, counts
+
+
+def _count_gated_calls(
+    settings: TrainSettings, sizes: Sizes, assumed: Assumptions, analysts: bool
+) -> tuple[int, Counts]:
+    """The steps of the recipe `reflact` and its calls, without the test."""
     steps = [
         _estimate_step(settings, batches, assumed, analysts) for batches in list_batch_sizes(sizes.train, settings)
     ]
     selection = sizes.selection * settings.selection_replicates
     unmeasured = settings.appendix.enabled or (settings.slow.enabled and not settings.slow.gated)
-    counts: dict[tuple[str, str], CallCount] = {("agent", "baseline"): CallCount(*[selection] * 3)}
+    counts: Counts = {("agent", "baseline"): CallCount(*[selection] * 3)}
 
     def add(role: str, stage: str, count: CallCount) -> None:
         if count.most:
@@ -126,16 +171,10 @@ def estimate(
     for _ in range(1, settings.epochs):
         for role, stage, count in _estimate_epoch_end(settings, sizes, selection, unmeasured):
             add(role, stage, count)
-    left = 2 if settings.gate.rule == "sequential" else 1  # the best and the current skill may be measured in part
-    add("agent", "validate", CallCount(0, selection if unmeasured else 0, left * selection))
-    if settings.test:
-        add("agent", "test", CallCount(1, 2, 3).scale(sizes.test * settings.test_replicates))
-    each = _UsagePerCall(settings, sizes, assumed, prompts)
-    lines: list[EstimateLine] = []
-    for (role, stage), count in counts.items():
-        known = earlier.average_usage(role, stage)
-        lines.append(EstimateLine(role, stage, count, known or each.estimate(role, stage), known is not None))
-    return Estimate(len(steps) * settings.epochs, tuple(lines))
+    # Two candidates and the initial skill in the first pass, one candidate in the others.
+    once = sizes.selection
+    add("agent", "ship", CallCount(0, 2 * once, (3 + 2 * (settings.shipping.passes - 1)) * once))
+    return len(steps) * settings.epochs, counts
 
 
 def list_batch_sizes(train: int, settings: TrainSettings) -> list[list[int]]:

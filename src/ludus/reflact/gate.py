@@ -111,6 +111,12 @@ class Mark(Struct, frozen=True):
     def rollouts(self) -> int:
         return 1 if self.count is UNSET else self.count
 
+    def merge(self, other: "Mark") -> "Mark":
+        """The mean over the rollouts of both."""
+        mine, its = self.rollouts, other.rollouts
+        total = mine + its
+        return Mark((self.hard * mine + other.hard * its) / total, (self.soft * mine + other.soft * its) / total, total)
+
 
 class Measure(Struct, frozen=True):
     """The scores of one text."""

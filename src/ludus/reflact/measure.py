@@ -133,6 +133,16 @@ def _average(marks: Sequence[Mark]) -> Mark:
     return Mark(hard or 0.0, soft or 0.0, len(marks) if len(marks) > 1 else UNSET)
 
 
+def merge_measures(one: Measure, other: Measure) -> Measure:
+    """The measure of both together: replicates of one text, run at different times."""
+    if one.skill != other.skill:
+        raise ValueError("measures of different texts cannot be merged")
+    marks = dict(one.marks)
+    for task, mark in other.marks.items():
+        marks[task] = marks[task].merge(mark) if task in marks else mark
+    return Measure(one.skill, dict(sorted(marks.items())), one.failed + other.failed)
+
+
 def is_success(rollout: Rollout, success_at: float | None) -> bool:
     """Whether analysts and comparisons count a rollout as a success."""
     score = rollout.score

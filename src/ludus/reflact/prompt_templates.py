@@ -17,6 +17,8 @@ from ludus.errors import ConfigError, suggest
 from ludus.types import Message, canonical
 
 _FIELD = re.compile(r"\{\{(\w+)\}\}")
+_LEDGER_PROMPTS = frozenset({"analyst_lines"})
+"""The prompts of the recipe `ledger`. They are no part of the identity of other runs."""
 _DIVIDER = re.compile(r"^<!-- message -->\n", re.MULTILINE)
 
 
@@ -49,10 +51,10 @@ class Prompts:
     def get_hash(self, name: str) -> str:
         return hashlib.sha256(self._texts[name].encode()).hexdigest()[:16]
 
-    @property
-    def digest(self) -> str:
-        """A hash of all prompts."""
-        return hashlib.sha256(canonical({name: self.get_hash(name) for name in self.names})).hexdigest()[:16]
+    def compute_digest(self, recipe: str = "reflact") -> str:
+        """A hash of the prompts that a recipe may use."""
+        names = [name for name in self.names if recipe == "ledger" or name not in _LEDGER_PROMPTS]
+        return hashlib.sha256(canonical({name: self.get_hash(name) for name in names})).hexdigest()[:16]
 
     def render_part(self, name: str, /, **values: str) -> str:
         """Render a prompt that is a part of another one."""

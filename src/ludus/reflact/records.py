@@ -10,10 +10,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from ludus.reflact.gate import Decision, Measure, Verdict, mean
 from ludus.reflact.items import Item
+from ludus.reflact.ledger.line_records import LineLedger, LineStep
 from ludus.skill import Skill, Source
 from ludus.stats import Interval
 from ludus.types import Rollout, Usage
@@ -53,6 +54,11 @@ def add_costs(*parts: Iterable[StageCost]) -> tuple[StageCost, ...]:
         before = sums.get(key, StageCost(*key, 0, Usage()))
         sums[key] = StageCost(*key, before.calls + entry.calls, before.usage + entry.usage)
     return tuple(sums[key] for key in sorted(sums))
+
+
+def count_rollouts(spent: Iterable[StageCost]) -> int:
+    """The number of rollouts in these costs."""
+    return sum(entry.calls for entry in spent if entry.role == "agent")
 
 
 REFUSED = "the server refused it"
@@ -136,13 +142,18 @@ class Digest(Struct, frozen=True, omit_defaults=True):
     """Edits that could not be made, and why."""
 
 
+LEDGER_ACTIONS = ("working_text_changed", "working_text_kept")
+"""The actions of steps of the recipe `ledger`."""
+
+
 class HistoryLine(Struct, frozen=True):
     """A line of the run's history."""
 
     step: int
     epoch: int
     action: str
-    """A decision of the gate, or `skip_no_updates`, `skip_none_selected`, `skip_no_rewrite`."""
+    """A decision of the gate, or `skip_no_updates`, `skip_none_selected`, `skip_no_rewrite`; with the recipe `ledger`
+    one of `LEDGER_ACTIONS`."""
     current: float | None
     best: float | None
 
@@ -168,6 +179,8 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The steps of this epoch so far."""
     history: tuple[HistoryLine, ...] = ()
     spent: tuple[StageCost, ...] = ()
+    ledger: LineLedger | UnsetType = UNSET
+    """With the recipe `ledger`: what is known about each line. Unset with another recipe."""
 
 
 # ---- what a run yields ----------------------------------------------------------------------------------------------
@@ -233,6 +246,8 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step", ta
     notes: int = 0
     """In the appendix, after this step."""
     consolidated: bool = False
+    lines: LineStep | None = None
+    """With the recipe `ledger`: what the rollouts say about lines, and what became of the lines."""
     events: tuple[UnusableReply, ...] = ()
     spent: tuple[StageCost, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -316,6 +331,52 @@ class Product(Struct, frozen=True):
     test: SplitScores | None
 
 
+class ShipCandidate(Struct, frozen=True, kw_only=True):
+    """A skill that could be shipped, measured afresh on the selection split beside the initial skill."""
+
+    origin: str
+    step: int
+    skill: Skill
+    measure: Measure
+    difference: float
+    """The mean difference to the initial skill over the tasks with a score under both, by the gate's metric."""
+    better: int
+    """The number of tasks on which it does better than the initial skill."""
+    worse: int
+    certainty: float
+    """The probability that it does better on more than half of the tasks on which the two differ."""
+
+
+class Shipment(Struct, frozen=True, kw_only=True):
+    """How the skill was chosen that the run ends with."""
+
+    candidates: tuple[ShipCandidate, ...] = ()
+    initial: Measure
+    """The initial skill on the same tasks with the same seeds."""
+    shipped: str = ""
+    """The hash of the skill that is shipped; empty if the initial skill stays."""
+    rollouts: int = 0
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """What the run claims: the paired difference on the sealed test split."""
+
+    sentence: str
+    gain: bool
+    """Whether a new skill is shipped and its difference can be told from chance."""
+    difference: float | None = None
+    """The mean difference to the initial skill, from -1 to 1; None if nothing was tested."""
+    interval: Interval | None = None
+    tasks: int = 0
+    """The number of test tasks with a score under both skills."""
+    skill: str = ""
+    """The hash of the skill that was tested."""
+    test_split: str = ""
+    """A hash of the test split."""
+    test_uses: int = 0
+    """How many skills were tested on this test split for a claim, this one included, as far as is known."""
+
+
 class EpochStats(Struct, frozen=True):
     epoch: int
     steps: int
@@ -339,6 +400,11 @@ class Summary(Struct, frozen=True, kw_only=True, tag="summary", tag_field="recor
     epochs: tuple[EpochStats, ...]
     promoted: bool
     """Whether the final skill was better than the best one and replaced it."""
+    ended_early: str = ""
+    """Why training ended before its plan did, such as a spent budget."""
+    claim: Claim | None = None
+    """None in runs of earlier versions."""
+    shipment: Shipment | None = None
     initial: Product
     best: Product
     final: Product
@@ -399,7 +465,8 @@ def _make_epoch_line(epoch: int, lines: list[HistoryLine]) -> EpochStats:
     accepted = sum(line.action in _ACCEPTED for line in lines)
     rejected = sum(line.action == Decision.REJECT for line in lines)
     undecided = sum(line.action == Decision.UNDECIDED for line in lines)
-    skipped = len(lines) - accepted - rejected - undecided
+    ledger = sum(line.action in LEDGER_ACTIONS for line in lines)
+    skipped = len(lines) - accepted - rejected - undecided - ledger
     return EpochStats(epoch, len(lines), accepted, rejected, undecided, skipped, lines[-1].current, lines[-1].best)
 
 

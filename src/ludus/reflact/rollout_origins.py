@@ -30,6 +30,7 @@ _STAGES: Mapping[str, SplitName] = {
     "baseline": "selection",
     "evaluate": "selection",
     "validate": "selection",
+    "ship": "selection",
     "test": "test",
 }
 """The split whose tasks a stage runs."""
@@ -43,7 +44,7 @@ class Origin(Struct, frozen=True):
 
     split: SplitName
     stage: str
-    """`rollout`, `slow`, `baseline`, `evaluate`, `validate` or `test`; empty if it is not known."""
+    """`rollout`, `slow`, `baseline`, `evaluate`, `validate`, `ship` or `test`; empty if it is not known."""
 
 
 class _StageRecord(Struct, frozen=True):

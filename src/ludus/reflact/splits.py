@@ -256,6 +256,26 @@ def derive_slow_seed(seed: int, epoch: int) -> int:
     return seed + 2000 * epoch
 
 
+def derive_ship_seed(seed: int) -> int:
+    """The seed of the measurements for shipping. No other part uses it on the selection split."""
+    return seed + 7919
+
+
+def derive_step_seed(seed: int, step: int) -> int:
+    """The seed of the rollouts of a step of the recipe `ledger`."""
+    return seed + step
+
+
+def order_tasks(tasks: Sequence[Task], start: int, size: int, seed: int) -> Tasks:
+    """Tasks number `start` to `start + size` of all epochs in a row, each epoch shuffled anew."""
+    found: list[Task] = []
+    epoch = 1 + start // len(tasks)
+    while len(found) < start % len(tasks) + size:
+        found += _shuffle(tasks, seed + 1000 * epoch)
+        epoch += 1
+    return tuple(found[start % len(tasks) :][:size])
+
+
 def _shuffle(tasks: Sequence[Task], seed: int) -> Tasks:
     shuffled = list(tasks)
     Random(seed).shuffle(shuffled)

@@ -11,12 +11,14 @@ from msgspec import Meta, Struct, field
 
 from ludus.errors import ConfigError
 from ludus.reflact.gate import Gate
+from ludus.reflact.ledger.ledger_settings import LedgerSettings, Probability
 from ludus.reflact.schedule import Schedule
 from ludus.settings import Settings, get_recorded
 from ludus.types import Count, Sampling, Whole
 
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 Control = Literal["scheduled", "autonomous", "none"]
+Recipe = Literal["ledger", "reflact"]
 PairPolicy = Literal["mixed", "changed", "unchanged"]
 
 
@@ -84,11 +86,31 @@ class ExemplarsSettings(Settings, frozen=True, kw_only=True):
     """The share of common words from which two examples count as near-duplicates."""
 
 
+class ShippingSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
+    """How the skill is chosen that a run ends with: candidates are measured afresh, paired with the initial skill."""
+
+    passes: Count = 4
+    """The most passes over the selection split, each with new seeds. The first one drops the weaker half of the
+    candidates."""
+    certainty: Probability = 0.9
+    """A candidate is shipped if it is better than the initial skill with at least this probability. Otherwise the
+    initial skill stays."""
+    reserve: Probability = 0.2
+    """For the recipe `ledger`: the share of the rollouts, without the test, that is kept for this."""
+
+
 class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """How `ludus train` trains the skill. Any change here makes it another run."""
 
+    recipe: Recipe = "reflact"
+    """`ledger`: every rollout is evidence for and against each line of the skill (`docs/skill-training.md`). `reflact`:
+    a gate on the selection split accepts or rejects each candidate."""
+    ledger: LedgerSettings = LedgerSettings()
+    """For `recipe: ledger`."""
+    shipping: ShippingSettings = ShippingSettings()
+    """How the skill is chosen that the run ends with."""
     epochs: Count = 4
-    """The number of times every train task is used."""
+    """The number of times every train task is used; on average, for `recipe: ledger`."""
     batch_size: Count = 40
     """Train tasks per batch."""
     accumulation: Count = 1
@@ -169,7 +191,7 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     proposer_options: dict[str, Any] = field(default_factory=dict[str, Any])
     """Options of a proposer of your own: the fields of its class."""
 
-    added_later: ClassVar[tuple[str, ...]] = ("proposer_options",)
+    added_later: ClassVar[tuple[str, ...]] = ("proposer_options", "recipe", "ledger", "shipping")
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -190,5 +212,10 @@ def check_settings(settings: TrainSettings) -> TrainSettings:
         raise ConfigError(
             f"train.min_edit_budget is {settings.min_edit_budget}, more than train.edit_budget: set it to at most "
             f"{settings.edit_budget}"
+        )
+    if settings.recipe == "ledger" and settings.update_mode != "patch":
+        raise ConfigError(
+            f"train.update_mode is {settings.update_mode}, but the recipe `ledger` works with lines: use `patch`, or "
+            "set train.recipe to reflact"
         )
     return settings

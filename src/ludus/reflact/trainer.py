@@ -1,4 +1,6 @@
-"""The trainer: six stages and one loop.
+"""The trainer: two recipes, and what every run ends with.
+
+The recipe `reflact` has six stages and one loop; the recipe `ledger` is in `ludus.reflact.ledger.ledger_loop`:
 
     baseline
     for every epoch:
@@ -9,7 +11,7 @@
                           5 update    the candidate document
                           6 evaluate  the gate compares it with the current one on the selection split
         slow update and optimizer memory
-    validate, then test on the sealed split
+    ship: measure candidates afresh, then test the winner on the sealed split
 
 `train` yields a record of each part when it is finished and keeps nothing else: the caller saves, prints and stops.
 One value, `RunState`, is passed from part to part. Stages that do not depend on each other overlap: an analyst starts
@@ -21,17 +23,20 @@ models reply in the same way to the same seed, a run that was killed at any poin
 that was not.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 
 from msgspec.structs import replace
 
 from ludus.agent import Policy
 from ludus.env import Env
+from ludus.errors import BudgetExhausted
 from ludus.models import Model
 from ludus.reflact import step_buffer as buffer
-from ludus.reflact.gate import Rule
+from ludus.reflact.gate import Gate, Rule
 from ludus.reflact.items import Item
 from ludus.reflact.journal import Clock, open_task_group
+from ludus.reflact.ledger.ledger_loop import list_candidates, plan_run, train_lines
 from ludus.reflact.measure import Outage, Stopped
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.proposers import Proposer, check_result
@@ -43,21 +48,31 @@ from ludus.reflact.records import (
     MeasuredSkill,
     Record,
     RunState,
+    Shipment,
     SlowReport,
     Step,
     Summary,
     UnusableReply,
     add_costs,
+    count_rollouts,
     make_epoch_stats,
+)
+from ludus.reflact.shipping import (
+    PairedDifference,
+    compute_difference,
+    count_test_uses,
+    make_claim,
+    pair_marks,
+    ship,
 )
 from ludus.reflact.splits import FinishedSkills, Splits, TrainBatch, count_epoch_steps, plan_epoch
 from ludus.reflact.stages.appendix import note_lapses
 from ludus.reflact.stages.collect import roll_and_reflect
 from ludus.reflact.stages.evaluate import (
+    TestResult,
     compute_score,
     evaluate,
     make_product,
-    measure_current,
     measure_on_selection,
     run_test,
 )
@@ -75,7 +90,7 @@ from ludus.reflact.stages.slow_update import (
 from ludus.reflact.stages.update import NO_UPDATE, update
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import Resources, Run, get_initial_skill, start_run
-from ludus.skill import read_notes
+from ludus.skill import Skill, read_notes
 
 
 async def train(
@@ -114,23 +129,54 @@ async def train(
     settings = run.settings
     start = MeasuredSkill(get_initial_skill(policy), "initial_skill")
     state = RunState(initial=start, current=start, best=start)
-    plan = {"batch_size": settings.batch_size, "accumulation": settings.accumulation, "seed": settings.seed}
+    parts = train_lines(run, state) if settings.recipe == "ledger" else train_by_gate(run, state)
+    ended_early = ""
     try:
-        baseline = await run.load_or_run(Baseline, take_baseline, state)
-        yield baseline
-        state = baseline.state
-        for epoch in range(1, settings.epochs + 1):
-            state = replace(state, epoch=epoch, buffer=())
-            for place, batches in enumerate(plan_epoch(splits.train, epoch, **plan), 1):
-                step = await run.load_or_run(Step, take_step, state, place, batches)
-                yield step
-                state = step.state
-            end = await run.load_or_run(EpochEnd, end_epoch, state)
-            yield end
-            state = end.state
-        yield await run.load_or_run(Summary, finish, state)
+        async with aclosing(parts):
+            try:
+                async for part in parts:
+                    yield part
+                    state = part.state
+            except BudgetExhausted as error:
+                if run.reserve is None:
+                    raise
+                ended_early = str(error)  # what was kept back is enough for shipping and test
+        run.release_reserve()
+        yield await run.load_or_run(Summary, finish, state, ended_early)
     except Stopped:
         return
+
+
+async def train_by_gate(run: Run, state: RunState) -> AsyncGenerator[Baseline | Step | EpochEnd, None]:
+    """The recipe `reflact`: the gate accepts or rejects the candidate of each step."""
+    settings = run.settings
+    plan = {"batch_size": settings.batch_size, "accumulation": settings.accumulation, "seed": settings.seed}
+    baseline = await run.load_or_run(Baseline, take_baseline, state)
+    yield baseline
+    state = baseline.state
+    for epoch in range(1, settings.epochs + 1):
+        state = replace(state, epoch=epoch, buffer=())
+        for place, batches in enumerate(plan_epoch(run.splits.train, epoch, **plan), 1):
+            if not _fits_rollouts(run, state, sum(len(batch.tasks) for batch in batches)):
+                return
+            step = await run.load_or_run(Step, take_step, state, place, batches)
+            yield step
+            state = step.state
+            run.hold_reserve(count_end_rollouts(run), count_rollouts(state.spent))
+        end = await run.load_or_run(EpochEnd, end_epoch, state)
+        yield end
+        state = end.state
+
+
+def count_end_rollouts(run: Run) -> int:
+    """The rollouts that a run keeps back: the first pass of shipping over two candidates, and the test."""
+    return 3 * len(run.selection) + run.test_rollouts
+
+
+def _fits_rollouts(run: Run, state: RunState, train: int) -> bool:
+    """Whether the run may take one more step and still ship and test."""
+    step = train + 2 * len(run.selection) * run.settings.selection_replicates
+    return run.rollouts is None or count_rollouts(state.spent) + step + count_end_rollouts(run) <= run.rollouts
 
 
 # ---- the parts of a run ---------------------------------------------------------------------------------------------
@@ -289,21 +335,36 @@ async def _write_lessons(run: Run, state: RunState, pairs: Sequence[Pair]) -> tu
     )
 
 
-async def finish(run: Run, state: RunState) -> Summary:
-    """Validate the final skill, promote it if it is better than the best one, and test the skills."""
+async def finish(run: Run, state: RunState, ended_early: str = "") -> Summary:
+    """Choose the skill to ship, with fresh measurements, and test it beside the initial skill."""
     clock = Clock(run.journal, state.epoch, state.step)
-    best_so_far = state.best.skill
-    state = await measure_current(run, state)
-    clock.lap("validate")
+    shipment = await ship(run, state.initial.skill, list_ship_candidates(run, state), count_allowance(run, state))
+    shipped = take_shipped(state, shipment)
+    clock.lap("ship")
 
-    finished = FinishedSkills(state.initial.skill, state.best.skill, state.current.skill)
+    finished = FinishedSkills(state.initial.skill, shipped.skill, state.current.skill)
     tested = await run_test(run, finished) if run.settings.test else {}
+    claim = make_claim(
+        shipped.skill,
+        compare_tests(run.settings.gate, finished, tested),
+        shipped=shipped.skill != state.initial.skill,
+        split=run.splits.test.digest if tested else "",
+        uses=count_test_uses(run, shipped.skill) if tested else 0,
+    )
     clock.lap("test")
 
     epochs = make_epoch_stats(state.history)
     spent = add_costs(state.spent, run.journal.sum_costs())
+    best_so_far = state.best.skill
+    state = replace(
+        state,
+        initial=use_fresh_measure(state.initial, shipment),
+        best=shipped,
+        current=use_fresh_measure(state.current, shipment),
+        spent=spent,
+    )
     initial, best, final = (
-        make_product(run.settings.gate, held, tested.get(held.skill))
+        make_product(run.settings.gate, held, test.scores if (test := tested.get(held.skill)) else None)
         for held in (state.initial, state.best, state.current)
     )
     return Summary(
@@ -314,11 +375,49 @@ async def finish(run: Run, state: RunState) -> Summary:
         skipped=sum(epoch.skipped for epoch in epochs),
         epochs=epochs,
         promoted=state.best.skill != best_so_far,
+        ended_early=ended_early,
+        claim=claim,
+        shipment=shipment,
         initial=initial,
         best=best,
         final=final,
         events=run.journal.list_events(),
         spent=spent,
         seconds=clock.seconds,
-        state=replace(state, spent=spent),
+        state=state,
     )
+
+
+def list_ship_candidates(run: Run, state: RunState) -> list[MeasuredSkill]:
+    """The few skills that are measured afresh."""
+    return list_candidates(run, state) if run.settings.recipe == "ledger" else [state.best, state.current]
+
+
+def count_allowance(run: Run, state: RunState) -> int | None:
+    """The most rollouts for shipping; None if nothing limits them."""
+    if run.settings.recipe == "ledger":
+        return plan_run(run).total - count_rollouts(state.spent)
+    return None if run.rollouts is None else run.rollouts - run.test_rollouts - count_rollouts(state.spent)
+
+
+def take_shipped(state: RunState, shipment: Shipment) -> MeasuredSkill:
+    """The skill that is shipped, with its fresh measure."""
+    for each in shipment.candidates:
+        if each.skill.hash == shipment.shipped:
+            return MeasuredSkill(each.skill, each.origin, each.step, each.measure)
+    return use_fresh_measure(state.initial, shipment)
+
+
+def use_fresh_measure(held: MeasuredSkill, shipment: Shipment) -> MeasuredSkill:
+    """The skill with the measure that was made for shipping, if there is one: it was not chosen for it."""
+    measures = [shipment.initial, *(each.measure for each in shipment.candidates)]
+    fresh = next((measure for measure in measures if measure.skill == held.skill.hash and measure.marks), None)
+    return held if fresh is None else replace(held, measure=fresh)
+
+
+def compare_tests(gate: Gate, finished: FinishedSkills, tested: Mapping[Skill, TestResult]) -> PairedDifference | None:
+    """The paired difference of the shipped skill and the initial one on the test split, in passed tasks."""
+    if finished.best == finished.initial or finished.best not in tested:
+        return None
+    hard = replace(gate, metric="hard")
+    return compute_difference(pair_marks(hard, tested[finished.best].measure, tested[finished.initial].measure))

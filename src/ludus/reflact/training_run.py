@@ -58,6 +58,24 @@ class Resources:
     """Requests to the optimizer at a time."""
     watch: Watch | None = None
     """Called with the progress of each stage."""
+    rollouts: int | None = None
+    """The most rollouts of the run, shipping and test included. Training ends when the rest is needed for these."""
+    reserve: "Reserve | None" = None
+    """Keeps back what shipping and test will take of the budget."""
+    tested_before: frozenset[str] = frozenset()
+    """The hashes of skills that other runs have tested on the same test split."""
+
+
+class Reserve(Protocol):
+    """A part of the budget that training must leave for shipping and test."""
+
+    def hold(self, rollouts: int, done: int) -> None:
+        """Keep back what this many rollouts will take, by what the rollouts that are done have taken."""
+        ...
+
+    def release(self) -> None:
+        """Training is over: everything may be spent."""
+        ...
 
 
 class _StoredPart(Struct, frozen=True):
@@ -85,10 +103,37 @@ class Run:
     """Decides about candidates while the gate is on."""
     identity: str
     """A hash of everything that decides the result."""
+    rollouts: int | None = None
+    """The most rollouts of the run, shipping and test included."""
+    reserve: Reserve | None = None
+    """Keeps back what shipping and test will take of the budget."""
+    tested_before: frozenset[str] = frozenset()
+    """The hashes of skills that other runs have tested on the same test split."""
 
     @property
     def selection(self) -> tuple[Task, ...]:
         return self.splits.selection[: self.settings.selection_size or None]
+
+    @property
+    def ledger_batch(self) -> int:
+        """The rollouts of a step of the recipe `ledger`."""
+        return min(self.settings.ledger.batch_size, len(self.splits.train))
+
+    def hold_reserve(self, rollouts: int, done: int) -> None:
+        """Keep back what this many rollouts at the end will take of the budget."""
+        if self.reserve is not None:
+            self.reserve.hold(rollouts, done)
+
+    def release_reserve(self) -> None:
+        """Training is over: everything may be spent."""
+        if self.reserve is not None:
+            self.reserve.release()
+
+    @property
+    def test_rollouts(self) -> int:
+        """The most rollouts that the test takes: the initial skill and the one that is shipped."""
+        tasks = min(len(self.splits.test), self.settings.test_size or len(self.splits.test))
+        return 2 * tasks * self.settings.test_replicates if self.settings.test else 0
 
     def make_view(self, state: RunState, step: int, place: int = 1) -> View:
         """What a proposer may see at this point of the run."""
@@ -164,7 +209,7 @@ def start_run(
         policy.fingerprint,
         (optimizer.name if optimizer else "", settings.sampling),
         proposer.identity,
-        prompts.digest,
+        prompts.compute_digest(settings.recipe),
         settings.identity,
         splits.digest,
         *(() if rule is None else (getattr(rule, "__qualname__", type(rule).__qualname__),)),
@@ -180,6 +225,9 @@ def start_run(
         system="\n\n".join(part for part in (env.system, policy.system) if part),
         rule=rule or judge,
         identity=_hash_identity(parts, env),
+        rollouts=resources.rollouts,
+        reserve=resources.reserve,
+        tested_before=resources.tested_before,
     )
 
 

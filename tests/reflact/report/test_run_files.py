@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import msgspec
 from tests.reflact_kit import REPORT_SETTINGS, write_run_files
 
-from ludus.reflact.records import Baseline, EpochEnd, Record
+from ludus.reflact.records import Baseline, EpochEnd, Record, Summary
 from ludus.reflact.report import run_files as files
-from ludus.reflact.report.run_files import RunRecorder
+from ludus.reflact.report.run_files import RunRecorder, find_tested_skills
 from ludus.reflact.training_run import Resources
 from ludus.skill import parse_file
 from ludus.store import RunDir
@@ -63,3 +63,19 @@ def test_skills_of_a_resumed_run_do_not_go_back(world: SimpleNamespace, tmp_path
             assert parse_file((tmp_path / "run" / files.BEST).read_text()).text == best
     assert isinstance(whole[0], Baseline) and isinstance(whole[3], EpochEnd)
     assert best != whole[0].state.best.skill.text
+
+
+def test_the_summary_begins_with_the_claim_and_other_runs_find_which_skills_were_tested(
+    records: list[Record], tmp_path: Path
+):
+    write_run_files(tmp_path / "one", records)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / files.SUMMARY).write_text("{")
+    summary = json.loads((tmp_path / "one" / files.SUMMARY).read_bytes())
+    assert next(iter(summary)) == "claim" and next(iter(summary["claim"])) == "sentence"
+    last = records[-1]
+    assert isinstance(last, Summary) and last.claim is not None
+    split = last.claim.test_split
+    assert find_tested_skills(tmp_path / "two", split) == {last.best.skill.hash}
+    assert find_tested_skills(tmp_path / "one", split) == frozenset(), "its own claims are in its store"
+    assert find_tested_skills(tmp_path / "two", "another split") == frozenset()

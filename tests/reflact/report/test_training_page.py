@@ -112,7 +112,7 @@ def test_the_numbers_of_the_report_are_those_of_the_lines(records: list[Record],
     def tokens(spent: list[dict[str, Any]]) -> int:
         return sum(e["usage"].get("prompt_tokens", 0) + e["usage"].get("completion_tokens", 0) for e in spent)
 
-    tested = [entry for entry in summary["spent"] if entry["stage"] in ("test", "validate")]
+    tested = [entry for entry in summary["spent"] if entry["stage"] in ("test", "ship")]
     assert f"{sum(tokens(line.get('spent', [])) for line in lines) + tokens(tested):,}" in text
     for line in (line for line in lines if line.get("verdict")):
         verdict = line["verdict"]

@@ -11,7 +11,7 @@ from tests.reflact_kit import make_run
 from ludus.reflact.early_gates import RULES, EarlyRule
 from ludus.reflact.gate import Contender, Decision, Gate, Measure
 from ludus.reflact.records import MeasuredSkill, RunState, Summary
-from ludus.reflact.stages.evaluate import evaluate, measure_current, update_measure
+from ludus.reflact.stages.evaluate import evaluate, measure_on_selection, set_measure, update_measure
 from ludus.reflact.stages.race import measure_until_clear
 from ludus.reflact.training_run import Run
 from ludus.skill import Skill
@@ -22,12 +22,17 @@ GOOD, BAD, HALF = Skill("Obey RULE-0. Obey RULE-1. Obey RULE-2."), Skill("# Skil
 def make_state(run: Run, initial: Skill, current: Skill | None = None) -> RunState:
     """The state of a run whose current skill was accepted, with a measure."""
     start = MeasuredSkill(initial, "initial_skill")
-    state = asyncio.run(measure_current(run, RunState(initial=start, current=start, best=start)))
+    state = measure_current(run, RunState(initial=start, current=start, best=start))
     state = replace(state, initial=state.current, best=state.current)
     if current is None:
         return state
     held = MeasuredSkill(current, "step_0001", 1)
-    return asyncio.run(measure_current(run, replace(state, current=held)))
+    return measure_current(run, replace(state, current=held))
+
+
+def measure_current(run: Run, state: RunState) -> RunState:
+    (measure,) = asyncio.run(measure_on_selection(run, [state.current.skill], "validate"))
+    return set_measure(state, measure, run.settings.gate)
 
 
 def judge_in(world: SimpleNamespace, gate: Gate, candidate: Skill, initial: Skill, current: Skill | None = None) -> Any:
@@ -57,8 +62,6 @@ def test_a_sequential_gate_stops_when_it_is_sure_and_a_partial_measure_is_comple
     state = replace(make_state(run, BAD), current=accepted.state.current, best=accepted.state.best)
     state = asyncio.run(evaluate(run, state, HALF, "step_0002", 2, replace(gate, accept_at=1.0, reject_at=0.0))).state
     assert len(state.current.measure.marks) == 6, "the current skill was measured where the candidate was"
-    done = asyncio.run(measure_current(run, replace(accepted.state, initial=accepted.state.current)))
-    assert len(done.current.measure.marks) == len(done.best.measure.marks) == 6
 
 
 def test_an_open_decision_uses_the_items_again_with_new_seeds_for_both(world: SimpleNamespace):

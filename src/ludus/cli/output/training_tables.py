@@ -125,7 +125,7 @@ def describe_record(record: Record, gate: Gate, steps: int) -> str:
             return f"end of epoch {record.epoch}" + (": " if parts else "") + ", ".join(parts)
         case _:
             best, final = _format_score(record.state.best, gate), _format_score(record.state.current, gate)
-            return f"finished: best {best}, final {final}"
+            return f"finished: {record.claim.sentence if record.claim else f'best {best}, final {final}'}"
 
 
 def _describe_step(step: Step, gate: Gate) -> str:
@@ -177,6 +177,11 @@ def print_training(records: Sequence[Record], gate: Gate, console: "Console | No
     if not records:
         console.print("nothing is finished yet")
         return
+    last = records[-1]
+    if isinstance(last, Summary) and last.claim is not None:
+        console.print(
+            make_text(f"{last.claim.sentence}\n", "bold green" if last.claim.gain else "bold"), soft_wrap=True
+        )
     steps = Table("step", "epoch", "decision", "candidate", "points", "current", "best", "train", **_PLAIN)
     steps.columns[2].no_wrap = True
     for record in records:
@@ -193,7 +198,6 @@ def print_training(records: Sequence[Record], gate: Gate, console: "Console | No
         if part:
             console.print(make_text(f"{part}\n"), soft_wrap=True)
     _print_skills(records, console, gate)
-    last = records[-1]
     tokens = sum(entry.usage.tokens for entry in last.state.spent)
     dollars = sum(entry.usage.dollars for entry in last.state.spent)
     counts = {"agent": ("rollout", "rollouts"), "optimizer": ("reply", "replies")}
@@ -231,11 +235,17 @@ def _print_skills(records: Sequence[Record], console: "Console", gate: Gate) -> 
     last = records[-1]
     tests = {"initial": last.initial, "best": last.best, "final": last.final} if isinstance(last, Summary) else {}
     skills = {"initial": last.state.initial, "best": last.state.best, "final": last.state.current}
-    table = Table("skill", "from", f"selection ({METRICS[gate.metric]})", "test (passed)", **_PLAIN)
+    table = Table("skill", "from", _name_selection(last, gate), "test (passed)", **_PLAIN)
     for name, skill in skills.items():
         shown = name if tests or name != "final" else "current"
         table.add_row(shown, make_text(skill.origin), _format_score(skill, gate), _format_test(tests.get(name)))
     console.print(table)
+
+
+def _name_selection(last: Record, gate: Gate) -> str:
+    """What the scores on the selection split are."""
+    fresh = isinstance(last, Summary) and last.shipment is not None and last.shipment.initial.marks
+    return f"selection ({METRICS[gate.metric]}, {'fresh' if fresh else 'biased'})"
 
 
 def _format_test(product: Product | None) -> str:

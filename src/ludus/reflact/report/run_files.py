@@ -1,8 +1,8 @@
 """The files that a training run writes for people and programs, besides its store.
 
     steps.jsonl        a line for the baseline, each step and each end of an epoch, as they happen
-    summary.json       the result of the run
-    best/SKILL.md      the skill with the highest score on the selection split so far
+    summary.json       the result of the run, its claim first
+    best/SKILL.md      the skill that is shipped; until the end, the best one so far
     final/SKILL.md     the current skill; at the end, the final one
     report.html        everything as a page
     trajectories.html  every rollout as a page, by the part of the run; written when the run ends
@@ -15,12 +15,13 @@ files: a line that is there is not written twice. Equal runs have byte-equal `st
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ludus.reflact.gate import Gate
-from ludus.reflact.records import MeasuredSkill, Record, Summary
+from ludus.reflact.records import Claim, MeasuredSkill, Record, Summary
 from ludus.reflact.report.training_page import render_page, sum_times
 from ludus.reflact.report.transcripts_page import TRANSCRIPTS, render_transcripts
 from ludus.reflact.stages.evaluate import compute_score
@@ -58,11 +59,33 @@ def encode_summary(record: Summary, records: Sequence[Record]) -> bytes:
     plain = msgspec.json.decode(to_json(record), type=dict[str, Any])
     del plain["state"]
     plain["seconds"] = sum_times(records)
+    plain = {"claim": plain["claim"], **plain}  # what counts comes first
     return msgspec.json.format(to_json(plain), indent=2) + b"\n"
 
 
 def _describe_skill(measured: MeasuredSkill, gate: Gate) -> dict[str, Any]:
     return {"skill": measured.skill.hash, "origin": measured.origin, "score": compute_score(gate, measured)}
+
+
+def find_tested_skills(run: Path, test_split: str) -> frozenset[str]:
+    """The hashes of the skills that other runs in the same folder have tested on this test split."""
+    found: set[str] = set()
+    for path in run.parent.glob(f"*/{SUMMARY}"):
+        if path.parent.name == run.name:
+            continue
+        try:
+            claim = msgspec.json.decode(path.read_bytes(), type=_ClaimFile).claim
+        except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
+            continue
+        if claim is not None and claim.test_split == test_split:
+            found.add(claim.skill)
+    return frozenset(found)
+
+
+class _ClaimFile(msgspec.Struct):
+    """The part of `summary.json` that counts uses of test splits."""
+
+    claim: Claim | None = None
 
 
 class SkillHead(NamedTuple):

@@ -124,6 +124,8 @@ def _render_body(settings: TrainSettings, records: Sequence[Record], linked: boo
         yield el("p", "nothing", "Nothing is finished yet.")
         return
     last = records[-1]
+    if isinstance(last, Summary) and last.claim is not None:
+        yield el("p", f"claim {'positive' if last.claim.gain else 'zero'}", last.claim.sentence)
     if warning := warn_of_exclusions(*count_exclusions(records)):
         yield el("p", "verdict negative", warning)
     yield el("h2", "", f"Score on the selection split: {METRICS[settings.gate.metric]}")
@@ -159,7 +161,8 @@ def _describe_curve(curve: Curve) -> dict[str, str]:
 def _render_products(summary: Summary, gate: Gate) -> Iterable[Html]:
     three = {"initial": summary.initial, "best": summary.best, "final": summary.final}
     rows = [_make_product_row(name, product) for name, product in three.items()]
-    selection = f"selection: {METRICS[gate.metric]}"
+    fresh = summary.shipment is not None and summary.shipment.initial.marks
+    selection = f"selection: {METRICS[gate.metric]}, {'fresh' if fresh else 'biased'}"
     yield make_table(("skill", "from", selection, "test: passed", "95 %", "test: partial credit"), rows)
     tests = {name: product.test.kinds for name, product in three.items() if product.test is not None}
     sizes = {kind: bucket.tasks for by_kind in tests.values() for kind, bucket in by_kind.items()}

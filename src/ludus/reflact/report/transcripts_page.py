@@ -20,7 +20,13 @@ TRANSCRIPTS = "trajectories.html"
 UNFINISHED = "not finished"
 """The part of rollouts whose part has not ended."""
 
-_ROLES = {"rollout": "train", "slow": "comparison of epochs", "baseline": "initial skill", "validate": "final skill"}
+_ROLES = {
+    "rollout": "train",
+    "slow": "comparison of epochs",
+    "baseline": "initial skill",
+    "validate": "final skill",
+    "ship": "shipping",
+}
 """What a rollout is for, by its stage."""
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ludus.reflact.proposers import View
 from ludus.reflact.records import MeasuredSkill, Reflection, RunState, UnusableReply
-from ludus.skill import add_notes, drop_duplicates, read_notes, set_notes
+from ludus.skill import Skill, add_notes, drop_duplicates, read_notes, set_notes
 
 
 class NotesReply(Struct, frozen=True):
@@ -25,15 +25,21 @@ async def note_lapses(
     """Add the notes of a step to the current skill. Returns the new state and whether the notes were consolidated."""
     if not view.settings.appendix.enabled:
         return state, False
-    skill = add_notes(state.current.skill, [note for reflection in reflections for note in reflection.notes])
-    threshold = view.settings.appendix.consolidate_above
-    shorter: tuple[str, ...] = ()
-    if threshold and len(read_notes(skill)) > threshold:
-        shorter = await _consolidate_notes(view, read_notes(skill))
-        skill = set_notes(skill, shorter) if shorter else skill
+    added = [note for reflection in reflections for note in reflection.notes]
+    skill, shorter = await extend_notes(view, state.current.skill, added)
     if skill == state.current.skill:
-        return state, bool(shorter)
-    return replace(state, current=MeasuredSkill(skill, f"appendix_step_{step:04d}", step)), bool(shorter)
+        return state, shorter
+    return replace(state, current=MeasuredSkill(skill, f"appendix_step_{step:04d}", step)), shorter
+
+
+async def extend_notes(view: View, skill: Skill, added: Sequence[str]) -> tuple[Skill, bool]:
+    """The skill with more notes, and whether they were consolidated."""
+    skill = add_notes(skill, added)
+    threshold = view.settings.appendix.consolidate_above
+    if not threshold or len(read_notes(skill)) <= threshold:
+        return skill, False
+    shorter = await _consolidate_notes(view, read_notes(skill))
+    return (set_notes(skill, shorter) if shorter else skill), bool(shorter)
 
 
 async def _consolidate_notes(view: View, before: Sequence[str]) -> tuple[str, ...]:

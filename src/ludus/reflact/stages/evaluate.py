@@ -2,7 +2,7 @@
 
 A candidate is measured on the selection split and compared with the current skill. If the current text was not measured
 yet (after forced guidance or added notes), it is measured together with the candidate, and becomes the best skill if it
-is better. At the end the initial, the best and the final skill are run on the test split, together.
+is better. At the end the initial skill and the one that is shipped are run on the test split, together.
 
 With a rule that may decide early (`ludus.reflact.early_gates`) the candidate is measured block by block, and only until
 the decision is clear. The current skill is measured where it has too few rollouts: a partial measure is completed, and
@@ -86,26 +86,6 @@ def _require_verdict(verdict: object, rule: Rule) -> None:
         )
 
 
-async def measure_current(run: Run, state: RunState) -> RunState:
-    """Measure the current skill, and make it the best one if it is. Partial measures are completed."""
-    if isinstance(run.rule, EarlyRule):
-        state = await _complete_measures(run, state)
-    if state.current.measure is not None:
-        return state
-    (measure,) = await measure_on_selection(run, [state.current.skill], "validate")
-    return set_measure(state, measure, run.settings.gate)
-
-
-async def _complete_measures(run: Run, state: RunState) -> RunState:
-    """Measure the best and the current skill on the items that they lack."""
-    for skill in dict.fromkeys([state.best.skill, state.current.skill]):
-        known = (state.best if state.best.skill == skill else state.current).measure
-        if known is not None and len(known.marks) < len(run.selection):
-            (measure,) = await measure_on_selection(run, [skill], "validate")
-            state = update_measure(state, skill, replace(measure, marks={**measure.marks, **known.marks}))
-    return state
-
-
 def update_measure(state: RunState, skill: Skill, measure: Measure) -> RunState:
     """Replace the measure of a skill wherever the state has it."""
     held = {name: getattr(state, name) for name in ("initial", "current", "best")}
@@ -142,11 +122,20 @@ def make_contender(measured: MeasuredSkill) -> Contender:
 # ---- the sealed split -----------------------------------------------------------------------------------------------
 
 
-async def run_test(run: Run, finished: FinishedSkills) -> dict[Skill, SplitScores]:
-    """Run each skill on the test split. This is the only place that unseals it."""
+class TestResult(Struct, frozen=True):
+    """A skill on the test split: task by task, and summed up."""
+
+    __test__ = False  # not a class of tests
+
+    measure: Measure
+    scores: SplitScores
+
+
+async def run_test(run: Run, finished: FinishedSkills) -> dict[Skill, TestResult]:
+    """Run the initial and the shipped skill on the test split, with equal seeds. Only this unseals it."""
     settings = run.settings
     tasks = run.splits.test.unseal(finished)[: settings.test_size or None]
-    skills = list(dict.fromkeys([finished.initial, finished.best, finished.final]))
+    skills = list(dict.fromkeys([finished.initial, finished.best]))
     replicates = range(settings.test_replicates)
     trials = [Trial(skill, task, settings.seed, r) for skill in skills for task in tasks for r in replicates]
     rollouts = await run.runner.roll(trials, "test")
@@ -157,12 +146,13 @@ async def run_test(run: Run, finished: FinishedSkills) -> dict[Skill, SplitScore
     }
 
 
-def summarize_test(skill: Skill, tasks: Sequence[Task], rollouts: Sequence[Rollout]) -> SplitScores:
+def summarize_test(skill: Skill, tasks: Sequence[Task], rollouts: Sequence[Rollout]) -> TestResult:
     """The test result of one skill, overall and by task type."""
     measure = make_measure(skill, rollouts)
     kinds = sorted({task.kind for task in tasks})
     by_kind = {kind: make_bucket(measure, [task for task in tasks if task.kind == kind]) for kind in kinds}
-    return SplitScores(make_bucket(measure, tasks), by_kind if len(kinds) > 1 else {}, measure.failed)
+    scores = SplitScores(make_bucket(measure, tasks), by_kind if len(kinds) > 1 else {}, measure.failed)
+    return TestResult(measure, scores)
 
 
 def make_product(gate: Gate, measured: MeasuredSkill, tested: SplitScores | None) -> Product:

@@ -1,0 +1,120 @@
+"""Admission: what becomes of proposals. Pure.
+
+A proposal about a situation that does not come back is dropped, and so is one while an untried line about the same
+situation waits. A text that was proposed before revives its line. Everything else becomes a new line. Of too many lines
+about one situation the least likely one is retired.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from ludus.reflact.ledger.ledger_settings import LedgerTuning
+from ludus.reflact.ledger.line_records import Line, LineChange, LineLedger, LineProposal, Situation, compute_logit
+from ludus.reflact.ledger.situations import find_label
+from ludus.skill import Edit, Skill
+
+
+def admit_proposals(
+    ledger: LineLedger, proposals: Sequence[LineProposal], step: int, tuning: LedgerTuning
+) -> tuple[LineLedger, tuple[LineChange, ...]]:
+    """The ledger with the proposals of a step, and what became of each."""
+    changes: list[LineChange] = []
+    for proposal in proposals:
+        label = find_label(proposal.situation, {situation.label: situation for situation in ledger.situations})
+        ledger, change = _admit(ledger, replace(proposal, situation=label), step, tuning)
+        changes.append(change)
+        if change.change in ("new", "revived"):
+            ledger, dropped = _limit_lines(ledger, label, step, tuning)
+            changes += dropped
+    return ledger, tuple(changes)
+
+
+def _admit(
+    ledger: LineLedger, proposal: LineProposal, step: int, tuning: LedgerTuning
+) -> tuple[LineLedger, LineChange]:
+    text = proposal.edit.content or proposal.edit.target
+    if proposal.edit.op != "delete" and not proposal.edit.content.strip():
+        return ledger, LineChange("", "dropped", "it says nothing", text)
+    situation = next((s for s in ledger.situations if s.label == proposal.situation), None)
+    if situation is not None and situation.is_refuted:
+        return ledger, LineChange("", "dropped", "its situation does not come back", text)
+    same = next((line for line in ledger.lines if is_same_edit(line.edit, proposal.edit)), None)
+    ledger = _add_called(ledger, proposal)
+    waiting = [line for line in ledger.alive if line.situation == proposal.situation and line.is_untried]
+    if waiting and same not in waiting:
+        return ledger, LineChange("", "dropped", f"{waiting[0].id} about the same situation was not tried yet", text)
+    if same is not None:
+        if same.is_alive:
+            return ledger, LineChange("", "dropped", f"{same.id} has the same text", text)
+        revived = replace(same, retired=0, reason="")
+        lines = tuple(revived if line.id == same.id else line for line in ledger.lines)
+        return replace(ledger, lines=lines), LineChange(same.id, "revived", "proposed again")
+    old = next((line for line in ledger.lines if line.id == proposal.replaces), None)
+    weight = old.weight if old is not None else compute_logit(compute_prior(ledger, tuning))
+    line = Line(
+        id=f"L{len(ledger.lines) + 1}",
+        edit=proposal.edit,
+        situation=proposal.situation,
+        born=step,
+        weight=weight,
+        birth_weight=weight,
+        replaces=proposal.replaces,
+    )
+    return replace(ledger, lines=(*ledger.lines, line)), LineChange(line.id, "new")
+
+
+def is_same_edit(one: Edit, other: Edit) -> bool:
+    """Whether two edits change the document in the same way, up to spacing."""
+    return (one.op, one.target.split(), one.content.split()) == (other.op, other.target.split(), other.content.split())
+
+
+def compute_prior(ledger: LineLedger, tuning: LedgerTuning) -> float:
+    """The probability that a new line works, by how many of the settled lines do."""
+    settled = [line.works for line in ledger.lines if line.is_settled]
+    share = (tuning.prior_weight * tuning.prior + sum(settled)) / (tuning.prior_weight + len(settled))
+    return min(0.85, max(0.1, share))
+
+
+def _add_called(ledger: LineLedger, proposal: LineProposal) -> LineLedger:
+    """Count the tasks that the proposal came from as tasks that call for its situation."""
+    known = {situation.label: situation for situation in ledger.situations}
+    situation = known.get(proposal.situation, Situation(label=proposal.situation))
+    new = tuple(task for task in dict.fromkeys(proposal.edit.evidence) if task not in situation.called)
+    known[proposal.situation] = replace(situation, called=(*situation.called, *new))
+    return replace(ledger, situations=tuple(known.values()))
+
+
+def _limit_lines(
+    ledger: LineLedger, label: str, step: int, tuning: LedgerTuning
+) -> tuple[LineLedger, list[LineChange]]:
+    """Retire the line about a situation that is least likely to work, if there are too many."""
+    rivals = [line for line in ledger.alive if line.situation == label]
+    if len(rivals) <= tuning.per_situation:
+        return ledger, []
+    lowest = min(rivals, key=lambda line: line.weight)
+    reason = "other lines about its situation are more likely to work"
+    lines = tuple(replace(line, retired=step, reason=reason) if line.id == lowest.id else line for line in ledger.lines)
+    working = tuple(id for id in ledger.working if id != lowest.id)
+    return replace(ledger, lines=lines, working=working), [LineChange(lowest.id, "retired", reason)]
+
+
+# ---- edits of the working text --------------------------------------------------------------------------------------
+
+
+def place_edit(edit: Edit, initial: Skill, lines: Sequence[Line]) -> tuple[Edit, str]:
+    """An edit of the working text as an edit of the initial skill, and the id of the line that it replaces.
+
+    An edit whose target is in one of the lines becomes a new version of that line. One whose target is in the initial
+    skill stays as it is.
+    """
+    if edit.op == "append" or not edit.target or edit.target in initial.text:
+        return edit, ""
+    found = [line for line in lines if edit.target in line.edit.content]
+    if not found:
+        return edit, ""
+    old = found[0]
+    if edit.op == "insert_after":
+        return replace(edit, op="append", target=""), ""
+    content = old.edit.content.replace(edit.target, edit.content, 1).strip()
+    return replace(edit, op=old.edit.op, target=old.edit.target, content=content), old.id

@@ -1,0 +1,110 @@
+"""Assessment: the net gain of each line, which lines are in the working text, and which are retired. Pure.
+
+The gain of a line is the accuracy that it should add: how sure it is that it works, times how often its situation
+comes back without a line, times the share of tasks that call for it. Its side effect (`beliefs`) and the harm that
+analysts suspect are added and taken off. A line enters the working text above one bar and leaves it below a lower one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from ludus.reflact.ledger.beliefs import KindSlope, compute_normal_cdf, compute_side_effect, compute_slopes
+from ludus.reflact.ledger.ledger_settings import LedgerTuning
+from ludus.reflact.ledger.line_records import Line, LineChange, LineLedger, Situation, compute_sigmoid
+
+
+class Assessment(NamedTuple):
+    """What a line is worth, in accuracy."""
+
+    gain: float
+    """From its situation alone."""
+    net: float
+    """With its side effect and the harm it is suspected of."""
+    deviation: float
+    """The standard deviation of `net`."""
+    pays: float
+    """The probability that the net gain is above the price of a line."""
+
+
+def assess_lines(ledger: LineLedger, tuning: LedgerTuning) -> dict[str, Assessment]:
+    """The assessment of each line that is alive, by its id."""
+    situations = {situation.label: situation for situation in ledger.situations}
+    working = {
+        line.id: situations[line.situation].called
+        for line in ledger.get_lines(ledger.working)
+        if line.situation in situations
+    }
+    slopes = compute_slopes(ledger, working)
+    return {line.id: _assess(ledger, line, situations.get(line.situation), slopes, tuning) for line in ledger.alive}
+
+
+def _assess(
+    ledger: LineLedger, line: Line, situation: Situation | None, slopes: Mapping[str, KindSlope], tuning: LedgerTuning
+) -> Assessment:
+    share = len(situation.called) / max(1, len(ledger.seen)) if situation else 0.0
+    rate = situation.rate if situation else 0.0
+    gain = line.works * max(0.0, rate - tuning.slip) * min(1.0, share)
+    side = compute_side_effect(ledger, line, slopes)
+    harm = sum(
+        kind.share * tuning.harm_cost * max(0.0, compute_sigmoid(line.harm.get(name, tuning.harm_prior)) - 0.3) / 0.7
+        for name, kind in slopes.items()
+    )
+    net = gain + side.mean - harm
+    pays = compute_normal_cdf((net - tuning.price) / side.deviation) if side.deviation else float(net > tuning.price)
+    return Assessment(gain, net, side.deviation, pays)
+
+
+def update_working(
+    ledger: LineLedger, step: int, tuning: LedgerTuning
+) -> tuple[LineLedger, dict[str, Assessment], tuple[LineChange, ...]]:
+    """Choose the working text and retire lines. Returns the ledger, the assessments and what has changed."""
+    assessed = assess_lines(ledger, tuning)
+    working = choose_working(ledger, assessed, tuning)
+    changes = [LineChange(id, "entered", _explain(assessed[id])) for id in working if id not in ledger.working]
+    reasons = {line.id: _find_reason(ledger, line, assessed[line.id], working, tuning) for line in ledger.alive}
+    changes += [
+        LineChange(id, "left", _explain(assessed[id]) if id in assessed else "")
+        for id in ledger.working
+        if id not in working
+    ]
+    changes += [LineChange(id, "retired", reason) for id, reason in reasons.items() if reason]
+    lines = tuple(
+        replace(line, retired=step, reason=reasons[line.id]) if reasons.get(line.id) else line for line in ledger.lines
+    )
+    kept = tuple(id for id in working if not reasons.get(id))
+    return replace(ledger, lines=lines, working=kept), assessed, tuple(changes)
+
+
+def choose_working(ledger: LineLedger, assessed: Mapping[str, Assessment], tuning: LedgerTuning) -> tuple[str, ...]:
+    """The lines of the working text, in the order of birth: of each situation, the best one that is good enough."""
+    best: dict[str, str] = {}
+    for line in ledger.alive:
+        found = assessed[line.id]
+        member = line.id in ledger.working
+        works = tuning.stay_works if member else tuning.enter_works
+        pays = tuning.stay_net if member else tuning.enter_net
+        if found.gain <= tuning.price or line.works <= works or found.pays <= pays:
+            continue
+        rival = best.get(line.situation)
+        if rival is None or found.net > assessed[rival].net:
+            best[line.situation] = line.id
+    chosen = set(best.values())
+    return tuple(line.id for line in ledger.alive if line.id in chosen)
+
+
+def _find_reason(
+    ledger: LineLedger, line: Line, found: Assessment, working: Sequence[str], tuning: LedgerTuning
+) -> str:
+    """Why the line is retired; empty if it is not."""
+    if line.works < tuning.retire_works:
+        return f"works with probability {line.works:.2f}"
+    if found.pays < tuning.retire_net:
+        return f"pays with probability {found.pays:.2f}"
+    refuted = any(s.label == line.situation and s.is_refuted for s in ledger.situations)
+    return "its situation does not come back" if refuted and line.id not in working else ""
+
+
+def _explain(found: Assessment) -> str:
+    return f"net gain {found.net:+.3f}, pays with probability {found.pays:.2f}"

@@ -1,0 +1,125 @@
+"""Beliefs about effects on the outcome, from passed and failed rollouts alone. Pure.
+
+A rollout passes if a score is positive. The score is a sum of effects and of noise:
+
+    base + kind + task + for each line in the text: its effect on this kind of task + the effect of any line,
+                                                    and, if the task called for it: its help + the help of any line
+
+Each effect has an independent normal distribution. A rollout updates those that take part in it, by assumed density
+filtering for a probit likelihood: no matrix, a few multiplications per effect. The analysts' names tell whether a line
+works; these beliefs tell what lines do besides, such as harm to tasks that did not need them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ludus.reflact.ledger.line_records import Gaussian, Line, LineLedger
+
+_BASE, _KIND, _TASK = Gaussian(0.0, 1.0), Gaussian(0.0, 0.25), Gaussian(0.0, 0.49)
+_EFFECT, _ANY_EFFECT = Gaussian(0.0, 0.04), Gaussian(0.0, 0.0009)
+_HELP, _ANY_HELP = Gaussian(0.0, 0.49), Gaussian(0.5, 0.25)
+
+_ROOT_2, _ROOT_2_PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
+
+
+def compute_normal_cdf(value: float) -> float:
+    return 0.5 * math.erfc(-value / _ROOT_2)
+
+
+def compute_normal_density(value: float) -> float:
+    return math.exp(-0.5 * value * value) / _ROOT_2_PI
+
+
+def name_effect(line: str, kind: str) -> str:
+    return f"effect/{line}/{kind}"
+
+
+def update_beliefs(
+    beliefs: dict[str, Gaussian], task: str, kind: str, lines: Sequence[str], called: Sequence[str], passed: bool
+) -> None:
+    """Add the outcome of one rollout. `lines` are the lines of its text, `called` those of them whose situation has
+    spoiled this task before."""
+    factors: list[tuple[str, float, Gaussian]] = [
+        ("base", 1.0, beliefs.get("base", _BASE)),
+        (name := f"kind/{kind}", 1.0, beliefs.get(name, _KIND)),
+        (name := f"task/{task}", 1.0, beliefs.get(name, _TASK)),
+    ]
+    for line in lines:
+        name = name_effect(line, kind)
+        factors.append((name, 1.0, beliefs.get(name, _EFFECT)))
+    for line in called:
+        name = f"help/{line}"
+        factors.append((name, 1.0, beliefs.get(name, _HELP)))
+    if lines:
+        factors.append(("any effect", float(len(lines)), beliefs.get("any effect", _ANY_EFFECT)))
+    if called:
+        factors.append(("any help", float(len(called)), beliefs.get("any help", _ANY_HELP)))
+    mean, variance = 0.0, 1.0
+    for _, times, belief in factors:
+        mean += times * belief.mean
+        variance += times * times * belief.variance
+    deviation = math.sqrt(variance)
+    sign = 1.0 if passed else -1.0
+    surprise = max(-8.0, sign * mean / deviation)  # beyond that the ratio below has no digits left
+    ratio = compute_normal_density(surprise) / compute_normal_cdf(surprise)
+    shrink = ratio * (ratio + surprise) / variance
+    for name, times, belief in factors:
+        step = times * belief.variance
+        beliefs[name] = Gaussian(
+            belief.mean + step * sign * ratio / deviation, belief.variance * (1.0 - times * step * shrink)
+        )
+
+
+class KindSlope(NamedTuple):
+    """How much accuracy changes with the score, on average over the tasks seen of one kind."""
+
+    share: float
+    """The share of this kind in the tasks seen."""
+    slope: float
+
+
+class SideEffect(NamedTuple):
+    """The effect of a line on accuracy besides its situation, and the standard deviation of that belief."""
+
+    mean: float
+    deviation: float
+
+
+def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> dict[str, KindSlope]:
+    """The slope of each kind beside the working text. `called`: the tasks that each working line's situation called."""
+    if not ledger.seen:
+        return {}
+    beliefs = ledger.beliefs
+    any_effect = beliefs.get("any effect", _ANY_EFFECT).mean
+    any_help = beliefs.get("any help", _ANY_HELP).mean
+    helped: dict[str, float] = {}
+    for line, tasks in called.items():
+        gain = beliefs.get(f"help/{line}", _HELP).mean + any_help
+        for task in tasks:
+            helped[task] = helped.get(task, 0.0) + gain
+    base = beliefs.get("base", _BASE).mean
+    starts = {
+        kind: base
+        + beliefs.get(f"kind/{kind}", _KIND).mean
+        + sum(beliefs.get(name_effect(line, kind), _EFFECT).mean + any_effect for line in ledger.working)
+        for kind in set(ledger.seen.values())
+    }
+    densities: dict[str, list[float]] = {kind: [] for kind in starts}
+    for task, kind in ledger.seen.items():
+        belief = beliefs.get(f"task/{task}", _TASK)
+        score = starts[kind] + belief.mean + helped.get(task, 0.0)
+        densities[kind].append(compute_normal_density(score))
+    total = len(ledger.seen)
+    return {kind: KindSlope(len(all_) / total, math.fsum(all_) / len(all_)) for kind, all_ in densities.items()}
+
+
+def compute_side_effect(ledger: LineLedger, line: Line, slopes: Mapping[str, KindSlope]) -> SideEffect:
+    """The side effect of a line, averaged over the tasks seen. It is small, so the slope is enough."""
+    any_effect = ledger.beliefs.get("any effect", _ANY_EFFECT).mean
+    mean, variance = 0.0, 0.0
+    for kind, (share, slope) in slopes.items():
+        belief = ledger.beliefs.get(name_effect(line.id, kind), _EFFECT)
+        mean += share * slope * (belief.mean + any_effect)
+        variance += (share * slope) ** 2 * belief.variance
+    return SideEffect(mean, math.sqrt(variance))

@@ -1,0 +1,96 @@
+"""Credit: what the readings of rollouts say for and against each line. Pure.
+
+For a line about a situation, in a rollout on a task that this situation has spoiled before: if the analyst names the
+situation again, the line did not prevent it; if not, the line may have. How much that says depends on how often the
+situation comes back without any line (`Situation.rate`), which is measured on rollouts that leave such lines out.
+A failed rollout also says for each line in its text whether an analyst suspects it.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from ludus.reflact.ledger.beliefs import update_beliefs
+from ludus.reflact.ledger.ledger_settings import LedgerTuning
+from ludus.reflact.ledger.line_records import Line, LineLedger, Reading, Situation
+from ludus.reflact.ledger.situations import find_label
+
+_MOST_WEIGHT = 5.0
+_HARM_RANGE = (-4.0, 6.0)
+
+
+def add_readings(ledger: LineLedger, readings: Sequence[Reading], tuning: LedgerTuning) -> LineLedger:
+    """The ledger with the readings of a step. A rollout without a score changes nothing."""
+    lines = {line.id: line for line in ledger.lines}
+    situations = {situation.label: situation for situation in ledger.situations}
+    seen, beliefs = dict(ledger.seen), dict(ledger.beliefs)
+    for reading in readings:
+        if reading.passed is None:
+            continue
+        seen.setdefault(reading.task, reading.kind)
+        present = [lines[id] for id in reading.lines if id in lines]
+        if reading.read:
+            named = tuple(dict.fromkeys(find_label(label, situations) for label in reading.situations if label.strip()))
+            for line in present:
+                lines[line.id] = _credit_line(line, reading, named, situations, tuning)
+            _count_controls(reading, named, present, situations)
+        called = [line.id for line in present if _is_called(situations, line.situation, reading.task)]
+        update_beliefs(beliefs, reading.task, reading.kind, [line.id for line in present], called, reading.passed)
+    return replace(
+        ledger, lines=tuple(lines.values()), situations=tuple(situations.values()), seen=seen, beliefs=beliefs
+    )
+
+
+def _credit_line(
+    line: Line, reading: Reading, named: Sequence[str], situations: dict[str, Situation], tuning: LedgerTuning
+) -> Line:
+    """The line after one rollout that had it in its text."""
+    situation = situations.get(line.situation, Situation(label=line.situation))
+    happened = line.situation in named
+    if happened or reading.task in situation.called:
+        line = replace(
+            line,
+            weight=compute_weight(line.weight, situation.rate, happened=happened, slip=tuning.slip),
+            tries=line.tries + 1,
+            held=line.held + (not happened),
+        )
+    if reading.passed:
+        return line
+    suspected = line.id in reading.suspects
+    low, high = _HARM_RANGE
+    harm = line.harm.get(reading.kind, tuning.harm_prior) + (tuning.suspected if suspected else -tuning.cleared)
+    return replace(
+        line, harm={**line.harm, reading.kind: min(high, max(low, harm))}, suspected=line.suspected + suspected
+    )
+
+
+def compute_weight(weight: float, rate: float, *, happened: bool, slip: float) -> float:
+    """The log-odds that a line works, after its situation did or did not spoil a rollout with the line."""
+    if happened:
+        return weight + math.log(slip / max(rate, 0.4))
+    return min(_MOST_WEIGHT, weight + math.log((1.0 - slip) / (1.0 - min(0.9, max(0.1, rate)))))
+
+
+def _count_controls(
+    reading: Reading, named: Sequence[str], present: Iterable[Line], situations: dict[str, Situation]
+) -> None:
+    """Count the situations that no line of the text is about, and the tasks that call for a line."""
+    covered = {line.situation for line in present}
+    for label, situation in situations.items():
+        if reading.task in situation.called and label not in covered:
+            again = label in named
+            situations[label] = replace(situation, tries=situation.tries + 1, named=situation.named + again)
+    for label in named:
+        situation = situations.get(label, Situation(label=label))
+        if reading.task in situation.called or label in covered:
+            situations.setdefault(label, situation)
+            continue
+        if situation.called:
+            situation = replace(situation, tries=situation.tries + 1, named=situation.named + 1)
+        situations[label] = replace(situation, called=(*situation.called, reading.task))
+
+
+def _is_called(situations: dict[str, Situation], label: str, task: str) -> bool:
+    situation = situations.get(label)
+    return situation is not None and task in situation.called

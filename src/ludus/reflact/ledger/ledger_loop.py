@@ -1,0 +1,281 @@
+"""The recipe `ledger`: a training step, in order, and the loop over steps.
+
+    for every step:   1 draw      the tasks, and for each rollout a text of its own: the initial skill with some lines
+                      2 rollout   run them
+                      3 read      analysts name the situations that spoiled failed rollouts, and suspects; they propose
+                      4 credit    every rollout is evidence for and against each line
+                      5 admit     proposals become lines
+                      6 assess    choose the lines of the working text, retire others
+
+No rollout is spent on a gate. The ledger is part of the run state. It follows from the readings in the records of the
+steps, and the store says for each text which lines are in it. So everything can be computed again from the store.
+"""
+
+import hashlib
+from collections.abc import AsyncGenerator, Sequence
+from random import Random
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ludus.reflact.journal import Clock, open_task_group
+from ludus.reflact.ledger.admission import admit_proposals
+from ludus.reflact.ledger.assessment import assess_lines, update_working
+from ludus.reflact.ledger.credit import add_readings
+from ludus.reflact.ledger.draws import draw_lines, draw_tasks
+from ludus.reflact.ledger.line_analyst import LineReflection, analyse_failures, apply_causes
+from ludus.reflact.ledger.line_records import (
+    LineChange,
+    LineLedger,
+    LineProposal,
+    LineStep,
+    Reading,
+    compose_text,
+)
+from ludus.reflact.ledger.rollout_plan import RolloutPlan, plan_rollouts
+from ludus.reflact.measure import Trial, is_success
+from ludus.reflact.proposers import View
+from ludus.reflact.records import (
+    LEDGER_ACTIONS,
+    BatchReport,
+    Fate,
+    HistoryLine,
+    MeasuredSkill,
+    Pattern,
+    Reflection,
+    RunState,
+    Step,
+    add_costs,
+    count_rollouts,
+)
+from ludus.reflact.splits import derive_step_seed, order_tasks
+from ludus.reflact.stages.appendix import extend_notes
+from ludus.reflact.training_run import Run
+from ludus.skill import Skill, add_notes, read_notes
+from ludus.store import Store
+from ludus.types import Rollout, Task, canonical, to_json
+
+DRAWS = "draw"
+"""The kind of a `DrawRecord` in the store."""
+
+
+class DrawRecord(Struct, frozen=True):
+    """The lines in a text that rollouts ran with."""
+
+    skill: str
+    """The hash of the text."""
+    lines: tuple[str, ...]
+
+
+class Draw(NamedTuple):
+    """A task, the text that it is run with, and the ids of the lines in this text."""
+
+    task: Task
+    skill: Skill
+    lines: tuple[str, ...]
+
+
+async def train_lines(run: Run, state: RunState) -> AsyncGenerator[Step, None]:
+    """Take steps until the rollouts for training are spent."""
+    plan = plan_run(run)
+    state = replace(state, ledger=LineLedger())
+    while count_rollouts(state.spent) + run.ledger_batch <= plan.training:
+        step = await run.load_or_run(Step, take_ledger_step, state)
+        yield step
+        state = step.state
+        run.hold_reserve(plan.total - plan.training + run.test_rollouts, count_rollouts(state.spent))
+
+
+def plan_run(run: Run) -> RolloutPlan:
+    """How many rollouts training and shipping may take."""
+    return plan_rollouts(run.settings, len(run.splits.train), run.test_rollouts, run.rollouts)
+
+
+async def take_ledger_step(run: Run, state: RunState) -> Step:
+    """One step of the ledger: draw, rollout, read, credit, admit, assess."""
+    settings, number = run.settings, state.step + 1
+    tuning, ledger = settings.ledger.tuning, state.ledger or LineLedger()
+    epoch = 1 + ledger.taken // len(run.splits.train)
+    clock = Clock(run.journal, epoch, number)
+    view = run.make_view(replace(state, epoch=epoch), number)
+    base = add_notes(state.initial.skill, ledger.notes) if ledger.notes else state.initial.skill
+
+    # 1 draw
+    draws, taken = draw_step(run, ledger, base, number)
+    record_draws(run.store, draws)
+    clock.lap("draw")
+
+    # 2 rollout
+    seed = derive_step_seed(settings.seed, number)
+    rollouts = await run.runner.roll([Trial(draw.skill, draw.task, seed) for draw in draws], "rollout")
+    clock.lap("rollout")
+
+    # 3 read
+    readings, reflections = await read_rollouts(view, ledger, base, draws, rollouts)
+    clock.lap("reflect")
+
+    # 4 credit
+    credited = add_readings(replace(ledger, taken=taken), readings, tuning)
+
+    # 5 admit
+    proposals = [proposal for each in reflections for proposal in each.proposals][: settings.ledger.most_proposals]
+    admitted, changes = admit_proposals(credited, proposals, number, tuning)
+
+    # 6 assess
+    assessed, _, moved = update_working(admitted, number, tuning)
+    base, consolidated = await _add_step_notes(view, base, reflections)
+    after = replace(assessed, notes=read_notes(base) if settings.appendix.enabled else ())
+    working, _ = compose_text(base, after.get_lines(after.working))
+    clock.lap("assess")
+
+    changed = working != state.current.skill
+    action = LEDGER_ACTIONS[0] if changed else LEDGER_ACTIONS[1]
+    spent = run.journal.sum_costs()
+    return Step(
+        number=number,
+        epoch=epoch,
+        place=number,
+        batches=(BatchReport.from_rollouts(seed, rollouts),),
+        reflections=tuple(_describe_reflection(each) for each in reflections),
+        fates=_list_fates(proposals, changes),
+        candidate=working if changed else None,
+        action=action,
+        notes_added=len(set(after.notes) - set(ledger.notes)),
+        notes=len(after.notes),
+        consolidated=consolidated,
+        lines=LineStep(readings, (*changes, *moved)),
+        events=run.journal.list_events(),
+        spent=spent,
+        seconds=clock.seconds,
+        state=replace(
+            state,
+            epoch=epoch,
+            step=number,
+            current=MeasuredSkill(working, f"step_{number:04d}", number) if changed else state.current,
+            history=(*state.history, HistoryLine(number, epoch, action, None, None)),
+            spent=add_costs(state.spent, spent),
+            ledger=after,
+        ),
+    )
+
+
+# ---- 1 draw ---------------------------------------------------------------------------------------------------------
+
+
+def draw_step(run: Run, ledger: LineLedger, base: Skill, number: int) -> tuple[list[Draw], int]:
+    """The rollouts of a step, and how many tasks of the epochs are taken after it."""
+    settings = run.settings
+    random = Random(f"{settings.seed}/ledger/{number}")
+    size = run.ledger_batch
+    queue = order_tasks(run.splits.train, ledger.taken, 2 * size, settings.seed)
+    ids = [task.id for task in queue]
+    targeted, others = draw_tasks(ledger, list(dict.fromkeys(ids)), size, random)
+    taken = ledger.taken + (1 + max(ids.index(task) for task in others) if others else 0)
+    tasks = {task.id: task for task in run.splits.train}
+    assessed = assess_lines(ledger, settings.ledger.tuning)
+    chosen, draws = (*targeted, *others), list[Draw]()
+    for start in range(0, len(chosen), settings.ledger.block_size):
+        lines = draw_lines(ledger, assessed, settings.ledger.tuning, random)
+        skill, present = compose_text(base, lines)
+        draws += [Draw(tasks[id], skill, present) for id in chosen[start : start + settings.ledger.block_size]]
+    return draws, taken
+
+
+def record_draws(store: Store, draws: Sequence[Draw]) -> None:
+    """Store which lines each text has, before it is run."""
+    for skill, lines in dict.fromkeys((draw.skill.hash, draw.lines) for draw in draws):
+        record = DrawRecord(skill, lines)
+        key = hashlib.sha256(canonical((DRAWS, record))).hexdigest()[:32]
+        store.put_record(key, DRAWS, to_json(record))
+
+
+# ---- 3 read ---------------------------------------------------------------------------------------------------------
+
+
+async def read_rollouts(
+    view: View, ledger: LineLedger, base: Skill, draws: Sequence[Draw], rollouts: Sequence[Rollout]
+) -> tuple[tuple[Reading, ...], list[LineReflection]]:
+    """What each rollout says, and what the analysts propose."""
+    readings = [
+        _make_reading(draw, rollout, view.settings.success_at) for draw, rollout in zip(draws, rollouts, strict=True)
+    ]
+    failed = [place for place, reading in enumerate(readings) if reading.passed is False]
+    size = view.settings.minibatch_size
+    parts = [failed[start : start + size] for start in range(0, len(failed), size)]
+    async with open_task_group() as group:
+        asked = [
+            group.create_task(
+                analyse_failures(
+                    view,
+                    ledger,
+                    base,
+                    [(rollouts[place], draws[place].lines) for place in part],
+                    f"{view.epoch}/{view.step}/{number}",
+                )
+            )
+            for number, part in enumerate(parts)
+        ]
+    reflections = [task.result() for task in asked]
+    for part, reflection in zip(parts, reflections, strict=True):
+        for index, place in enumerate(part, 1):
+            readings[place] = apply_causes(readings[place], reflection.causes.get(index))
+    return tuple(readings), reflections
+
+
+def _make_reading(draw: Draw, rollout: Rollout, success_at: float | None) -> Reading:
+    passed = None if rollout.score is None else is_success(rollout, success_at)
+    return Reading(task=draw.task.id, kind=draw.task.kind, skill=draw.skill.hash, lines=draw.lines, passed=passed)
+
+
+async def _add_step_notes(view: View, base: Skill, reflections: Sequence[LineReflection]) -> tuple[Skill, bool]:
+    if not view.settings.appendix.enabled:
+        return base, False
+    return await extend_notes(view, base, [note for reflection in reflections for note in reflection.notes])
+
+
+# ---- the record -----------------------------------------------------------------------------------------------------
+
+
+def _describe_reflection(reflection: LineReflection) -> Reflection:
+    """What an analyst found, in the form of all records."""
+    tasks: dict[str, list[str]] = {}
+    for number, causes in sorted(reflection.causes.items()):
+        for label in causes.situations:
+            tasks.setdefault(label, []).append(reflection.tasks[number - 1])
+    return Reflection(
+        "failure",
+        reflection.tasks,
+        tuple(proposal.edit for proposal in reflection.proposals),
+        tuple(Pattern(label, "", tuple(named)) for label, named in tasks.items()),
+        reflection.notes,
+        reflection.reasoning,
+    )
+
+
+def _list_fates(proposals: Sequence[LineProposal], changes: Sequence[LineChange]) -> tuple[Fate, ...]:
+    """What became of each proposal."""
+    own = [change for change in changes if change.change in ("new", "revived", "dropped")]
+    return tuple(Fate(proposal.edit, _name_status(change)) for proposal, change in zip(proposals, own, strict=True))
+
+
+def _name_status(change: LineChange) -> str:
+    return f"skipped: {change.reason}" if change.change == "dropped" else f"applied: {change.change} line {change.line}"
+
+
+# ---- shipping -------------------------------------------------------------------------------------------------------
+
+
+def list_candidates(run: Run, state: RunState) -> list[MeasuredSkill]:
+    """The skills that could be shipped: the working text, and the same with only those lines that are more certain."""
+    ledger = state.ledger or LineLedger()
+    tuning = run.settings.ledger.tuning
+    base = add_notes(state.initial.skill, ledger.notes) if ledger.notes else state.initial.skill
+    assessed = assess_lines(ledger, tuning)
+    working = ledger.get_lines(ledger.working)
+    sets = {
+        "working_text": working,
+        "sure_lines": [line for line in working if line.works > 0.8 and assessed[line.id].pays > 0.5],
+        "likely_lines": [line for line in working if line.works > 0.6],
+    }
+    return [MeasuredSkill(compose_text(base, lines)[0], name, state.step) for name, lines in sets.items()]

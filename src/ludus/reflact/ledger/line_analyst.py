@@ -1,0 +1,182 @@
+"""The analyst of the ledger: reads failed rollouts, names causes and suspects, and proposes lines.
+
+One request per minibatch of failures. The reply says of every rollout which situations spoiled it and which lines of
+its text are suspected, and it proposes lines, each with the rollouts that it was learned from. Labels come out of the
+list of known situations, which grows; near-duplicates are mapped to the known label. `docs/skill-training.md` has the
+form of the reply.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from ludus.reflact.items import credit_item
+from ludus.reflact.ledger.admission import place_edit
+from ludus.reflact.ledger.line_records import Line, LineLedger, LineProposal, Reading
+from ludus.reflact.ledger.situations import clean_label
+from ludus.reflact.proposers import View
+from ludus.reflact.records import UnusableReply
+from ludus.reflact.stages.reflect import parse_notes
+from ludus.reflact.transcript import fit_texts, render_transcript, shorten
+from ludus.skill import Edit, Op, Skill
+from ludus.types import Rollout
+
+_MOST_SITUATIONS = 80
+"""The number of known situations that are shown: those that spoiled most tasks."""
+_MOST_RETIRED = 20
+"""The number of retired lines that are shown: the latest."""
+_LINE = 400
+"""The number of characters of a line that are shown where it is listed."""
+
+
+class RolloutCauses(Struct, frozen=True):
+    """Why one rollout failed, as an analyst sees it."""
+
+    rollout: int
+    situations: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()
+
+
+class LineItem(Struct, frozen=True):
+    """A line that an analyst proposes."""
+
+    situation: str
+    content: str = ""
+    rollouts: tuple[int, ...] = ()
+    op: Op = "append"
+    target: str = ""
+    replaces: str = ""
+
+
+class LineReply(Struct, frozen=True):
+    """The reply of an analyst."""
+
+    rollouts: tuple[RolloutCauses, ...] = ()
+    items: tuple[LineItem, ...] = ()
+    notes: str | tuple[str | dict[str, Any], ...] = ()
+    reasoning: str = ""
+
+
+class LineReflection(Struct, frozen=True):
+    """What an analyst found in a minibatch."""
+
+    tasks: tuple[str, ...]
+    """The minibatch."""
+    causes: Mapping[int, RolloutCauses] = field(default_factory=dict[int, RolloutCauses])
+    """By the number of the rollout in the minibatch, from 1."""
+    proposals: tuple[LineProposal, ...] = ()
+    notes: tuple[str, ...] = ()
+    reasoning: str = ""
+
+
+async def analyse_failures(
+    view: View,
+    ledger: LineLedger,
+    initial: Skill,
+    minibatch: Sequence[tuple[Rollout, Sequence[str]]],
+    place: str,
+) -> LineReflection:
+    """Have a minibatch of failed rollouts read, each with the ids of the lines in its text."""
+    settings, optimizer = view.settings, view.require_optimizer()
+    texts = [
+        render_transcript(rollout, reference=settings.show_reference, title=_make_title(number, rollout, lines))
+        for number, (rollout, lines) in enumerate(minibatch, 1)
+    ]
+    notes = settings.appendix.enabled
+    shown = {id for _, lines in minibatch for id in lines} | set(ledger.working)
+    reply = await optimizer.ask(
+        "analyst_lines",
+        {
+            "skill": view.skill.text.strip() or "(empty)",
+            "lines": describe_lines(ledger.get_lines(shown), ledger.working),
+            "retired": describe_lines([line for line in ledger.lines if not line.is_alive][-_MOST_RETIRED:], ()),
+            "situations": describe_situations(ledger),
+            "system": view.system.strip() or "(nothing)",
+            "memory": view.memory.strip() or "Nothing yet.",
+            "limit": str(settings.ledger.most_proposals),
+            "count": str(len(minibatch)),
+            "rollouts": "\n\n---\n\n".join(fit_texts(texts, settings.trajectory_tokens)),
+            "notes": optimizer.prompts.render_part("notes") if notes else "",
+        },
+        LineReply,
+        stage="analyst",
+        place=place,
+        otherwise="the causes of these failures are not known",
+        check=lambda reply: check_reply(reply, len(minibatch)),
+    )
+    tasks = tuple(rollout.task.id for rollout, _ in minibatch)
+    if isinstance(reply, UnusableReply):
+        return LineReflection(tasks)
+    return LineReflection(
+        tasks,
+        {entry.rollout: entry for entry in reply.rollouts},
+        tuple(make_proposal(item, tasks, reply.rollouts, ledger, initial) for item in reply.items),
+        parse_notes(reply.notes) if notes else (),
+        reply.reasoning,
+    )
+
+
+def _make_title(number: int, rollout: Rollout, lines: Sequence[str]) -> str:
+    return f"Rollout {number}: {rollout.task.id} (lines in its text: {', '.join(lines) or 'none'})"
+
+
+def describe_lines(lines: Iterable[Line], working: Sequence[str]) -> str:
+    """The lines as text for a prompt."""
+    blocks: list[str] = []
+    for line in lines:
+        state = (
+            f"given up: {line.reason}" if not line.is_alive else "in the skill" if line.id in working else "on trial"
+        )
+        target = f" ({line.edit.op} {shorten(line.edit.target, _LINE)!r})" if line.edit.target else ""
+        blocks.append(f"{line.id} [{line.situation}] ({state}){target}: {shorten(line.edit.content, _LINE)}")
+    return "\n".join(blocks) or "None yet."
+
+
+def describe_situations(ledger: LineLedger) -> str:
+    """The labels of known situations as text for a prompt, those that spoiled most tasks first."""
+    ranked = sorted(ledger.situations, key=lambda situation: -len(situation.called))[:_MOST_SITUATIONS]
+    return "\n".join(f"- {situation.label}" for situation in ranked) or "None yet."
+
+
+def check_reply(reply: LineReply, count: int) -> str:
+    """What is wrong with a reply; empty if nothing is."""
+    numbers = [entry.rollout for entry in reply.rollouts] + [n for item in reply.items for n in item.rollouts]
+    wrong = sorted({number for number in numbers if not 1 <= number <= count})
+    if wrong:
+        return f"it names rollouts that were not shown: {wrong}; they are numbered 1 to {count}"
+    for number, item in enumerate(reply.items, 1):
+        if not clean_label(item.situation):
+            return f"item {number} has no situation"
+        if item.op != "delete" and not item.content.strip():
+            return f"item {number} has no content"
+    return ""
+
+
+def make_proposal(
+    item: LineItem, tasks: Sequence[str], causes: Sequence[RolloutCauses], ledger: LineLedger, initial: Skill
+) -> LineProposal:
+    """A proposal with its true origin: the tasks of the rollouts that it names, or else of those that its situation
+    spoiled."""
+    edit = Edit(item.op, item.content.strip(), item.target if item.op != "append" else "")
+    numbers = item.rollouts or [entry.rollout for entry in causes if item.situation in entry.situations]
+    credited = credit_item(edit, "failure", [tasks[number - 1] for number in numbers])
+    assert isinstance(credited, Edit)
+    old = next((line for line in ledger.lines if line.id == item.replaces), None)
+    if old is not None:
+        edit = replace(credited, op=old.edit.op, target=old.edit.target)
+        return LineProposal(edit=edit, situation=item.situation, replaces=old.id)
+    edit, replaces = place_edit(credited, initial, ledger.alive)
+    return LineProposal(edit=edit, situation=item.situation, replaces=replaces)
+
+
+def apply_causes(reading: Reading, causes: RolloutCauses | None) -> Reading:
+    """The reading of a failed rollout with the causes that an analyst has named; None if it has named none."""
+    if causes is None:
+        return replace(reading, read=False)
+    return replace(
+        reading,
+        situations=tuple(dict.fromkeys(label for text in causes.situations if (label := clean_label(text)))),
+        suspects=tuple(id for id in dict.fromkeys(causes.suspects) if id in reading.lines),
+    )

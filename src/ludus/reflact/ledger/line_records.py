@@ -1,0 +1,182 @@
+"""The records of the ledger: lines, situations, what was read in rollouts, and beliefs about effects.
+
+A `Line` is one edit of the initial skill, with the log-odds that it works. A `Situation` is a cause of failures that
+analysts have named, such as "the unit is missing". Lines about the same situation compete: at most one of them is in a
+text. `LineLedger` is everything that is known about them, as one frozen value. It follows from the readings of all
+rollouts: `ludus.reflact.ledger.credit` adds the readings of a step.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from ludus.skill import Edit, Skill, apply_edits
+
+
+class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line that was proposed: an edit of the initial skill, and the evidence for and against it."""
+
+    id: str
+    """`L1`, `L2`, … in the order of birth."""
+    edit: Edit
+    """How it changes the initial skill. Its `evidence` are the tasks that it came from."""
+    situation: str
+    """The label of the situation that it is about."""
+    born: int
+    """The step that proposed it."""
+    weight: float
+    """The log-odds that it works: that its situation does not spoil a rollout that has the line."""
+    birth_weight: float
+    """The weight at birth."""
+    harm: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The log-odds that it hurts a kind of task, by kind; the prior where a kind is missing."""
+    tries: int = 0
+    """The number of rollouts that said something about whether it works."""
+    held: int = 0
+    """In how many of them its situation did not occur."""
+    suspected: int = 0
+    """In how many failed rollouts an analyst suspected it."""
+    retired: int = 0
+    """The step that retired it; 0 while it is alive."""
+    reason: str = ""
+    """Why it was retired."""
+    replaces: str = ""
+    """The id of the line that it is meant to replace; both compete."""
+
+    @property
+    def works(self) -> float:
+        """The probability that it works."""
+        return compute_sigmoid(self.weight)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.retired == 0
+
+    @property
+    def is_untried(self) -> bool:
+        """Whether next to nothing is known about it yet."""
+        return abs(self.weight - self.birth_weight) < 0.5
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.is_alive or abs(self.weight - self.birth_weight) > 1.2
+
+
+class Situation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A cause of failures, with a label that stays the same."""
+
+    label: str
+    called: tuple[str, ...] = ()
+    """The train tasks that it spoiled at least once."""
+    tries: int = 0
+    """Rollouts on called tasks without a line about it in the text. The failure that called a task is not counted."""
+    named: int = 0
+    """In how many of them it was named again."""
+
+    @property
+    def rate(self) -> float:
+        """The probability that it spoils a called task without a line about it."""
+        return (1 + self.named) / (2 + self.tries)
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether it hardly ever comes back without any line: then no line about it is needed."""
+        return self.tries >= 3 and self.rate < 0.2
+
+
+class Gaussian(Struct, frozen=True, array_like=True):
+    """A belief about one number."""
+
+    mean: float
+    variance: float
+
+
+class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything that is known about lines, after some steps."""
+
+    lines: tuple[Line, ...] = ()
+    """All lines in the order of birth, the retired ones too."""
+    situations: tuple[Situation, ...] = ()
+    working: tuple[str, ...] = ()
+    """The ids of the lines of the working text, at most one for each situation."""
+    seen: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The kind of each train task that was run, by its id."""
+    taken: int = 0
+    """How many tasks were taken from the shuffled epochs so far."""
+    notes: tuple[str, ...] = ()
+    """The notes of the appendix, if the run writes any. They are in every text."""
+    beliefs: Mapping[str, Gaussian] = field(default_factory=dict[str, Gaussian])
+    """Beliefs about effects on the outcome, by name (`ludus.reflact.ledger.beliefs`)."""
+
+    def get_lines(self, ids: Iterable[str]) -> tuple[Line, ...]:
+        """The lines with these ids, in the order of birth."""
+        wanted = set(ids)
+        return tuple(line for line in self.lines if line.id in wanted)
+
+    @property
+    def alive(self) -> tuple[Line, ...]:
+        return tuple(line for line in self.lines if line.is_alive)
+
+
+class Reading(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one training rollout says about lines."""
+
+    task: str
+    kind: str = ""
+    skill: str
+    """The hash of the text that it ran with."""
+    lines: tuple[str, ...] = ()
+    """The ids of the lines in this text."""
+    passed: bool | None
+    """None if the rollout has no score: it says nothing."""
+    read: bool = True
+    """Whether the causes are known: the rollout passed, or an analyst has read it."""
+    situations: tuple[str, ...] = ()
+    """The labels of the situations that spoiled it."""
+    suspects: tuple[str, ...] = ()
+    """The ids of lines in the text that an analyst suspects of misleading the agent."""
+
+
+class LineProposal(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A proposal for a line."""
+
+    edit: Edit
+    situation: str
+    replaces: str = ""
+    """The id of a line that it should replace."""
+
+
+class LineChange(Struct, frozen=True, omit_defaults=True):
+    """What became of a line, or of a proposal, in a step."""
+
+    line: str
+    """The id of the line; empty for a proposal that was dropped."""
+    change: str
+    """`new`, `revived`, `entered`, `left`, `retired`, `dropped`."""
+    reason: str = ""
+    text: str = ""
+    """The content of a proposal that was dropped."""
+
+
+class LineStep(Struct, frozen=True, omit_defaults=True):
+    """What one step added to the ledger."""
+
+    readings: tuple[Reading, ...]
+    changes: tuple[LineChange, ...] = ()
+
+
+def compose_text(initial: Skill, lines: Sequence[Line]) -> tuple[Skill, tuple[str, ...]]:
+    """The initial skill with these lines, and the ids of those that are in it. A line whose place is gone is not."""
+    if not lines:
+        return initial, ()
+    skill, reports = apply_edits(initial, [line.edit for line in lines])
+    return skill, tuple(line.id for line, report in zip(lines, reports, strict=True) if report.applied)
+
+
+def compute_sigmoid(value: float) -> float:
+    return 1.0 / (1.0 + math.exp(-value))
+
+
+def compute_logit(probability: float) -> float:
+    return math.log(probability / (1.0 - probability))

@@ -1,0 +1,33 @@
+"""How many rollouts the recipe `ledger` may take for training and for shipping. Pure."""
+
+from typing import NamedTuple
+
+from ludus.errors import ConfigError
+from ludus.reflact.train_settings import TrainSettings
+
+
+class RolloutPlan(NamedTuple):
+    """How many rollouts training and shipping may take."""
+
+    training: int
+    total: int
+    """Training and shipping, without the test."""
+
+
+def plan_rollouts(settings: TrainSettings, train: int, test: int, limit: int | None) -> RolloutPlan:
+    """Divide the rollouts of a run with `train` train tasks and `test` rollouts of the test.
+
+    Without a limit, every train task is used as often as there are epochs, on average.
+    """
+    reserve, batch = settings.shipping.reserve, min(settings.ledger.batch_size, train)
+    if limit is None:
+        training = max(batch, settings.epochs * train)
+        return RolloutPlan(training, round(training / (1.0 - reserve)) if reserve < 1 else training)
+    total = limit - test
+    training = int(total * (1.0 - reserve))
+    if training < batch:
+        raise ConfigError(
+            f"budget.rollouts is {limit}, and the test takes {test} of them: there is not enough left for one step of "
+            f"{batch} rollouts. Raise it, or set train.test_size"
+        )
+    return RolloutPlan(training, total)

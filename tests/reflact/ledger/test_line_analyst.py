@@ -1,0 +1,103 @@
+"""What an analyst of the ledger is shown, and what its reply becomes."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.ledger_kit import make_ledger, make_line, make_situation, read
+from tests.reflact_kit import ScriptedView, make_result
+
+from ludus.reflact.ledger.ledger_settings import LedgerSettings
+from ludus.reflact.ledger.line_analyst import (
+    LineItem,
+    LineReply,
+    RolloutCauses,
+    analyse_failures,
+    apply_causes,
+    check_reply,
+    make_proposal,
+)
+from ludus.skill import Skill
+
+LEDGER = make_ledger(
+    [
+        make_line("L1", "dates", text="Write dates in full."),
+        make_line("L2", "units", text="Old.", retired=3, reason="useless"),
+    ],
+    [make_situation("dates", ["t1"]), make_situation("units", ["t1", "t2"])],
+    working=("L1",),
+)
+BATCH = [(make_result("t1", False, feedback="no unit"), ("L1",)), (make_result("t2", False), ())]
+
+
+def analyse(scripted: ScriptedView) -> Any:
+    return asyncio.run(analyse_failures(scripted.view, LEDGER, Skill("# Skill\n"), BATCH, "1/1/0"))
+
+
+def test_the_analyst_sees_lines_situations_and_which_lines_each_rollout_had(world: SimpleNamespace):
+    scripted = ScriptedView(world, lambda messages: {"rollouts": [], "items": []})
+    analyse(scripted)
+    (request,) = scripted.requests
+    assert world.get_stage(request) == "analyst_lines"
+    asked = request[1].content
+    assert "### Rollout 1: t1 (lines in its text: L1)" in asked
+    assert "### Rollout 2: t2 (lines in its text: none)" in asked
+    assert "L1 [dates] (in the skill): Write dates in full." in asked
+    assert "L2 [units] (given up: useless): Old." in asked
+    assert asked.index("- units") < asked.index("- dates"), "those that spoiled most tasks first"
+
+
+def test_the_reply_becomes_causes_and_proposals_with_their_true_origin(world: SimpleNamespace):
+    reply = {
+        "rollouts": [{"rollout": 1, "situations": ["units"], "suspects": ["L1"]}, {"rollout": 2}],
+        "items": [
+            {"situation": "units", "content": "Write units.", "rollouts": [1], "support": 99},
+            {"situation": "dates", "content": "Better.", "rollouts": [2], "replaces": "L1"},
+            {"situation": "units", "content": "Whose is it?"},
+        ],
+        "notes": ["Remember."],
+    }
+    found = analyse(ScriptedView(world, lambda messages: reply))
+    assert found.causes == {1: RolloutCauses(1, ("units",), ("L1",)), 2: RolloutCauses(2)}
+    assert [(p.edit.evidence, p.edit.support, p.replaces) for p in found.proposals] == [
+        (("t1",), 1, ""),
+        (("t2",), 1, "L1"),
+        (("t1",), 1, ""),
+    ]
+    assert found.notes == (), "the run writes no notes"
+
+
+def test_an_unusable_reply_names_nothing(world: SimpleNamespace):
+    scripted = ScriptedView(world, lambda messages: "I would rather not.", ledger=LedgerSettings(most_proposals=2))
+    found = analyse(scripted)
+    assert (found.tasks, found.causes, found.proposals) == (("t1", "t2"), {}, ())
+    assert "at most 2 in all" in scripted.requests[0][0].content
+    assert len(scripted.journal.list_events()) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        (LineReply((RolloutCauses(3),)), "not shown: [3]"),
+        (LineReply(items=(LineItem("s", "x", (0,)),)), "not shown: [0]"),
+        (LineReply(items=(LineItem(" ", "x", (1,)),)), "item 1 has no situation"),
+        (LineReply(items=(LineItem("s", " ", (1,)),)), "item 1 has no content"),
+        (LineReply(items=(LineItem("s", "", (1,), op="delete", target="x"),)), ""),
+    ],
+)
+def test_replies_are_checked(reply: LineReply, problem: str):
+    assert problem in check_reply(reply, 2) and bool(problem) == bool(check_reply(reply, 2))
+
+
+def test_a_proposal_may_change_a_passage_of_the_initial_skill():
+    item = LineItem("style", "Be quick.", (1,), op="replace", target="Be kind.")
+    proposal = make_proposal(item, ["t9"], (), LEDGER, Skill("Be kind.\n"))
+    assert (proposal.edit.op, proposal.edit.target, proposal.edit.evidence) == ("replace", "Be kind.", ("t9",))
+
+
+def test_only_lines_of_the_text_can_be_suspects_and_a_rollout_that_was_not_mentioned_was_not_read():
+    reading = read("t1", False, ["L1"])
+    named = apply_causes(reading, RolloutCauses(1, (" units ", "", "units"), ("L1", "L9")))
+    assert (named.situations, named.suspects, named.read) == (("units",), ("L1",), True)
+    assert not apply_causes(reading, None).read

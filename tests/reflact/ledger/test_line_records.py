@@ -1,0 +1,42 @@
+"""Lines, situations, and the text that lines make."""
+
+import pytest
+from tests.ledger_kit import make_ledger, make_line, make_situation
+
+from ludus.reflact.ledger.line_records import compose_text, compute_logit, compute_sigmoid
+from ludus.skill import Edit, Skill, set_guidance
+
+
+def test_a_text_is_the_initial_skill_with_lines_and_says_which_are_in_it():
+    initial = Skill("# Skill\n\nBe kind.\n")
+    lines = (make_line("L1", text="One."), make_line("L2", text="Two."))
+    assert compose_text(initial, lines) == (Skill("# Skill\n\nBe kind.\n\nOne.\n\nTwo.\n"), ("L1", "L2"))
+    assert compose_text(initial, ()) == (initial, ())
+
+
+def test_a_line_may_change_a_passage_of_the_initial_skill_and_two_cannot_change_the_same():
+    from msgspec.structs import replace
+
+    initial = Skill("Be kind.\n")
+    lines = [
+        replace(make_line(f"L{n}"), edit=Edit("replace", f"Be {word}.", "Be kind."))
+        for n, word in enumerate(("quick", "slow"), 1)
+    ]
+    assert compose_text(initial, lines) == (Skill("Be quick.\n"), ("L1",))
+
+
+def test_protected_regions_stay():
+    initial = set_guidance(Skill("# Skill\n"), "Lasting.")
+    skill, present = compose_text(initial, [make_line("L1", text="One.")])
+    assert present == ("L1",) and skill.text.index("One.") < skill.text.index("Lasting.")
+
+
+def test_what_a_line_and_a_situation_say_about_themselves():
+    line = make_line("L1", weight=0.0)
+    assert (line.works, line.is_alive, line.is_untried, line.is_settled) == (0.5, True, True, False)
+    assert make_line("L1", weight=2.0, birth_weight=0.4).is_settled
+    assert make_line("L1", retired=3).is_settled
+    assert make_situation().rate == 0.5
+    assert make_situation(tries=5, named=0).is_refuted and not make_situation(tries=2, named=0).is_refuted
+    assert make_ledger([make_line("L2"), make_line("L1", retired=1)]).alive == (make_line("L2"),)
+    assert compute_sigmoid(compute_logit(0.3)) == pytest.approx(0.3)

@@ -1,0 +1,142 @@
+"""What is shipped, and what is claimed."""
+
+import asyncio
+import dataclasses
+import re
+from types import SimpleNamespace
+
+import pytest
+from tests.reflact_kit import make_run
+
+from ludus.reflact.gate import Gate, Mark, Measure
+from ludus.reflact.records import MeasuredSkill, ShipCandidate
+from ludus.reflact.shipping import (
+    choose_winner,
+    compute_certainty,
+    compute_difference,
+    count_test_uses,
+    judge_candidate,
+    keep_better_half,
+    make_claim,
+    pair_marks,
+    ship,
+)
+from ludus.skill import Skill
+
+BAD, GOOD, HALF = Skill("# Skill\n"), Skill("Obey RULE-0. Obey RULE-1. Obey RULE-2."), Skill("Obey RULE-0.")
+
+
+def make_candidate(skill: Skill) -> MeasuredSkill:
+    return MeasuredSkill(skill, "step_0001", 1)
+
+
+def judge(difference: float, certainty: float, text: str = "x") -> ShipCandidate:
+    skill = Skill(text)
+    return ShipCandidate(
+        origin="step", step=1, skill=skill, measure=Measure(skill.hash), difference=difference, better=1, worse=0,
+        certainty=certainty,
+    )  # fmt: skip
+
+
+# ---- choosing -------------------------------------------------------------------------------------------------------
+
+
+def test_a_better_skill_is_shipped_after_one_pass_if_that_is_sure(world: SimpleNamespace):
+    found = asyncio.run(ship(make_run(world), BAD, [make_candidate(GOOD), make_candidate(HALF)]))
+    assert (found.shipped, found.rollouts) == (GOOD.hash, 18)
+    assert [(c.better, c.worse, c.difference) for c in found.candidates] == [(6, 0, 1.0), (2, 0, pytest.approx(1 / 3))]
+    assert found.initial.hard == 0.0
+
+
+def test_what_is_not_better_is_not_shipped_and_one_task_has_one_vote(world: SimpleNamespace):
+    found = asyncio.run(ship(make_run(world), GOOD, [make_candidate(BAD)]))
+    assert (found.shipped, found.rollouts) == ("", 48), "four passes"
+    (loser,) = found.candidates
+    assert (loser.better, loser.worse, loser.difference) == (0, 6, -1.0)
+    assert {mark.count for mark in loser.measure.marks.values()} == {4}
+
+
+def test_the_initial_skill_and_copies_are_no_candidates(world: SimpleNamespace):
+    found = asyncio.run(ship(make_run(world), BAD, [make_candidate(BAD), make_candidate(BAD)]))
+    assert (found.candidates, found.shipped, found.rollouts) == ((), "", 0)
+
+
+@pytest.mark.parametrize(("allowance", "rollouts"), [(0, 0), (5, 4), (12, 12), (17, 16)])
+def test_an_allowance_is_kept_and_a_part_of_a_pass_is_continued(world: SimpleNamespace, allowance: int, rollouts: int):
+    found = asyncio.run(ship(make_run(world), BAD, [make_candidate(HALF)], allowance))
+    assert found.rollouts == rollouts
+    assert sum(mark.count or 1 for mark in found.initial.marks.values()) == rollouts // 2
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "certainty"), [(0, 0, 0.5), (3, 0, 0.9375), (2, 0, 0.875), (0, 3, 0.0625), (5, 5, 0.5)]
+)
+def test_certainty_has_a_flat_prior(better: int, worse: int, certainty: float):
+    assert compute_certainty(better, worse) == pytest.approx(certainty)
+
+
+def test_the_winner_has_the_largest_difference_and_must_be_certain():
+    assert choose_winner([judge(0.2, 0.95, "a"), judge(0.3, 0.92, "b")], 0.9) == judge(0.3, 0.92, "b")
+    assert choose_winner([judge(0.3, 0.89)], 0.9) is None
+    assert choose_winner([judge(-0.1, 0.95)], 0.9) is None
+    assert choose_winner([], 0.9) is None
+    kept = keep_better_half([make_candidate(s) for s in (BAD, GOOD, HALF)], [judge(d, 0.5) for d in (0.0, 0.3, 0.1)])
+    assert [each.skill for each in kept] == [GOOD, HALF]
+
+
+def test_tasks_without_a_score_under_both_are_missing_data():
+    one = Measure(GOOD.hash, {"a": Mark(1.0, 1.0), "b": Mark(1.0, 1.0)})
+    other = Measure(BAD.hash, {"b": Mark(0.0, 0.5), "c": Mark(0.0, 0.0)})
+    assert pair_marks(Gate(), one, other) == [1.0]
+    assert pair_marks(Gate(metric="mixed"), one, other) == [0.75]
+    judged = judge_candidate(Gate(), make_candidate(GOOD), one, other)
+    assert (judged.better, judged.worse, judged.difference) == (1, 0, 1.0)
+
+
+# ---- the claim ------------------------------------------------------------------------------------------------------
+
+
+def test_the_interval_is_honest_where_all_tasks_agree():
+    found = compute_difference([1.0] * 10)
+    assert found is not None and found.mean == 1.0
+    assert 0.5 < found.interval.low < 0.8 and found.interval.high == 1.0
+    same = compute_difference([0.0] * 10)
+    assert same is not None and same.interval.low == -same.interval.high < 0
+    assert compute_difference([]) is None
+
+
+def test_the_interval_agrees_with_the_usual_one_for_many_tasks():
+    found = compute_difference([1.0] * 300 + [-1.0] * 100 + [0.0] * 600)
+    assert found is not None and found.mean == pytest.approx(0.2)
+    assert (found.interval.low, found.interval.high) == (
+        pytest.approx(0.163, abs=0.002),
+        pytest.approx(0.237, abs=0.002),
+    )
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "uses", "sentence", "gain"),
+    [
+        (30, 2, 1, r"\+44 points \[\+28, \+5\d\] on 64 test tasks", True),
+        (30, 2, 3, r"\+44 points .* on 64 test tasks \(test split used 3 times\)", True),
+        (8, 6, 1, r"\+3 points \[-\d+, \+1\d\] on 64 test tasks: no difference that could be told from chance", False),
+        (0, 30, 1, r"-47 points .*: worse than the initial skill", False),
+    ],
+)
+def test_the_claim_is_one_plain_sentence(wins: int, losses: int, uses: int, sentence: str, gain: bool):
+    differences = [1.0] * wins + [-1.0] * losses + [0.0] * (64 - wins - losses)
+    claim = make_claim(GOOD, compute_difference(differences), shipped=True, uses=uses)
+    assert re.fullmatch(sentence, claim.sentence), claim.sentence
+    assert (claim.gain, claim.tasks, claim.test_uses) == (gain, 64, uses)
+
+
+def test_claims_without_a_test_or_a_new_skill():
+    assert make_claim(BAD, None, shipped=False, uses=1).sentence.endswith("the initial skill stays")
+    assert make_claim(GOOD, None, shipped=True).sentence.endswith("nothing can be claimed")
+
+
+def test_uses_of_the_test_split_are_counted_once_for_the_same_skill(world: SimpleNamespace):
+    run = make_run(world)
+    assert [count_test_uses(run, skill) for skill in (GOOD, GOOD, HALF)] == [1, 1, 2]
+    others = dataclasses.replace(run, tested_before=frozenset({GOOD.hash, "another"}))
+    assert count_test_uses(others, HALF) == 3

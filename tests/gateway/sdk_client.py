@@ -8,6 +8,7 @@ import sys
 
 import anthropic
 import openai
+import pydantic
 
 TOOL = {
     "name": "add",
@@ -81,6 +82,64 @@ def with_parallel_blocks(client):
     return [[block.name, block.input] for block in blocks if block.type == "tool_use"]
 
 
+def force_calls(client, other):
+    """Calls that must be made: any tool, and one by name."""
+    words = [{"role": "user", "content": "hi"}]
+    tools = [{"type": "function", "function": TOOL}]
+    named = {"type": "function", "function": {"name": "add"}}
+    chat = [
+        [call.function.name for call in reply.choices[0].message.tool_calls]
+        for reply in (
+            client.chat.completions.create(model="m", messages=words, tools=tools, tool_choice=choice)
+            for choice in ("required", named)
+        )
+    ]
+    response = client.responses.create(
+        model="m", input="hi", tools=[{"type": "function", **TOOL}], tool_choice={"type": "function", "name": "add"}
+    )
+    message = other.messages.create(
+        model="m",
+        max_tokens=2000,
+        messages=words,
+        tools=[{"name": "add", "description": "Adds.", "input_schema": TOOL["parameters"]}],
+        tool_choice={"type": "any"},
+    )
+    return [
+        *chat,
+        [item.name for item in response.output if item.type == "function_call"],
+        [block.name for block in message.content if block.type == "tool_use"],
+    ]
+
+
+class Sum(pydantic.BaseModel):
+    sum: int
+
+
+def parse_replies(client, other):
+    """Replies of a schema, by the SDKs' own `parse`."""
+    words = [{"role": "user", "content": "hi"}]
+    chat = client.chat.completions.parse(model="m", messages=words, response_format=Sum).choices[0].message.parsed
+    response = client.responses.parse(model="m", input="hi", text_format=Sum).output_parsed
+    message = other.messages.parse(model="m", max_tokens=2000, messages=words, output_format=Sum).parsed_output
+    return [chat.sum, response.sum, message.sum]
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def show_pictures(client, other):
+    url = f"data:image/png;base64,{PIXEL}"
+    chat = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+    items = [{"role": "user", "content": [{"type": "input_image", "image_url": url, "detail": "auto"}]}]
+    source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
+    blocks = [{"role": "user", "content": [{"type": "image", "source": source}]}]
+    return [
+        client.chat.completions.create(model="m", messages=chat).choices[0].message.content,
+        client.responses.create(model="m", input=items).output_text,
+        other.messages.create(model="m", max_tokens=2000, messages=blocks).content[0].text,
+    ]
+
+
 def read_slowly(client, other):
     """A model that takes longer than the time limit of the client."""
     words = [{"role": "user", "content": "slow"}]
@@ -132,6 +191,9 @@ def main():
         "messages": with_messages(other),
         "parallel": with_parallel_calls(client),
         "parallel messages": with_parallel_blocks(other),
+        "forced": force_calls(client, other),
+        "structured": parse_replies(client, other),
+        "pictures": show_pictures(client, other),
         "slow": read_slowly(client, other),
         "long": hang_up(client, other),
         "azure": azure.chat.completions.create(model="m", messages=words).choices[0].message.content,

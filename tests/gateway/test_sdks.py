@@ -1,4 +1,5 @@
-"""The providers' own SDKs at a gateway: plain replies, tools, parallel calls, streams, time limits, hang-ups.
+"""The providers' own SDKs at a gateway: plain replies, tools, parallel and forced calls, structured output,
+pictures, streams, time limits, hang-ups.
 
 They are slow to start, so one process runs all of it (`sdk_client.py`).
 """
@@ -19,14 +20,20 @@ CALLS = (Call("c1", "add", '{"a":1}'), Call("c2", "add", '{"a":2}'))
 
 
 class SdkModel:
-    """Streams a reply that the last user message asks for."""
+    """Streams a reply that the last user message asks for, in the form that the request asks for."""
 
     name = "sdk"
 
     def __init__(self) -> None:
         self.abandoned = 0
 
-    async def complete(self, messages, tools, _):
+    async def complete(self, messages, tools, sampling):
+        if sampling.extra.get("response_format"):
+            return Completion(Message("assistant", '{"sum": 2}'), Finish.STOP, Usage(10, 4))
+        if messages[-1].images:
+            return Completion(Message("assistant", f"I see {len(messages[-1].images)}."), Finish.STOP, Usage(10, 4))
+        if sampling.tool_choice == "required":
+            return Completion(Message("assistant", calls=(Call("c9", tools[0].name, '{"a":9}'),)), Finish.CALLS)
         if any(message.role == "tool" for message in messages) or not tools:
             return Completion(Message("assistant", "It is 2."), Finish.STOP, Usage(10, 4))
         calls = CALLS if messages[-1].content == "both" else CALLS[:1]
@@ -87,6 +94,9 @@ def test_the_sdks_of_the_providers_understand_every_route(kit):
             "messages": [{"a": 1}, "It is 2.", ["thinking", "text", "tool_use"], True],
             "parallel": [["add", '{"a":1}'], ["add", '{"a":2}']] * 2,
             "parallel messages": [["add", {"a": 1}], ["add", {"a": 2}]],
+            "forced": [["add"], ["add"], ["add"], ["add"]],
+            "structured": [2, 2, 2],
+            "pictures": ["I see 1."] * 3,
             "slow": ["It is 2."] * 3,
             "long": ["word "] * 3,
             "azure": "It is 2.",

@@ -11,6 +11,7 @@
 #   make test-agents  mini-swe-agent, Codex and Claude Code in slots (fetches 1.4 GB once; needs npm, no account)
 #   make test-envs  environments with the packages they need: reasoning-gym, … (fetches 100 MB once; about 3 minutes)
 #   make docs    make the generated parts of docs/ again (after a change of settings or environments)
+#   make test-clients  client libraries (litellm, LangChain, AI SDK, …) at the gateway (fetches 0.7 GB once; needs npm)
 #   make lint    formatting, lint rules and types only
 #   make bench   measure speed and compare it with other tools (downloads them; takes a while)
 
@@ -21,7 +22,7 @@ RUN    ?= runs/demo
 RL_VENV ?= .venv-rl
 RL_RUN  ?= runs/rl-demo
 
-.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-agents test-envs backends docs lint bench setup setup-dev clean
+.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-agents test-clients test-envs backends docs lint bench setup setup-dev clean
 
 demo: setup
 	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
@@ -59,6 +60,9 @@ test-envs:
 
 docs: setup-dev
 	@$(BIN)/python scripts/update-docs
+
+test-clients: setup-dev
+	@scripts/test-clients $(BIN)/python
 
 lint: setup-dev
 	@$(BIN)/ruff format --check

@@ -33,6 +33,7 @@ from ludus.types import (
     StopReason,
     Task,
     ToolSpec,
+    Turn,
     Usage,
     to_json,
 )
@@ -408,6 +409,13 @@ def test_an_actor_that_breaks_is_a_failure_and_one_that_is_late_is_judged(pass_t
     rollout = asyncio.run(run(Job(TASK, late), Yes(), None))
     assert (rollout.stop, rollout.turns) == (StopReason.TIMEOUT, ())
     assert rollout.score is not None and not rollout.score.passed
+
+
+@pytest.mark.parametrize("who", [policy("yes"), policy(actor=SeedActor())], ids=["loop", "actor"])
+def test_every_turn_is_passed_on_when_it_is_complete(who: Policy):
+    seen: list[Turn] = []
+    rollout = asyncio.run(run(Job(TASK, who), Yes(), None, on_turn=seen.append))
+    assert tuple(seen) == rollout.turns and seen
 
 
 def test_a_rollout_of_the_loop_has_no_details_in_its_json():

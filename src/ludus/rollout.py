@@ -72,6 +72,10 @@ class Job:
     seed: int = 0
 
 
+OnTurn = Callable[[Turn], None]
+"""Called with each turn when it is complete. Those of a command-line agent are known when it ends."""
+
+
 @dataclass
 class _Trace:
     """What has happened so far. It is kept outside the loop, so a failure loses none of it."""
@@ -82,6 +86,12 @@ class _Trace:
     exit: Exit | None = None
     details: JsonObject | None = None
     files: str = ""
+    on_turn: OnTurn | None = None
+
+    def add(self, turn: Turn) -> None:
+        self.turns.append(turn)
+        if self.on_turn is not None:
+            self.on_turn(turn)
 
 
 async def run(
@@ -93,6 +103,7 @@ async def run(
     retries: int = 0,
     handler: ToolHandler | None = None,
     keep_files: KeepFiles | None = None,
+    on_turn: OnTurn | None = None,
 ) -> Rollout:
     """Run one rollout once. The result has a score, or a failure that names the boundary that failed.
 
@@ -100,7 +111,7 @@ async def run(
     agent left, before it is verified. The rollout's time begins when it has its slot: how long it waited for one says
     nothing about it.
     """
-    trace = _Trace()
+    trace = _Trace(on_turn=on_turn)
     started = time.monotonic()
 
     def keep(files: CollectedFiles) -> str:
@@ -242,7 +253,7 @@ async def _take_turns(
             loop = take_turns(job.policy, trace.opening, tools, seed=job.seed, handler=handler, spill=spill)
             async with aclosing(loop):
                 async for turn in loop:
-                    trace.turns.append(turn)
+                    trace.add(turn)
     except TimeoutError:
         if not clock.expired():
             raise
@@ -283,7 +294,9 @@ async def _run_harness(job: Job, harness: Harness, trace: _Trace, box: Sandbox) 
 def _keep_acted(acted: AgentResult, trace: _Trace) -> StopReason:
     """Put what an agent did on the trace, then raise its error if it has one."""
     trace.opening = acted.opening or trace.opening
-    trace.tools, trace.turns, trace.exit, trace.details = acted.tools, list(acted.turns), acted.exit, acted.details
+    trace.tools, trace.exit, trace.details = acted.tools, acted.exit, acted.details
+    for turn in acted.turns:
+        trace.add(turn)
     if acted.error is not None:
         raise acted.error
     return acted.stop
@@ -338,14 +351,17 @@ async def run_retrying(
     retries: int = 2,
     handler: ToolHandler | None = None,
     keep_files: KeepFiles | None = None,
+    on_turn: OnTurn | None = None,
 ) -> Rollout:
     """Run one rollout. After a failure that is not the agent's, run it again in a fresh slot, up to `retries` times. If
     the agent has finished, only `verify` is run again."""
-    rollout = await run(job, env, pool, retries=retries, handler=handler, keep_files=keep_files)
+    rollout = await run(job, env, pool, retries=retries, handler=handler, keep_files=keep_files, on_turn=on_turn)
     for attempt in range(2, retries + 2):
         if rollout.failure is None or not rollout.failure.retryable:
             break
-        rollout = await run(job, env, pool, attempt=attempt, retries=retries, handler=handler, keep_files=keep_files)
+        rollout = await run(
+            job, env, pool, attempt=attempt, retries=retries, handler=handler, keep_files=keep_files, on_turn=on_turn
+        )
     return rollout
 
 

@@ -35,6 +35,7 @@ class Listing(NamedTuple):
 
 COMMANDS = (
     Listing("run", "evaluate", "measure a model on an environment: mean, pass@k, interval, cost"),
+    Listing("run", "run", "let an agent work on one prompt in a slot, and print what it does"),
     Listing("run", "process", "write groups of scored rollouts as JSONL, and a page to read them"),
     Listing(
         "train", "train", "train the skill of an agent: propose changes from rollouts, keep those that score higher"

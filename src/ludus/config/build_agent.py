@@ -1,7 +1,7 @@
 """Builds the environment, the policy and the harness from settings. Heavy packages are imported inside functions."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -22,15 +22,24 @@ if TYPE_CHECKING:
     from ludus.tools.toolsets import Registry
 
 
+E = TypeVar("E", bound=Env)
+
+
 def build_env(config: Config) -> Env:
     """The environment with its options. Its sandbox spec has the values that the `sandbox` section sets."""
     if not config.env.name:
         raise ConfigError("env.name: which environment? `ludus envs` lists those that come with Ludus")
-    kind = load_env_class(config.env.name)
-    if kind.sandbox is not None and (spec := change_spec(kind.sandbox, config.sandbox)) != kind.sandbox:
-        names = {"sandbox": spec, "__module__": kind.__module__, "__doc__": kind.__doc__}
-        kind = msgspec.defstruct(kind.__name__, [], bases=(kind,), namespace=names, frozen=True)
-    return convert_tree(config.options, kind, "env")
+    return convert_tree(config.options, change_sandbox(load_env_class(config.env.name), config), "env")
+
+
+def change_sandbox(kind: type[E], config: Config) -> type[E]:
+    """The class with the values that the `sandbox` section sets in its sandbox spec."""
+    if kind.sandbox is None or (spec := change_spec(kind.sandbox, config.sandbox)) == kind.sandbox:
+        return kind
+    names = {"sandbox": spec, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    changed = msgspec.defstruct(kind.__name__, [], bases=(kind,), namespace=names, frozen=True)
+    assert issubclass(changed, kind)
+    return changed
 
 
 def build_policy(config: Config, env: Env, model: Model, registry: "Registry") -> Policy:

@@ -12,7 +12,7 @@ from ludus.cli.output.terminal import (
     make_console,
     make_text,
 )
-from ludus.types import Call, Message, Rollout, ToolResult
+from ludus.types import Call, Failure, Message, Rollout, ToolResult, Turn
 
 if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
     from rich.console import Console
@@ -35,26 +35,34 @@ def print_rollout(rollout: Rollout, console: "Console | None" = None, *, longest
         for call in message.calls:
             _print_call(call, console, longest)
     for turn in rollout.turns:
-        _print_message(turn.completion.message, console, longest)
-        for result in turn.results:
-            _print_call(result.call, console, longest)
-            _print_result(result, console, longest)
-        for message in turn.notices:
-            _print_message(message, console, longest)
+        print_turn(turn, console, longest=longest)
     console.print()
-    console.print(_describe_end(rollout))
+    console.print(make_text("score ") + format_verdict(rollout) + make_text(f"  {describe_end(rollout)}", "dim"))
     if rollout.score is not None and rollout.score.feedback:
         console.print(make_text(_shorten(rollout.score.feedback, longest)))
     if rollout.left_out:
         names = _shorten("\n".join(f"  {name}" for name in rollout.left_out), longest)
         console.print(make_text(f"left out for verify (out of /workspace, or no plain file):\n{names}", "magenta"))
     if rollout.failure is not None:
-        failure = rollout.failure
-        what = "a bug" if failure.boundary == "bug" else f"the {failure.boundary} failed"
-        console.print(make_text(f"{what}: {_shorten(failure.message, longest)}", "magenta"))
+        print_failure(rollout.failure, console, longest=longest)
     if rollout.exit is not None and rollout.exit.code != 0:
         console.print(make_text(f"the agent's program ended with exit code {rollout.exit.code}", "magenta"))
         console.print(make_text(_shorten(rollout.exit.output, longest), "dim"))
+
+
+def print_failure(failure: Failure, console: "Console", *, longest: int = 2_000) -> None:
+    what = "a bug" if failure.boundary == "bug" else f"the {failure.boundary} failed"
+    console.print(make_text(f"{what}: {_shorten(failure.message, longest)}", "magenta"))
+
+
+def print_turn(turn: Turn, console: "Console", *, longest: int = 2_000) -> None:
+    """Print what the model said in a turn, its calls and their results."""
+    _print_message(turn.completion.message, console, longest)
+    for result in turn.results:
+        _print_call(result.call, console, longest)
+        _print_result(result, console, longest)
+    for message in turn.notices:
+        _print_message(message, console, longest)
 
 
 _ROLES = {"system": "dim", "user": "bold blue", "assistant": "bold green", "tool": "yellow"}
@@ -93,13 +101,13 @@ def _format_arguments(call: Call, longest: int) -> str:
     return _shorten("\n    " + "\n".join(parts).replace("\n", "\n    "), longest)
 
 
-def _describe_end(rollout: Rollout) -> "Text":
+def describe_end(rollout: Rollout) -> str:
+    """Why a rollout ended, and what it took."""
     usage = rollout.usage
-    rest = f"  ended: {rollout.stop.value} · {len(rollout.turns)} turns · {format_count(usage.tokens)} tokens"
+    words = f"ended: {rollout.stop.value} · {len(rollout.turns)} turns · {format_count(usage.tokens)} tokens"
     if usage.dollars:
-        rest += f" · {format_money(usage.dollars)}"
-    rest += f" · {format_duration(rollout.seconds)}"
-    return make_text("score ") + format_verdict(rollout) + make_text(rest, "dim")
+        words += f" · {format_money(usage.dollars)}"
+    return f"{words} · {format_duration(rollout.seconds)}"
 
 
 def format_verdict(rollout: Rollout) -> "Text":

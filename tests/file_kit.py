@@ -39,6 +39,56 @@ def empty(messages, tools, sampling):
     return ""
 
 
+NOTES = {"shopping": {"shopping.txt": "bread\nmilk\npears"}, "draft": {"state.txt": "final", "topic.txt": "harbour"},
+         "squares": {"squares.csv": "n,square\n1,1\n2,4\n3,9\n4,16"}, "ready": {"done.txt": "ready"}}
+
+
+def notes(messages, tools, sampling):
+    """Plays hermes_notes_env.py: writes the files of the task, one in each turn."""
+    note()
+    prompt = next(message.content for message in messages if message.role == "user")
+    files = next(files for word, files in NOTES.items() if word in prompt)
+    done = sum(message.role == "assistant" for message in messages)
+    if done >= len(files):
+        return "done"
+    name, text = list(files.items())[done]
+    return call("write_file", path=f"notes/{name}", content=text)
+
+
+def messy(messages, tools, sampling):
+    """The same, with a line too many in each file."""
+    reply = notes(messages, tools, sampling)
+    if isinstance(reply, str):
+        return reply
+    import json
+    given = json.loads(reply.calls[0].arguments)
+    return call("write_file", path=given["path"], content=given["content"] + "\nmore")
+
+
+FIXES = {"slug.py": "def slug(title):\n    return '-'.join(title.lower().split())\n",
+         "mean.py": "def mean(numbers):\n    return sum(numbers) / len(numbers) if numbers else 0\n"}
+
+
+def mend(messages, tools, sampling):
+    """Plays hermes_repo_fix_env.py."""
+    note()
+    name = next(name for name in FIXES if name in messages[-1].content or name in messages[0].content)
+    if messages[-1].role == "tool":
+        return "mended"
+    return call("terminal", command=f"cd repo && cat > {name} <<'END'\n{FIXES[name]}END")
+
+
+def mend_half(messages, tools, sampling):
+    reply = mend(messages, tools, sampling)
+    return reply if isinstance(reply, str) else call("terminal", command=(
+        "cd repo && sed -i 's/title.lower()/title.lower().strip()/' slug.py; sed -i 's,//,/,' mean.py; true"))
+
+
+def ruin(messages, tools, sampling):
+    reply = mend(messages, tools, sampling)
+    return reply if isinstance(reply, str) else call("terminal", command="rm -rf repo")
+
+
 def broken(messages, tools, sampling):
     note()
     raise ModelError("the server is on fire", retryable=False)

@@ -9,14 +9,15 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ludus.batch import PAGE, BatchProgress
 from ludus.cli.command import RunArguments
 from ludus.cli.common import (
+    AgentParts,
     RunReport,
     choose_exit_code,
     count_bugs,
@@ -39,6 +40,7 @@ from ludus.config.build_trackers import build_trackers
 from ludus.config.reading import Layer, is_tree, make_flag_layer, read_file_layer
 from ludus.config.secrets import list_secrets
 from ludus.config.tree import TRAINING, WEIGHTS
+from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.models.ledger import Ledger
 from ludus.store import CONFIG, RunDir
@@ -46,6 +48,7 @@ from ludus.trackers import METRICS, TrackedRun, TrackerSet
 from ludus.types import to_json
 
 if TYPE_CHECKING:
+    from ludus.compat.atropos_env.base_env import FileServices
     from ludus.compat.atropos_env.file_host import LoadedFile
     from ludus.compat.atropos_env.file_runs import FileProgress
     from ludus.compat.atropos_env.file_session import FileSession
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 
 REFERENCES = {
     "atropos": "ludus.compat.atropos_env.file_env:AtroposFileEnv",
+    "hermes": "ludus.compat.hermes_env.hermes_file_env:HermesFileEnv",
 }
 """The environment class that stands for a file of each system."""
 FILES = {"groups": "groups.jsonl", "atropos_groups": "atropos_groups.jsonl", "metrics": METRICS, "page": PAGE}
@@ -116,6 +120,11 @@ def load(system: str, file: str, class_name: str) -> "LoadedFile":
     from ludus.compat.atropos_env.file_host import load_file
     from ludus.compat.atropos_env.file_modules import list_atropos_modules
 
+    if system == "hermes":
+        from ludus.compat.hermes_env.hermes_base import HermesAgentBaseEnv
+        from ludus.compat.hermes_env.hermes_modules import list_hermes_modules
+
+        return load_file(Path(file), class_name, list_hermes_modules(), HermesAgentBaseEnv)
     return load_file(Path(file), class_name, list_atropos_modules(), BaseEnv)
 
 
@@ -134,13 +143,30 @@ def read_file_settings(arguments: RunArguments) -> "tuple[Config, LoadedFile]":
 
     file, class_name = _split_name(_find_name(arguments).partition(":")[2])
     loaded = load(system, file, class_name)
-    found = translate(loaded.kind, REFERENCES[system], str(loaded.path), class_name, arguments.command, layers)
+    found = translate(
+        loaded.kind,
+        REFERENCES[system],
+        str(loaded.path),
+        class_name,
+        arguments.command,
+        layers,
+        _find_extension(system),
+    )
     for note in found.notes:
         print_notice(note)
     if found.key:
         os.environ[KEY_VAR] = found.key
     run = {"out": arguments.out} if arguments.out else {}
     return assemble([Layer(file, found.tree), Layer("--out", {"run": {**run, "resume": arguments.resume}})]), loaded
+
+
+def _find_extension(system: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """What makes the sections that only one of the systems has."""
+    if system != "hermes":
+        return lambda _: {}
+    from ludus.compat.hermes_env.hermes_settings import make_sandbox_trees
+
+    return lambda settings: make_sandbox_trees(settings, os.environ)
 
 
 def _read_resumed(
@@ -279,8 +305,26 @@ async def open_session(
             allow_dummy=dummy,
             more=make_row_fields(model, print_notice),
         )
-        parts = await stack.enter_async_context(open_file(session))
+        extend = _make_slots(config, env, agent) if agent.pool is not None else None
+        parts = await stack.enter_async_context(open_file(session, extend or (lambda _: None)))
         yield session, parts
+
+
+def _make_slots(config: Config, env: Env, agent: AgentParts) -> "Callable[[FileServices], None]":
+    """Gives a file the slots of the run."""
+    from ludus.compat.hermes_env.slot_desk import SlotDesk
+
+    assert agent.pool is not None and env.sandbox is not None
+    images = {
+        str(image): name for name, each in config.sandbox.profiles.items() if (image := getattr(each, "image", ""))
+    }
+    calls = int(getattr(env, "settings", {}).get("tool_pool_size", 128))
+    desk = SlotDesk(agent.pool, env.sandbox, agent.registry, images, asyncio.get_running_loop(), calls)
+
+    def extend(services: "FileServices") -> None:
+        services.slots = desk
+
+    return extend
 
 
 def _open_trackers(config: Config, directory: RunDir) -> TrackerSet:

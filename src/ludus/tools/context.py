@@ -54,6 +54,8 @@ class ToolCall:
     timeout: float | None = None
     execution: str | None = None
     """A command with the same id as an earlier one is not run again."""
+    folder: str = WORKSPACE
+    """Where a command starts."""
 
 
 async def execute(call: ToolCall) -> ToolOutcome:
@@ -84,7 +86,7 @@ async def _run_command(call: ToolCall) -> ToolOutcome:
     if not isinstance(command, str):
         raise ValueError(f"{call.tool} needs a 'command'")
     seconds = min(LONGEST_SECONDS, max(1.0, call.timeout or call.box.spec.command_seconds))
-    done = await call.box.exec(command, timeout=seconds, cwd=WORKSPACE, execution=call.execution)
+    done = await call.box.exec(command, timeout=seconds, cwd=call.folder, execution=call.execution)
     error = f"not ended within {seconds:g} s" if done.timed_out else ""
     return ToolOutcome(
         success=done.exit_code == 0,
@@ -141,12 +143,12 @@ def make_tool_handler(tools: Iterable[Tool]) -> Callable[[Call, JsonObject], Awa
     by_name = {tool.name: tool for tool in tools}
 
     async def handle(call: Call, args: JsonObject) -> str:
-        return await _call_as_json(by_name, call.name, args)
+        return await call_as_json(by_name, call.name, args)
 
     return handle
 
 
-async def _call_as_json(tools: dict[str, Tool], name: str, args: JsonObject) -> str:
+async def call_as_json(tools: dict[str, Tool], name: str, args: JsonObject) -> str:
     tool = tools.get(name)
     if tool is None:
         return _encode_json({"error": f"there is no tool '{name}'; there are: {', '.join(sorted(tools)) or 'none'}"})
@@ -199,7 +201,7 @@ class ToolContext:
 
     async def call_tool(self, name: str, args: JsonObject) -> str:
         """Call any tool of the rollout. The result is JSON: `{"output": …}` or `{"error": …}`."""
-        return await _call_as_json(self._tools, name, args)
+        return await call_as_json(self._tools, name, args)
 
     async def cleanup(self) -> None:
         """End every process of the rollout. The slot is released by the code that leased it."""

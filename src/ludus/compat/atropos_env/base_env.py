@@ -36,6 +36,10 @@ class FileServices:
     write_eval: "Callable[[EvalReport], None]"
     tokenizer: str = ""
     """The tokenizer of the model in token mode; empty: the one that the file names."""
+    slots: object = None
+    """The slots of the run, for files that use some."""
+    retries: int = 2
+    """How often a rollout is run again after a failure that is not the agent's."""
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import contextvars
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from ludus.store import Store, decode_record
-from ludus.types import canonical, to_json
+from ludus.types import Failure, canonical, to_json
 
 T = TypeVar("T")
 KIND = "model_call"
@@ -31,6 +31,10 @@ class CallScope:
         """Text that is added to the system message of every conversation: the skill of a training run."""
         self.failures: list[BaseException] = []
         """Failures of models and slots inside of it. A file may have swallowed them."""
+        self.failed: list[Failure] = []
+        """Failures of single rollouts of a group."""
+        self.rows: list[Any] = []
+        """The rows of single rollouts, for evaluations, which return none."""
         self.counts = Counter[str]()
 
 

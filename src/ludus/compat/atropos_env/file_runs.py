@@ -184,7 +184,9 @@ async def evaluate_file(parts: FileParts, step: int | None = None) -> None:
         raise ConfigError(f"the file's evaluate() raised:\n{describe_trace(error)}") from error
     if parts.fatal.error is not None:
         raise parts.fatal.error
-    await GroupRun(parts).log()
+    groups = GroupRun(parts)
+    groups.keep_rows(name, scope.rows)
+    await groups.log()
 
 
 def write_eval(report: EvalReport, folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ludus.agent import Policy
 from ludus.batch import MoreFields
-from ludus.compat.atropos_env.base_env import EvalReport, FileServices
+from ludus.compat.atropos_env.base_env import SERVICES, EvalReport, FileServices
 from ludus.compat.atropos_env.call_journal import CallJournal
 from ludus.compat.atropos_env.env_config import APIServerConfig
 from ludus.compat.atropos_env.file_env import AtroposFileEnv
@@ -75,11 +75,13 @@ async def open_file(
             out=session.run.path,
             log_metrics=_make_logger(session.trackers),
             write_eval=lambda report: _write_report(report, session),
+            retries=config.run.retries,
             tokenizer=config.model.tokenizer
             if isinstance(config.model, OpenAISettings) and config.model.mode == "token"
             else "",
         )
         extend(services)
+        SERVICES.set(services)
         host = stack.enter_context(FileHost())
         made = _make_config(session)
         flags = {"slurm": env.slurm, "testing": env.testing}

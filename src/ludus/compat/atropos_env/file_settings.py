@@ -7,7 +7,7 @@ options. They become sections of Ludus (`model`, `run`, `serve` …), below whic
 come, so that both ways of writing work together. A value that cannot be honoured is refused here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -56,9 +56,16 @@ class _Given:
 
 
 def translate(
-    kind: type[BaseEnv], reference: str, file: str, class_name: str, command: str, layers: Sequence[Layer]
+    kind: type[BaseEnv],
+    reference: str,
+    file: str,
+    class_name: str,
+    command: str,
+    layers: Sequence[Layer],
+    extend: Callable[[Tree], Tree] = lambda _: {},
 ) -> FileSettings:
-    """All settings of a file's run. `reference` is the environment class that stands for the file.
+    """All settings of a file's run. `reference` is the environment class that stands for the file. `extend` makes
+    further sections of the file's settings.
 
     Raises:
         ConfigError: a name is unknown, or a value cannot be used or honoured.
@@ -85,12 +92,13 @@ def translate(
         "group_size": settings["group_size"],
     }
     key = str(chosen[0].get("api_key") or "")
-    tree = {
+    tree: Tree = {
         "env": env,
         "model": make_model_tree(chosen, settings, KEY_VAR if key else ""),
         "run": {"concurrency": max(1, count_workers(settings, len(chosen)) * settings["group_size"])},
         **make_serve_trees(settings),
     }
+    tree |= extend(settings)
     notes = [*given.notes, *_list_notes(settings)]
     return FileSettings(merge_own(tree, given.own), key, notes)
 

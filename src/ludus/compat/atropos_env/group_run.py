@@ -140,13 +140,13 @@ class GroupRun:
         if item is None:
             return None
         started = time.monotonic()
-        returned = await self._collect(number, item)
-        made = self._keep(number, source, returned, time.monotonic() - started)
+        returned, failed = await self._collect(number, item)
+        made = self._keep(number, source, returned, failed, time.monotonic() - started)
         self.known[number] = made
         await self._show(returned, item)
         return made
 
-    async def _collect(self, number: int, item: Any) -> list[dict[str, Any]]:
+    async def _collect(self, number: int, item: Any) -> tuple[list[dict[str, Any]], list[Failure]]:
         parts = self.parts
         for repeats_left in reversed(range(parts.retries + 1)):
             scope = CallScope(f"group/{number}", derive_seed(parts.seed, f"item-{number}", 0))
@@ -156,7 +156,7 @@ class GroupRun:
                     groups = await parts.host.run(lambda: collect_groups(parts.env, item))
                 if groups or not scope.failures:
                     self._raise_fatal()
-                    return groups
+                    return groups, scope.failed
                 error: BaseException = scope.failures[0]  # the file has swallowed it
             except Exception as caught:
                 error = caught
@@ -173,24 +173,29 @@ class GroupRun:
         if self.parts.fatal.error is not None:
             raise self.parts.fatal.error
 
-    def _keep(self, number: int, source: str, returned: list[dict[str, Any]], seconds: float) -> FileGroup:
-        """Store the rollouts of the groups that are kept, then the groups."""
+    def _keep(
+        self, number: int, source: str, returned: list[dict[str, Any]], failed: list[Failure], seconds: float
+    ) -> FileGroup:
+        """Store the rollouts of all groups, then the groups that are kept."""
         parts, decode = self.parts, self._decode
         dropped: dict[str, int] = {} if returned else {NO_GROUP: 1}
         kept: list[dict[str, Any]] = []
         rollouts: list[Rollout] = []
+        task = Task(id=make_task_id(number), prompt="")
         for group in returned:
-            if fault := find_fault(group, parts.rules):
+            fault, first = find_fault(group, parts.rules), len(rollouts)
+            whole = complete_group(group, parts.rules, decode)
+            rollouts += make_row_rollouts(whole, task, parts.provenance, decode, first=first, seconds=seconds)
+            if fault:
                 dropped[fault] = dropped.get(fault, 0) + 1
-                continue
-            parts.env.completion_lengths += count_trained(group)
-            kept.append(complete_group(group, parts.rules, decode))
-            task = Task(id=make_task_id(number), prompt="")
-            rollouts += make_row_rollouts(
-                kept[-1], task, parts.provenance, decode, first=len(rollouts), seconds=seconds
-            )
+            else:
+                parts.env.completion_lengths += count_trained(group)
+                kept.append(whole)
         for rollout in rollouts:
             self._put(number, rollout.provenance.replicate, _add_prompt(rollout))
+        for place, failure in enumerate(failed, len(rollouts)):
+            own = msgspec.structs.replace(parts.provenance, replicate=place)
+            self._put(number, place, _make_failed(number, own, failure))
         made = FileGroup(
             number=number,
             source=source,
@@ -221,6 +226,15 @@ class GroupRun:
                     await parts.host.run(lambda group=group: env.add_rollouts_for_wandb(group, item))
         except Exception as error:
             parts.tell(f"add_rollouts_for_wandb failed: {type(error).__name__}: {error}")
+
+    def keep_rows(self, name: str, rows: list[Any]) -> None:
+        """Store the rollouts of an evaluation."""
+        for index, row in enumerate(rows):
+            task = Task(id=f"{name}-{index:05d}", prompt="", split="test")
+            group = {key: [value] for key, value in row.items()}
+            made = make_row_rollouts(group, task, self.parts.provenance, self._decode, first=0, seconds=0.0)
+            for rollout in made:
+                self.parts.run.put(f"file/{name}/{index}", _add_prompt(rollout))
 
     async def log(self) -> None:
         """Let the file log its metrics."""

@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from ludus.compat.atropos_env.chat_forms import (
     ReplyObject,
     make_chat_reply,
@@ -90,6 +92,22 @@ class FileServer:
         work = self.desk.complete_text(prompt, sampling, n, split=split)
         return await self._wait(work, arguments.get("timeout"))
 
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        sampling: Sampling,
+        session: "TokenSession | None" = None,
+    ) -> Completion:
+        """One reply, in the nouns of Ludus."""
+        base = self.desk.sampling
+        given = msgspec.structs.replace(
+            sampling, top_p=base.top_p, stop=base.stop, extra={**base.extra, **sampling.extra}
+        )
+        given = self._thinking.apply(given, self.config)
+        (completion,) = await call_loop(self._loop, self.desk.chat(messages, tools, given, session=session))
+        return completion
+
     async def _wait(self, work: Coroutine[Any, Any, T], seconds: Any) -> T:
         async with asyncio.timeout(float(seconds) if seconds else None):
             return await call_loop(self._loop, work)
@@ -107,8 +125,6 @@ class Thinking:
         """The sampling of a chat request with the fields that ask for reasoning, in the form of the server."""
         if not (self.enabled or self.effort or self.tokens):
             return sampling
-        import msgspec
-
         extra = dict(sampling.extra)
         if "api.openai.com" in (getattr(config, "base_url", "") or ""):
             extra.setdefault("reasoning_effort", self.effort or "medium")
@@ -141,6 +157,9 @@ class FileServers:
 
     async def tokens_and_logprobs_completion(self, **arguments: Any) -> Any:
         return await self._choose().tokens_and_logprobs_completion(**arguments)
+
+    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
+        return await self._choose().complete(messages, tools, sampling)
 
     @contextlib.asynccontextmanager
     async def dedicated_server(self) -> AsyncGenerator[FileServer, None]:
@@ -216,6 +235,11 @@ class ManagedView:
             self._texts.remove(known)
         self._texts += made
         return make_drawn_reply(drawn, self._server.desk.name)
+
+    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
+        completion = await self._server.complete(messages, tools, sampling, self._session)
+        self._finish = completion.finish.value
+        return completion
 
     def _encode(self, prompt: str, known: SequenceNode | None) -> list[int]:
         model = self._server.desk.token_model

@@ -2,7 +2,12 @@
 
 import pytest
 
-from ludus.compat.hermes import HermesSandboxes, read_modal_profiles, read_modal_variables, read_sandboxes
+from ludus.compat.hermes_env.hermes_sandboxes import (
+    HermesSandboxes,
+    read_modal_profiles,
+    read_modal_variables,
+    read_sandboxes,
+)
 from ludus.errors import ConfigError
 from ludus.sandbox.local.bwrap import BwrapSettings
 from ludus.sandbox.pool import PoolSettings

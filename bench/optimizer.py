@@ -30,7 +30,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,7 @@ class Method:
 
 
 METHODS = (
+    Method(RECIPE, "ludus", "run_rule_worlds.py", "ledger", "recipe"),
     Method("ReflACT", "ludus", "run_rule_worlds.py", "reflact", "gated"),
     Method("ReflACT, tuned", "ludus", "run_rule_worlds.py", "reflact-tuned", "gated"),
     Method("gate off", "ludus", "run_rule_worlds.py", "gate-off", "free"),
@@ -115,12 +116,15 @@ class Outcome:
     curve: Sequence[tuple[int, float, int]]
     decisions: Sequence[tuple[float, bool]]
     cpu: float
-    tokens: float
+    """CPU seconds, without the simulated models where they are known."""
+    tokens: dict[str, int]
 
     @classmethod
     def read(cls, row: dict[str, Any]) -> "Outcome":
-        names = ("start", "ceiling", "accuracy", "lines", "claim", "curve", "decisions", "cpu")
-        return cls(**{name: row[name] for name in names}, tokens=row.get("tokens", 0.0))
+        names = ("start", "ceiling", "accuracy", "lines", "claim", "curve", "decisions")
+        return cls(
+            **{name: row[name] for name in names}, cpu=row.get("trainer_cpu", row["cpu"]), tokens=row.get("tokens", {})
+        )
 
     @property
     def half(self) -> int:
@@ -165,15 +169,13 @@ def make_chunks(
     return chunks
 
 
-def run_chunks(chunks: Sequence[Chunk], pythons: dict[str, Path], workers: int) -> list[dict[str, Any]]:
-    """Run all chunks, a few processes at a time."""
-    rows: list[dict[str, Any]] = []
+def run_chunks(chunks: Sequence[Chunk], pythons: dict[str, Path], workers: int) -> Iterator[list[dict[str, Any]]]:
+    """Run all chunks, a few processes at a time. Yields the rows of each."""
     with ThreadPoolExecutor(workers) as pool:
-        for number, done in enumerate(pool.map(lambda chunk: _run_chunk(chunk, pythons), chunks), 1):
-            rows += done
-            if number % 20 == 0 or number == len(chunks):
-                print(f"{number} of {len(chunks)} processes …", file=sys.stderr)
-    return rows
+        for number, rows in enumerate(pool.map(lambda chunk: _run_chunk(chunk, pythons), chunks), 1):
+            print(f"\r{number} of {len(chunks)} groups of runs ", end="", file=sys.stderr, flush=True)
+            yield rows
+    print(file=sys.stderr)
 
 
 def _run_chunk(chunk: Chunk, pythons: dict[str, Path]) -> list[dict[str, Any]]:
@@ -219,8 +221,8 @@ class Kept:
     def make_key(self, method: Method, job: dict[str, Any]) -> str:
         return hashlib.sha256(json.dumps([_hash_code(method), job], sort_keys=True).encode()).hexdigest()[:24]
 
-    def add(self, keyed: Iterable[dict[str, Any]]) -> None:
-        for row in keyed:
+    def add(self, rows: Iterable[dict[str, Any]]) -> None:
+        for row in rows:
             self.rows[row["key"]] = row
             if self.path:
                 with self.path.open("a") as file:
@@ -245,9 +247,8 @@ def run_all(chunks: Sequence[Chunk], pythons: dict[str, Path], workers: int, kep
         wanted += [key for key, _ in keyed]
         if jobs := tuple({**job, "key": key} for key, job in keyed if key not in kept.rows):
             missing.append(Chunk(chunk.method, jobs))
-    for start in range(0, len(missing), 40):
-        kept.add(run_chunks(missing[start : start + 40], pythons, workers))
-        print(f"{min(start + 40, len(missing))} of {len(missing)} groups of runs", file=sys.stderr)
+    for rows in run_chunks(missing, pythons, workers):
+        kept.add(rows)
     return collect(kept.rows[key] for key in wanted)
 
 
@@ -435,7 +436,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="4 worlds per family, no targets")
     parser.add_argument("--development", action="store_true", help="development worlds, no targets")
     parser.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
-    parser.add_argument("--methods", help="only these: 'GEPA; gate off'")
+    parser.add_argument("--methods", help="only these: 'GEPA; ledger:block_size=4'")
     parser.add_argument("--families", help="only these families")
     parser.add_argument("--results", type=Path, help="keep finished runs in this file, and use those that are in it")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time (default 2)")
@@ -444,6 +445,7 @@ def main() -> int:
 
     pythons = find_pythons(arguments.cache, arguments.peers)
     methods = [m for m in METHODS if m.system in pythons and _is_wanted(m.name, arguments.methods)]
+    methods += list_variants(arguments.methods)
     places = [p for p in (*PLACES, *STRESS_PLACES) if _is_wanted(p.family, arguments.families)]
     count = 4 if arguments.short else arguments.seeds
     first = 1000 if arguments.development else 0
@@ -461,6 +463,12 @@ def main() -> int:
         write_page("\n\n".join([images, *(f"### {table}" for table in tables)]), plots)
     checks, notes = make_checks(results, methods) if whole else ([], ["no targets: not the whole report"])
     return print_verdict("optimizer", checks, notes=notes)
+
+
+def list_variants(wanted: str | None) -> list[Method]:
+    """The recipe with other settings: `ledger:block_size=4`."""
+    names = [name.strip() for name in (wanted or "").split(";")]
+    return [Method(name, "ludus", "run_rule_worlds.py", name, "free") for name in names if name.startswith("ledger:")]
 
 
 def _is_wanted(name: str, wanted: str | None) -> bool:

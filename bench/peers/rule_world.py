@@ -515,6 +515,9 @@ class Meter:
         self.counts: Counter[str] = Counter()
         self.curve: list[tuple[int, float, int]] = []
         self.decisions: list[tuple[float, bool]] = []
+        self.tokens = {"prompt": 0, "new": 0}
+        """Tokens of the skill in all prompts, and those of them that no earlier prompt had as its beginning."""
+        self._prompts: set[int] = set()
         self._bought: Counter[tuple[str, str]] = Counter()
 
     @property
@@ -524,6 +527,16 @@ class Meter:
 
     def count(self, item: str) -> None:
         self.counts[item.partition("-")[0]] += 1
+
+    def prompt(self, text: str) -> None:
+        """Count the tokens of a prompt. A server with a cache reads only what follows a beginning that it knows."""
+        start = 0
+        for line in text.splitlines():
+            start = hash((start, line))
+            self.tokens["prompt"] += (len(line) + 1) // 4
+            if start not in self._prompts:
+                self._prompts.add(start)
+                self.tokens["new"] += (len(line) + 1) // 4
 
     def buy(self, text: str, item: Item) -> str:
         """Run the agent, for optimizers that give no seeds: an item that is run again with the same text gets a new

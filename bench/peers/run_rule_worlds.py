@@ -1,14 +1,16 @@
 """Ludus on the rule worlds: the real `train`, with a scripted agent and a scripted optimizer.
 
-Variants: `reflact` (the defaults of ReflACT: batches of 40, 4 edits, cosine, slow update), `reflact-tuned` (batches of
-12, 8 edits, constant, no slow update), `gate-off` (the same without the gate), and `random`: a search of its own that
-adds random lines and keeps what scores higher on the selection split.
+Variants: `ledger` (with options, as in `ledger:block_size=4`), `reflact` (the defaults of ReflACT: batches of 40, 4
+edits, cosine, slow update), `reflact-tuned` (batches of 12, 8 edits, constant, no slow update), `gate-off` (the same
+without the gate), and `random`: a search of its own that adds random lines and keeps what scores higher on the
+selection split.
 """
 
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, ClassVar
 
@@ -18,6 +20,7 @@ from ludus.agent import Policy
 from ludus.env import Env
 from ludus.models.scripted import ScriptedModel
 from ludus.reflact.gate import Gate
+from ludus.reflact.ledger.ledger_settings import LedgerSettings, LedgerTuning
 from ludus.reflact.records import Baseline, Record, Step, Summary
 from ludus.reflact.splits import Splits
 from ludus.reflact.train_settings import SlowUpdate, TrainSettings
@@ -28,7 +31,8 @@ from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import Skill
 from ludus.types import Completion, Finish, Message, Rollout, Sampling, Score, Task, ToolSpec
 
-_SKILL = re.compile(r"# The skill as it is\n\n(.*?)\n\n# What", re.DOTALL)
+_SKILL = re.compile(r"# The skill as it is\n\n(.*?)\n\n# (?:What|Its)", re.DOTALL)
+_LISTED = re.compile(r"^(L\d+) \[[^\n]*\((r\d+\.[xbhf]\d+)\)$", re.MULTILINE)
 _PROPOSAL = re.compile(r"^\[(\d+)\][^\n]*\nop: (\w+)(?:\ntarget: ([^\n]*))?(?:\ncontent: ([^\n]*))?", re.MULTILINE)
 _TEST = 64
 """The tasks of the sealed test split. Their rollouts do not count; the true accuracy is computed."""
@@ -54,16 +58,17 @@ def make_splits(world: rw.World) -> Splits:
     return Splits.from_tasks(list_tasks("train"), list_tasks("selection"), list_tasks("test", _TEST))
 
 
-def make_agent(meter: rw.Meter) -> ScriptedModel:
+def make_agent(meter: rw.Meter) -> Callable[..., Completion]:
     world = meter.world
 
     def act(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         item = world.by_id[messages[-1].content.removeprefix("Item ")]
-        meter.count(item.id)
         text = messages[0].content if messages[0].role == "system" else ""
+        meter.count(item.id)
+        meter.prompt(text)
         return Completion(Message("assistant", world.run_agent(text, item, sampling.seed)), Finish.STOP)
 
-    return ScriptedModel(act, "agent")
+    return act
 
 
 class Optimizer:
@@ -81,6 +86,8 @@ class Optimizer:
     def _reply(self, stage: str, user: str, rng: Random) -> dict[str, Any]:
         found = _SKILL.search(user)
         skill = found[1] if found else ""
+        if stage == "analyst_lines":
+            return self._read_lines(skill, user, rng)
         if stage.startswith("analyst"):
             history, _, shown = user.partition("\n# What you wrote down")
             history = history.partition("\n# What was tried")[2]
@@ -98,6 +105,30 @@ class Optimizer:
         lines = [proposal.text for proposal in self.world.propose("", rw.read_traces(user), 2, rng)]
         return {"guidance": "\n".join(lines) or "Go on.", "memory": "Go on."}
 
+    def _read_lines(self, skill: str, user: str, rng: Random) -> dict[str, Any]:
+        """The reply to an analyst of the recipe `ledger`: causes, suspects and lines."""
+        listed, _, rest = user.partition("# Its lines")[2].partition("# Lines that were given up")
+        given_up, _, rest = rest.partition("# Known situations")
+        known, _, shown = rest.partition("# What the agent is told")
+        ids = {code: id for id, code in _LISTED.findall(listed)}
+        traces = rw.read_traces(shown)
+        causes = [
+            {
+                "rollout": number,
+                "situations": [self.world.rename(name, known, rng) for name in trace.trouble],
+                "suspects": [ids[code] for code in trace.misled if code in ids],
+            }
+            for number, trace in enumerate(traces, 1)
+        ]
+        items: list[dict[str, Any]] = []
+        for proposal in self.world.propose(skill, traces, self.edits, rng, rw.read_codes(given_up)):
+            if proposal.text:  # to delete a line, it is enough to suspect it
+                numbers = [n for n, trace in enumerate(traces, 1) if trace.item in proposal.items]
+                label = self.world.rename(proposal.situation, known, rng)
+                item = {"situation": label, "content": proposal.text, "rollouts": numbers}
+                items.append(item | ({"replaces": ids[proposal.code]} if proposal.code in ids else {}))
+        return {"rollouts": causes, "items": items}
+
 
 def read_proposals(prompt: str) -> list[tuple[int, dict[str, str]]]:
     """The numbered edits of a prompt."""
@@ -109,51 +140,86 @@ def read_proposals(prompt: str) -> list[tuple[int, dict[str, str]]]:
 
 def make_settings(world: rw.World, variant: str) -> TrainSettings:
     setting = world.setting
-    if variant == "reflact":
-        epochs = rw.count_epochs(setting, 40, slow=True)
-        return TrainSettings(epochs=epochs, seed=world.seed)
+    name, _, options = variant.partition(":")
+    if name == "ledger":
+        changes = dict(option.split("=") for option in options.split(",") if option)
+        own = {key: json.loads(changes.pop(key)) for key in ("batch_size", "block_size") if key in changes}
+        tuning = LedgerTuning(**{key: json.loads(value) for key, value in changes.items()})
+        return TrainSettings(recipe="ledger", ledger=LedgerSettings(tuning=tuning, **own), seed=world.seed)
+    if name == "reflact":
+        return TrainSettings(recipe="reflact", epochs=rw.count_epochs(setting, 40, slow=True), seed=world.seed)
     return TrainSettings(
+        recipe="reflact",
         epochs=rw.count_epochs(setting, 12, slow=False) * 2,  # measures that are found in the store cost nothing
         batch_size=12,
         edit_budget=8,
         schedule="constant",
         slow=SlowUpdate(enabled=False),
         memory=False,
-        gate=Gate(enabled=variant != "gate-off"),
+        gate=Gate(enabled=name != "gate-off"),
         seed=world.seed,
     )
 
 
+class Stopwatch:
+    """The CPU time of the simulated models and of the true accuracies, which is not the trainer's."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def time(self, script: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            started = time.thread_time()
+            try:
+                return script(*arguments)
+            finally:
+                self.seconds += time.thread_time() - started
+
+        return timed
+
+
 async def train_world(world: rw.World, variant: str) -> dict[str, object]:
-    """Train until the budget is spent. What counts is the best skill at that point."""
-    meter = rw.Meter(world)
+    """Train until the budget is spent. A gated recipe ends with its best skill at that point, without shipping, which
+    would cost it rollouts; the ledger ends with what it ships."""
+    meter, watch = rw.Meter(world), Stopwatch()
     settings = make_settings(world, variant)
-    optimizer = Optimizer(world, settings.edit_budget)
+    ledger = settings.recipe == "ledger"
+    optimizer = Optimizer(world, 8 if ledger else settings.edit_budget)
+    tested = 2 * min(_TEST, world.setting.test)
+    decide, deploy = watch.time(meter.decide), watch.time(meter.deploy)
+    started = time.thread_time()
     records = train(
         RuleItems(),
-        Policy(make_agent(meter), Skill(rw.SKILL)),
+        Policy(ScriptedModel(watch.time(make_agent(meter)), "agent"), Skill(rw.SKILL)),
         make_splits(world),
         settings,
-        optimizer=ScriptedModel(optimizer, "optimizer"),
-        resources=Resources(options=RunOptions(concurrency=16)),
+        optimizer=ScriptedModel(watch.time(optimizer), "optimizer"),
+        resources=Resources(options=RunOptions(concurrency=16), rollouts=meter.budget + tested if ledger else None),
     )
     best, claim, first = rw.SKILL, 0.0, 0.0
     before: Record | None = None
     async for record in records:
-        if isinstance(record, Summary) or meter.spent > meter.budget:
+        if isinstance(record, Summary):
+            best = record.best.skill.text
+            claim = (record.claim.difference if record.claim else None) or 0.0
+            break
+        if meter.spent > meter.budget:
             break
         state = record.state
         if isinstance(record, Baseline):
             first = record.measure.hard or 0.0
         if isinstance(record, Step) and record.candidate is not None and record.verdict is not None and before:
             current = before.state.current.skill.text
-            meter.decide(record.candidate.text, current, record.verdict.decision.accepted)
-        best = state.best.skill.text
-        claim = ((state.best.measure.hard if state.best.measure else None) or 0.0) - first
-        meter.deploy(best)
+            decide(record.candidate.text, current, record.verdict.decision.accepted)
+        if not ledger:
+            best = state.best.skill.text
+            claim = ((state.best.measure.hard if state.best.measure else None) or 0.0) - first
+        if not ledger or meter.spent < 400 or record.state.step % 4 == 0:  # the true accuracy takes time, too
+            deploy(state.current.skill.text if ledger else best)
         before = record
     await records.aclose()
-    return meter.report(best, claim, calls=optimizer.calls)
+    trainer = time.thread_time() - started - watch.seconds
+    return meter.report(best, claim, calls=optimizer.calls, trainer_cpu=trainer, tokens=meter.tokens)
 
 
 def search_randomly(world: rw.World) -> dict[str, object]:

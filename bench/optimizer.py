@@ -61,7 +61,7 @@ PAIRED = ("easy", "small", "many", "harmful")
 STRESS = ("partners", "names", "ignore", "context")
 MOST_STRESS = 8
 """Worlds of each of these families."""
-CHUNK = 6
+CHUNK = 10
 """Runs per process."""
 
 
@@ -158,16 +158,18 @@ class Chunk:
 def make_chunks(
     methods: Iterable[Method], places: Iterable[Place], seeds: Sequence[int], held_out: bool
 ) -> list[Chunk]:
-    places = list(places)
+    """The jobs of all methods, place by place."""
+    methods = list(methods)
     chunks: list[Chunk] = []
-    for method in methods:
-        jobs = [
-            {"method": method.name, "variant": method.variant, "family": place.family, "repair": place.repair}
-            | {"seed": seed, "held_out": held_out}
-            for place in places
-            for seed in (seeds[:MOST_STRESS] if place.family in STRESS else seeds)
-        ]
-        chunks += [Chunk(method, tuple(jobs[n : n + CHUNK])) for n in range(0, len(jobs), CHUNK)]
+    for place in places:
+        own = seeds[:MOST_STRESS] if place.family in STRESS else seeds
+        for method in methods:
+            jobs = [
+                {"method": method.name, "variant": method.variant, "family": place.family, "repair": place.repair}
+                | {"seed": seed, "held_out": held_out}
+                for seed in own
+            ]
+            chunks += [Chunk(method, tuple(jobs[n : n + CHUNK])) for n in range(0, len(jobs), CHUNK)]
     return chunks
 
 

@@ -13,7 +13,7 @@ not return 0 in that case, because a failure is not a zero. If `verify` raises, 
 still raises but works in a slot that no agent has touched, the agent's files broke it, and the score is 0.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 from msgspec import Struct
@@ -76,7 +76,11 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     database in home. Then only files that the agent could not write can be trusted."""
     protected: ClassVar[tuple[str, ...]] = ()
     """Patterns of files that belong to the environment, such as `tests/*` or `*.toml`. In a fresh slot, `verify` finds
-    them as `setup` makes them, whatever the agent did to them (see `ludus.sandbox.agent_files`)."""
+    them as `setup` makes them, whatever the agent did to them (see `ludus.sandbox.agent_files`). For slots with an
+    image, the paths are below the root."""
+    hidden: ClassVar[tuple[str, ...]] = ()
+    """For slots with an image: folders below the root that `verify` fills, such as `tests`. The agent's files there are
+    not copied to a fresh slot, and neither are links that lead into them."""
     toolsets: ClassVar[tuple[str, ...]] = ()
     """Toolsets that are offered when the user names none."""
     system: ClassVar[str] = ""
@@ -88,6 +92,10 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The tasks of a split, with ids that are unique within it. Called once per run."""
         raise NotImplementedError(f"{type(self).__name__} does not define tasks(split)")
 
+    def skipped(self, split: str) -> Mapping[str, str]:
+        """Tasks of the split that `tasks` leaves out because they cannot be run here: the reasons by id."""
+        return {}
+
     def opening(self, task: Task) -> tuple[Message, ...]:
         """The conversation before the first turn, without system text."""
         return (Message("user", task.prompt, images=place_images(task.images, task.prompt)),)
@@ -97,6 +105,10 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         profiles (`sandbox.profiles`). Not called when `sandbox` is None."""
         assert self.sandbox is not None
         return self.sandbox
+
+    def list_protected(self) -> tuple[str, ...]:
+        """The patterns of protected files, by default `protected`. For environments whose options decide them."""
+        return self.protected
 
     async def setup(self, task: Task, box: Sandbox) -> None:
         """Prepare the slot. By default: write `task.files`. Not called when `sandbox` is None."""

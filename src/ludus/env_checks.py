@@ -15,7 +15,7 @@ import asyncio
 import inspect
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 from typing import Literal, TypeVar
@@ -72,6 +72,8 @@ class EnvReport(Struct, frozen=True, kw_only=True):
     split: str
     tasks: int
     checks: tuple[EnvCheck, ...]
+    skipped: Mapping[str, str] = {}
+    """Tasks that cannot be run here: the reasons by id."""
 
     @property
     def ok(self) -> bool:
@@ -154,7 +156,14 @@ def judge_evidence(env: Env, split: str, evidence: Sequence[Evidence]) -> EnvRep
     if not tasks:
         note = f"split '{split}' has no tasks"
         checks = [EnvCheck(name="tasks", verdict="fail", checked=0, note=note)]
-    return EnvReport(env=env.name, version=env.version, split=split, tasks=len(tasks), checks=tuple(checks))
+    return EnvReport(
+        env=env.name,
+        version=env.version,
+        split=split,
+        tasks=len(tasks),
+        checks=tuple(checks),
+        skipped=env.skipped(split),
+    )
 
 
 def _make_check(name: str, checked: int, problems: Iterable[EnvProblem], *, warning: bool = False) -> EnvCheck:
@@ -494,6 +503,11 @@ def format_report(report: EnvReport, *, shown: int = 3) -> str:
         lines += [f"            {problem.task}: {problem.message}" for problem in check.problems[:shown]]
         if len(check.problems) > shown:
             lines.append(f"            … and {len(check.problems) - shown} more (--json has them all)")
+    if report.skipped:
+        lines.append(f"  skipped {_count_tasks(len(report.skipped))} that cannot be run here")
+        lines += [f"            {id}: {reason}" for id, reason in list(report.skipped.items())[:shown]]
+        if len(report.skipped) > shown:
+            lines.append(f"            … and {len(report.skipped) - shown} more (--json has them all)")
     lines.append("no problems" if report.ok else "there are problems")
     return "\n".join(lines)
 

@@ -247,7 +247,7 @@ async def copy(files: CollectedFiles, fresh: Sandbox, env: Env) -> tuple[str, ..
         SandboxError: the slot is gone.
     """
     try:
-        return await copy_files(files, fresh, env.protected)
+        return await copy_files(files, fresh, env.list_protected(), env.hidden)
     except (OSError, ValueError) as error:
         raise _describe_unusable(error, "copied into a fresh slot") from error
 

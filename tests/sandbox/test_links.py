@@ -2,7 +2,7 @@
 
 import pytest
 
-from ludus.sandbox.links import find_outward
+from ludus.sandbox.links import find_leading_into, find_outward
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,17 @@ def test_hostile_links_cost_little():
     chain = {f"c{i:06}": f"c{i + 1:06}" for i in range(50_000)}
     assert find_outward(doubling, "/workspace") == frozenset()  # not in 3 ** 150 steps
     assert "c000000" in find_outward(chain, "/workspace")  # longer than any that the kernel follows
+
+
+def test_links_of_a_root_that_lead_into_a_folder():
+    links = {
+        "app/a": "/tests/x",
+        "app/b": "../tests",
+        "app/c": "/usr/bin/python3",
+        "app/d": "b/x",
+        "home/e": "/app/c",
+        "logs": "/app",
+        "app/f": "/testsuite/x",
+        "app/g": "../../../x",
+    }
+    assert find_leading_into(links, ("tests",)) == {"app/a", "app/b", "app/d", "app/g"}

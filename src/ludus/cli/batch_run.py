@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import json
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +34,7 @@ from ludus.config.build_agent import build_env
 from ludus.config.build_models import build_model
 from ludus.config.build_tools import build_distribution
 from ludus.config.tree import TRAINING, WEIGHTS
+from ludus.env import Env
 from ludus.models.ledger import Ledger
 from ludus.rollout import RunOptions
 from ludus.sandbox.pool import Pool
@@ -99,11 +100,25 @@ async def open_batch(config: Config, ledger: Ledger) -> AsyncGenerator[tuple[Bat
     """The batch, with its model, tools and sandboxes open."""
     env = build_env(config)
     tasks = load_tasks(env, config.env.split, config.env.limit, config.env.ids)
+    if skipped := env.skipped(config.env.split):
+        print_notice(explain_skipped(env, skipped))
     model = build_model(config.model, ledger, tell=print_notice)
     async with open_agent(config, env, model) as agent:
         distribution = build_distribution(config, env, agent.registry)
         size, seed = config.env.group_size, config.run.seed
         yield Batch(env, tasks, agent.policy, size, seed, distribution, config.tools.disabled), agent.pool
+
+
+def explain_skipped(env: Env, skipped: Mapping[str, str]) -> str:
+    """One line for each reason, with the tasks that it applies to."""
+    reasons: dict[str, list[str]] = {}
+    for id, reason in skipped.items():
+        reasons.setdefault(reason, []).append(id)
+    lines = [
+        f"  {', '.join(ids[:3])}{f' and {len(ids) - 3} more' if len(ids) > 3 else ''}: {reason}"
+        for reason, ids in reasons.items()
+    ]
+    return "\n".join([f"{env.name}: {len(skipped)} tasks cannot be run here and are skipped", *lines])
 
 
 def make_batch_record(config: Config) -> dict[str, Any]:

@@ -9,6 +9,7 @@ BUILTIN: Mapping[str, str] = MappingProxyType(
         "humaneval": "ludus.envs.humaneval:HumanEval",
         "math": "ludus.envs.math_problems:MathProblems",
         "mbpp": "ludus.envs.mbpp:Mbpp",
+        "harbor": "ludus.envs.harbor:Harbor",
         "orders": "ludus.envs.orders:Orders",
         "parcels": "ludus.envs.parcels:Parcels",
         "reasoning-gym": "ludus.envs.reasoning:ReasoningGym",

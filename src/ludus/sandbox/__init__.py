@@ -18,6 +18,22 @@ TRANSFER_BYTES = 512 * 2**20
 """The default size limit of one transfer."""
 
 
+class ImageSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A root file system that a slot has instead of the backend's own, made once and shared by slots."""
+
+    name: str = ""
+    """The name of an image, which a container engine pulls. Without an engine, `folder` is used."""
+    folder: str = ""
+    """A folder with a `Dockerfile` and the files that it copies."""
+    bases: tuple[tuple[str, str], ...] = ()
+    """What names after `FROM` mean where there is no engine: folders of the host with a root file system, or `host`,
+    the programs of this machine, read-only."""
+    cache: str = ""
+    """The folder where root file systems are kept that were made without an engine."""
+    seconds: float = 1800.0
+    """How long the image may take to make."""
+
+
 class SandboxSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The requirements of a slot. Equal specs share warm slots."""
 
@@ -41,6 +57,10 @@ class SandboxSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     `Pool.snapshot` saves the workspace of a slot as such a folder."""
     caches: tuple[tuple[str, str], ...] = ()
     """Folders of the host, and where slots see them, read-only: for package and repository mirrors."""
+    image: ImageSpec | None = None
+    """The slot's own root file system, for tasks with absolute paths. Its user is then root in it and may change every
+    file in its own view, /workspace stands for the image's working folder, and `disk_mb` is for all files together.
+    Only `bwrap`, `docker` and `podman` have such slots."""
     env: tuple[tuple[str, str], ...] = ()
     """Variables of every command. No other variables of the host are passed on."""
 

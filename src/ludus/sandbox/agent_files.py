@@ -14,6 +14,10 @@ agent did not write, such as the expected output. Links are followed through oth
 base included. Links that `setup` or the base made, with the same target, are kept: they are not the agent's. Named
 pipes, devices and hard links to something else than a file are not copied. `copy_files` returns what it has left out.
 
+In a slot with an image (`SandboxSpec.image`), all this is about the whole root file system instead of /workspace. There
+a link is not copied if it leads into one of the `hidden` folders, which the verifier fills. What was protected is named
+among what was left out, because an agent may well have meant a change of a system folder.
+
 A pattern is matched as in `fnmatch` (`*` also matches `/`) against the path below /workspace and against each of its
 parent folders: `tests` and `tests/*` both protect everything in `tests`.
 """
@@ -29,7 +33,7 @@ from ludus.errors import SandboxError
 from ludus.sandbox import TRANSFER_BYTES, WORKSPACE, Sandbox
 from ludus.sandbox.archive import ArchiveEntry, ArchiveTooLarge, make_archive, read_entries
 from ludus.sandbox.file_tree import CollectedFiles
-from ludus.sandbox.links import find_outward
+from ludus.sandbox.links import find_leading_into, find_outward
 from ludus.sandbox.shell_sandbox import ShellSandbox
 
 T = TypeVar("T")
@@ -45,6 +49,9 @@ _SMALL_BYTES = 256 * 2**10
 """An archive of that size has at most 512 entries."""
 _CACHE = "__pycache__"
 _SHOWN_LEFT_OUT = 50
+_ROOT = "/"
+_SLOT_PATHS = ("run/ludus", "proc", "dev", "sys", "tmp/.ludus-*")
+"""Places in a slot with an image that are the slot's own."""
 _NAME_CHARS = 200
 _LIST_FILE = "/tmp/.ludus-listed"
 _UNLOCK = f'chmod u+rwx {WORKSPACE} || chmod u+rwx "$HOME"'
@@ -82,18 +89,26 @@ async def _pack_files(box: Sandbox) -> tuple[ArchiveEntry, ...]:
     )
 
 
-async def copy_files(files: CollectedFiles, box: Sandbox, protected: Sequence[str]) -> tuple[str, ...]:
+async def copy_files(
+    files: CollectedFiles, box: Sandbox, protected: Sequence[str], hidden: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Replace what `setup` made in a fresh slot by the agent's files, except where they are protected.
 
-    Returns what was left out: links that lead out of /workspace, and special files.
+    `hidden`: folders of a slot with an image that the verifier fills. Returns what was left out: links that lead out
+    of /workspace or into a hidden folder, and special files.
     """
-    entries = files.entries
+    entries, tree = files.entries, _get_tree(box)
     if files.layered != (_get_layered(box) is not None):
         raise SandboxError(
             "the files were collected in a slot of another kind (with or without layers over a base): use the sandbox "
             "settings of the run",
             retryable=False,
         )
+    dropped = ()
+    if tree == _ROOT:
+        dropped = await _run_by_size(entries, lambda: _describe_protected(entries, protected))
+        protected = (*protected, *hidden, *_SLOT_PATHS)
+        hidden = (*hidden, *(path for path in _SLOT_PATHS if "*" not in path))
     found = await _run_by_size(entries, lambda: filter_files(entries, protected))
     has_links = await _run_by_size(entries, lambda: any(e.link is not None for e in found.values()))
     setup_links = await _list_links(box) if has_links else {}
@@ -102,15 +117,27 @@ async def copy_files(files: CollectedFiles, box: Sandbox, protected: Sequence[st
     else:
         setup_entries = await _pack_protected(box, protected)
         changed = await _run_by_size(entries, lambda: merge_files(found.values(), setup_entries, protected))
-    copied, left_out = await _run_by_size(changed, lambda: leave_out(changed, setup_links))
+
+    def find_bad(links: Mapping[str, str]) -> frozenset[str]:
+        return find_leading_into(links, hidden) if tree == _ROOT else find_outward(links, WORKSPACE)
+
+    copied, left_out = await _run_by_size(changed, lambda: leave_out(changed, setup_links, find_bad))
     packed = await _run_by_size(copied, lambda: make_archive(copied))
     try:
-        await box.unpack(packed, WORKSPACE, replace=not layered_box)
+        await box.unpack(packed, tree, replace=not layered_box)
     except OSError as error:
         if error.errno == errno.ENOSPC and len(packed) > box.spec.disk_mb * 2**20:
-            raise ArchiveTooLarge(WORKSPACE, box.spec.disk_mb * 2**20) from error
+            raise ArchiveTooLarge(tree, box.spec.disk_mb * 2**20) from error
         raise
-    return left_out
+    return (*left_out, *dropped)
+
+
+def _describe_protected(entries: Iterable[ArchiveEntry], protected: Sequence[str]) -> tuple[str, ...]:
+    """What the agent did to protected files, in one line; nothing if it did nothing to them."""
+    paths = [entry.path for entry in entries if not entry.is_folder and is_protected(entry.path, protected)]
+    if not paths:
+        return ()
+    return (f"{len(paths)} changes of protected files, such as {_quote_name(paths[0])}",)
 
 
 async def _pack_protected(box: Sandbox, protected: Sequence[str]) -> list[ArchiveEntry]:
@@ -124,11 +151,13 @@ async def _pack_protected(box: Sandbox, protected: Sequence[str]) -> list[Archiv
 
 
 def leave_out(
-    files: Iterable[ArchiveEntry], setup_links: Mapping[str, str]
+    files: Iterable[ArchiveEntry],
+    setup_links: Mapping[str, str],
+    find_bad: Callable[[Mapping[str, str]], frozenset[str]] = lambda links: find_outward(links, WORKSPACE),
 ) -> tuple[list[ArchiveEntry], tuple[str, ...]]:
     """Return the files that are copied, and a description of each that is not.
 
-    `setup_links` are the targets of the links in the fresh slot, by path.
+    `setup_links` are the targets of the links in the fresh slot, by path. `find_bad` finds links that lead astray.
     """
     files = list(files)
     links = {**setup_links}
@@ -136,7 +165,7 @@ def leave_out(
         links.pop(entry.path, None)
         if entry.link is not None:
             links[entry.path] = entry.link
-    outward = find_outward(links, WORKSPACE)
+    outward = find_bad(links)
     copied, left_out = list[ArchiveEntry](), list[str]()
     for entry in files:
         if entry.special:
@@ -156,9 +185,10 @@ def _quote_name(text: str) -> str:
 
 
 async def _list_links(box: Sandbox) -> dict[str, str]:
-    """The symbolic links in /workspace of a fresh slot: their targets by path."""
+    """The symbolic links in a fresh slot's tree: their targets by path."""
     loop = 'for p; do printf "%s\\0" "$p"; readlink -n -- "$p"; printf "\\0"; done'
-    command = f"find . -type l -printf '%p\\0%l\\0' 2>/dev/null || find . -type l -exec sh -c '{loop}' sh {{}} +"
+    find = "find . -xdev -type l"
+    command = f"{find} -printf '%p\\0%l\\0' 2>/dev/null || {find} -exec sh -c '{loop}' sh {{}} +"
     fields = await _list_fields(box, command)
     return await _run_by_bytes(
         len(fields) * 2**10,
@@ -227,6 +257,10 @@ def _get_layered(box: Sandbox) -> ShellSandbox | None:
     return box if isinstance(box, ShellSandbox) and box.changes_path else None
 
 
+def _get_tree(box: Sandbox) -> str:
+    return box.tree if isinstance(box, ShellSandbox) else WORKSPACE
+
+
 async def _clear_replaced(
     entries: Mapping[str, ArchiveEntry], box: ShellSandbox, protected: Sequence[str]
 ) -> list[ArchiveEntry]:
@@ -277,7 +311,7 @@ async def _list_paths(box: Sandbox, command: str, *, stdin: bytes = b"", strip: 
 async def _list_fields(box: Sandbox, command: str, *, stdin: bytes = b"") -> list[str]:
     """Return the texts that a command prints, each ended by a NUL."""
     output = quote(box.resolve(_LIST_FILE))
-    done = await box.exec(f"{{ {command}; }} >{output}", stdin=stdin, cwd=WORKSPACE, timeout=_LISTING_SECONDS)
+    done = await box.exec(f"{{ {command}; }} >{output}", stdin=stdin, cwd=_get_tree(box), timeout=_LISTING_SECONDS)
     if done.exit_code != 0:
         raise SandboxError(f"the fresh slot's files could not be cleared: {done.text.strip()[-300:]}")
     data = await box.read(_LIST_FILE, max_bytes=_LISTING_BYTES)

@@ -113,6 +113,8 @@ class Backend(Generic[S]):
     name: ClassVar[str] = ""
     """The name in `sandbox.backend`, in findings and in errors."""
     Settings: ClassVar[type[Struct]] = BackendSettings
+    has_images: ClassVar[bool] = False
+    """Whether slots can have an image of their own (`SandboxSpec.image`)."""
 
     def __init__(self, settings: S, secrets: Mapping[str, str] = MappingProxyType({})) -> None:
         """`secrets`: for each setting `x_var`, the value of the variable that it names, under the key `x`."""
@@ -145,6 +147,16 @@ class Backend(Generic[S]):
 
     async def close(self) -> None:
         """Give back what the backend holds. Called once, when all its slots are closed, also if it never made one."""
+
+
+def refuse_image(backend: Backend[Any], spec: SandboxSpec) -> None:
+    """Raise SandboxError if the spec asks for an image and the backend has none."""
+    if spec.image is not None and not backend.has_images:
+        raise SandboxError(
+            f"the task needs a root file system of its own, which slots of '{backend.name}' do not have: use "
+            "--sandbox.backend bwrap, docker or podman",
+            retryable=False,
+        )
 
 
 class SlotBackend(Backend[S]):

@@ -6,7 +6,7 @@ on the way may be replaced by a folder later. A target that leaves the folder an
 nothing, or in a loop, stays inside unless its text leaves the folder.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 _DEEPEST = 200
 """Links followed inside one another. The kernel follows 40; a link beyond this limit counts as leading out."""
@@ -21,6 +21,18 @@ def find_outward(links: Mapping[str, str], root: str) -> frozenset[str]:
     return frozenset(path for path in sorted(links) if resolver.leads_out(path))
 
 
+def find_leading_into(links: Mapping[str, str], folders: Collection[str]) -> frozenset[str]:
+    """The paths of the links of a whole root file system that lead into one of these folders, or to nowhere known.
+    `links` are targets by path below the root."""
+    resolver = _Resolver(links, "/")
+    hidden = [tuple(folder.strip("/").split("/")) for folder in folders]
+    return frozenset(
+        path
+        for path in sorted(links)
+        if any(place is None or any(place[: len(f)] == f for f in hidden) for place in resolver.list_places(path))
+    )
+
+
 class _Resolver:
     def __init__(self, links: Mapping[str, str], root: str) -> None:
         self._links = links
@@ -30,6 +42,10 @@ class _Resolver:
 
     def leads_out(self, path: str) -> bool:
         return self._walk(path, follow=False) is None or self._resolve(path) is None
+
+    def list_places(self, path: str) -> tuple[_Place | None, _Place | None]:
+        """Where a link leads, read as text and followed."""
+        return self._walk(path, follow=False), self._resolve(path)
 
     def _resolve(self, path: str) -> _Place | None:
         """Where a link leads, through other links; None if that is outside."""

@@ -46,6 +46,8 @@ class _Machine:
     socket: int
     socketpair: int
     x32: bool = False
+    owners: tuple[int, ...] = ()
+    """Calls that change owners, users and groups, or make devices."""
 
 
 _NEWER = {  # the same numbers on every machine
@@ -90,21 +92,40 @@ _ABSENT = {"io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd
 _CLONE3 = 435
 MACHINES = {
     "x86_64": _Machine(
-        0xC000_003E, {**_X86_64, **_NEWER}, clone=56, unshare=272, ioctl=16, socket=41, socketpair=53, x32=True
+        0xC000_003E,
+        {**_X86_64, **_NEWER},
+        clone=56,
+        unshare=272,
+        ioctl=16,
+        socket=41,
+        socketpair=53,
+        x32=True,
+        owners=(92, 93, 94, 260, 105, 106, 113, 114, 116, 117, 119, 122, 123, 126),
     ),
     "aarch64": _Machine(
-        0xC000_00B7, {**_AARCH64, **_NEWER}, clone=220, unshare=97, ioctl=29, socket=198, socketpair=199
+        0xC000_00B7,
+        {**_AARCH64, **_NEWER},
+        clone=220,
+        unshare=97,
+        ioctl=29,
+        socket=198,
+        socketpair=199,
+        owners=(54, 55, 91, 143, 144, 145, 146, 147, 149, 151, 152, 159),
     ),
 }
 
 
-def build_filter(machine: str | None = None) -> bytes:
-    """Build the filter for a machine, by default this one, in the kernel's format; empty if there is none."""
+def build_filter(machine: str | None = None, *, as_root: bool = False) -> bytes:
+    """Build the filter for a machine, by default this one, in the kernel's format; empty if there is none.
+
+    `as_root`: for slots whose only user is root. Calls that change an owner, a user or a group do nothing and succeed,
+    because there is no other user to change to. Package managers expect that of root.
+    """
     found = MACHINES.get(machine or platform.machine())
-    return b"".join(_assemble(found)) if found else b""
+    return b"".join(_assemble(found, as_root=as_root)) if found else b""
 
 
-def _assemble(machine: _Machine) -> list[bytes]:
+def _assemble(machine: _Machine, *, as_root: bool) -> list[bytes]:
     """Assemble the program. Each rule is a jump over its own return, so that no label has to be resolved."""
     code = [
         _encode_step(_LOAD, _ARCHITECTURE),
@@ -116,6 +137,8 @@ def _assemble(machine: _Machine) -> list[bytes]:
         code += [_encode_step(_JUMP_AT_LEAST, _X32, 0, 1), _encode_step(_RETURN, _KILL)]
     for name, number in machine.denied.items():
         code += _refuse_call(number, errno.ENOSYS if name in _ABSENT else errno.EPERM)
+    for number in machine.owners if as_root else ():
+        code += _refuse_call(number, 0)
     # The arguments of clone3 are in memory, which a filter cannot read. The C library falls back to clone.
     code += _refuse_call(_CLONE3, errno.ENOSYS)
     code += _refuse_bits(machine.clone, _FIRST_ARGUMENT, _NAMESPACES & ~0xFF)

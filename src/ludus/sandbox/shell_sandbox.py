@@ -74,6 +74,8 @@ class Layout:
     bash: str
     changes: str = WORKSPACE
     """The folder with the files that differ from what the slot started with."""
+    tree: str = WORKSPACE
+    """The folder whose changes these are: /workspace, or the root of a slot with an image."""
 
 
 @dataclass(frozen=True)
@@ -268,6 +270,11 @@ class ShellSandbox:
     def changes_path(self) -> str:
         """The folder in the slot with its changes to its base; empty if the slot has no layers."""
         return self._layout.changes if self._layout.changes != WORKSPACE else ""
+
+    @property
+    def tree(self) -> str:
+        """The folder that `verify` gets a copy of: /workspace, or the root of a slot with an image."""
+        return self._layout.tree
 
     async def pack_changes(self, *, max_bytes: int = TRANSFER_BYTES) -> bytes:
         """Pack what differs from the layers that the slot started with. The archive also lists what was removed."""

@@ -22,6 +22,7 @@ all of this: that process can read neither the tests nor the memory of the one t
 """
 
 import ast
+import importlib.metadata
 import importlib.util
 import json
 import re
@@ -180,11 +181,11 @@ def _pack_judge(tests: Mapping[str, str], token: str, secret: str, *, packages: 
         **{f"hidden/{name}": text.encode() for name, text in tests.items()},
     }
     entries = [ArchiveEntry(path, 0o600 if path == "secret" else 0o644, data=data) for path, data in files.items()]
-    return make_archive([*entries, *(_pack_pytest() if packages else ())])
+    return make_archive([*entries, *(pack_pytest() if packages else ())])
 
 
 @cache
-def _pack_pytest() -> tuple[ArchiveEntry, ...]:
+def pack_pytest() -> tuple[ArchiveEntry, ...]:
     """pytest and its dependencies, as installed beside Ludus. All are pure Python."""
     found: list[ArchiveEntry] = []
     for name in _PACKAGES:
@@ -199,4 +200,8 @@ def _pack_pytest() -> tuple[ArchiveEntry, ...]:
         for entry in gather_entries(origin.parent if whole else origin):
             if entry.path.endswith(".py"):
                 found.append(ArchiveEntry(f"{prefix}/{entry.path}", 0o644, data=entry.data))
+    for name in ("pytest", "pluggy"):  # they ask for their own versions
+        version = importlib.metadata.version(name)
+        data = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
+        found.append(ArchiveEntry(f"packages/{name}-{version}.dist-info/METADATA", 0o644, data=data))
     return tuple(found)

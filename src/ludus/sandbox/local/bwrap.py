@@ -21,6 +21,7 @@ The kernel is still shared with the host: this does not protect against a bug in
 """
 
 import asyncio
+import hashlib
 import os
 import secrets
 import shutil
@@ -41,12 +42,14 @@ import msgspec
 from ludus.errors import ConfigError, SandboxError, SlotEvidence
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend
+from ludus.sandbox.dockerfile import PATH
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.local.cgroups import Cgroups, describe_limits, find_cgroups, make_rlimits
 from ludus.sandbox.local.child import Child
 from ludus.sandbox.local.fork_client import ForkServer, ForkServers, ForkStarter, SlotProgram
 from ludus.sandbox.local.host_dir import HostDir, make_open_folder, remove_tree, write_file
 from ludus.sandbox.local.layers import Layers
+from ludus.sandbox.local.root_images import Images, RootImage
 from ludus.sandbox.processes import find_children, signal_each
 from ludus.sandbox.seccomp import build_filter
 from ludus.sandbox.shell import SlotShell
@@ -56,6 +59,8 @@ from ludus.sandbox.slotd.mount_view import FILES_PER_MB
 HOME = "/home/agent"
 _LIB = "/etc/ludus"
 _IO = "/run/ludus/io"
+_IMAGE_LIB = "/run/ludus/lib"
+"""Where slots with an image have the scripts: their /etc is the image's."""
 _LAYOUT = Layout(WORKSPACE, "/tmp", _IO, _LIB, "/tmp/.ludus-jobs", f"{_LIB}/bash")
 _KEEPER = "cat"
 """It copies one byte, by which the driver sees that the slot is ready, and then waits for the driver's end."""
@@ -97,10 +102,27 @@ class _Shared:
     layers: Layers
     rules: bytes
     """The system-call filter; empty on machines that have none."""
+    root_rules: bytes
+    """The filter of slots with an image, whose one user is root there."""
     shell: tuple[str, ...]
     """The command of a slot's shell."""
     init: tuple[str, ...]
     """The program and the arguments of the first of the agent's processes."""
+    folders: tuple[str, ...]
+    """Folders of the host, beside /usr, that its programs need."""
+
+
+@dataclass(frozen=True)
+class _View:
+    """What differs between slots with an image and others."""
+
+    layers: tuple[str, ...]
+    """Folders of the host, the lowest first; empty for none."""
+    owner: int | None
+    layout: Layout
+    image: RootImage | None = None
+    lib: Path | None = None
+    """The scripts and programs of slots with this image, on the host."""
 
 
 class BwrapSettings(BackendSettings, frozen=True, tag="bwrap"):
@@ -112,6 +134,7 @@ class Bwrap(SlotBackend[BwrapSettings]):
 
     name = "bwrap"
     Settings = BwrapSettings
+    has_images = True
 
     def __init__(
         self, settings: BwrapSettings = BwrapSettings(), secrets: Mapping[str, str] = MappingProxyType({})
@@ -120,6 +143,7 @@ class Bwrap(SlotBackend[BwrapSettings]):
         self._shared: _Shared | None = None
         self._servers = ForkServers()
         self._binary: Path | None = None
+        self._images: Images | None = None
 
     @classmethod
     def isolates(cls, settings: BwrapSettings) -> bool:
@@ -137,8 +161,17 @@ class Bwrap(SlotBackend[BwrapSettings]):
         await self.find_working_binary()
 
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
+        image = await self._get_images().prepare(spec.image) if spec.image is not None else None
+        return await self._open(spec, image)
+
+    async def _open(self, spec: SandboxSpec, image: RootImage | None) -> ShellSandbox:
         shared = self._get_shared()
-        return await open_sandbox(spec, lambda stack: _open_slot(shared, self._servers.get(), spec, stack))
+        return await open_sandbox(spec, lambda stack: _open_slot(shared, self._servers.get(), spec, image, stack))
+
+    def _get_images(self) -> Images:
+        if self._images is None:
+            self._images = Images(self._open, self._get_shared().host.lib.parent, _draw_user)
+        return self._images
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
         """Save the /workspace of `box`, and return the spec of slots that start with it.
@@ -146,7 +179,7 @@ class Bwrap(SlotBackend[BwrapSettings]):
         No process of the slot should be writing meanwhile. Home and /tmp are not saved.
         """
         shared, spec = self._get_shared(), box.spec
-        if not isinstance(box, ShellSandbox):
+        if not isinstance(box, ShellSandbox) or spec.image is not None:
             raise SandboxError("this kind of slot has no snapshots", retryable=False)
         layer = await shared.layers.save(await box.pack_changes(), spec.base)
         return msgspec.structs.replace(spec, base=(*spec.base, layer))
@@ -161,6 +194,8 @@ class Bwrap(SlotBackend[BwrapSettings]):
         return BackendFinding(self.name, "works", f"isolates, with {path}", limits=limits)
 
     async def close(self) -> None:
+        if self._images is not None:
+            await self._images.close()
         await self._servers.close()
         self._release()
 
@@ -196,47 +231,100 @@ class Bwrap(SlotBackend[BwrapSettings]):
 # ---- one slot -----------------------------------------------------------------------------------------------------
 
 
-async def _open_slot(shared: _Shared, server: ForkServer, spec: SandboxSpec, stack: AsyncExitStack) -> SlotParts:
+async def _open_slot(
+    shared: _Shared, server: ForkServer, spec: SandboxSpec, image: RootImage | None, stack: AsyncExitStack
+) -> SlotParts:
     """Start a slot. The cleanup of everything it takes on the host is pushed onto `stack`."""
-    layers, owner = await shared.layers.prepare(spec.base)
-    user = _draw_user() if owner is None else owner
+    view = await _prepare_view(shared, spec, image)
+    user = _draw_user() if view.owner is None else view.owner
     io = shared.host.make_slot_folder(user)
     stack.callback(remove_tree, io)
     cgroup = shared.cgroups.make(io.name, spec)
     stack.callback(cgroup.remove)
-    keeper = await _start_keeper(shared, _make_arguments(shared, spec, io, layers), user, stack)
+    keeper = await _start_keeper(shared, _make_arguments(shared, spec, io, view), user, stack)
     first = _find_first_process(keeper)
     starter = ForkStarter(
-        server, server.make_slot(), _make_program(shared, spec, first, user, layers), cgroup.open_procs_files
+        server, server.make_slot(), _make_program(shared, spec, first, user, view), cgroup.open_procs_files
     )
     stack.push_async_callback(starter.close)
-    shell = SlotShell(starter, io, WORKSPACE)
+    shell = SlotShell(starter, io, view.layout.workspace)
     stack.callback(shell.close)
     stack.callback(server.on_end(shell.fail))
     keeper.on_exit(lambda: shell.fail(_make_end_error()))
     await shell.start()
-    return SlotParts(shell, io, replace(_LAYOUT, changes=_CHANGES) if layers else _LAYOUT, first)
+    return SlotParts(shell, io, view.layout, first)
+
+
+async def _prepare_view(shared: _Shared, spec: SandboxSpec, image: RootImage | None) -> _View:
+    if image is None:
+        layers, owner = await shared.layers.prepare(spec.base)
+        return _View(layers, owner, replace(_LAYOUT, changes=_CHANGES) if layers else _LAYOUT)
+    if spec.base:
+        raise SandboxError("a slot has an image or a base, not both", retryable=False)
+    lib = await asyncio.to_thread(_prepare_image_lib, shared.host, image)
+    layout = replace(
+        _LAYOUT, workspace=image.folder, lib=_IMAGE_LIB, bash=f"{_IMAGE_LIB}/bash", changes=_CHANGES, tree="/"
+    )
+    return _View(image.layers, image.owner, layout, image, lib)
+
+
+def _prepare_image_lib(host: HostDir, image: RootImage) -> Path:
+    """Make the folder with the scripts, and with copies of the image's own bash and cat: those of this machine may need
+    other libraries. See the module's text for their modes."""
+    name = hashlib.sha256("\0".join(image.layers).encode()).hexdigest()[:16]
+    lib = host.path / f"image-{name}"
+    if lib.is_dir():
+        return lib
+    unfinished = host.path / f".image-{name}-{secrets.token_hex(4)}"
+    shutil.copytree(host.lib, unfinished)
+    unfinished.chmod(0o755)
+    for program, copy in (("bash", "bash"), ("cat", "init")):
+        found = _find_in_layers(program, image)
+        (unfinished / copy).unlink(missing_ok=True)
+        write_file(unfinished / copy, found.read_bytes(), 0o111)
+    write_file(unfinished / "apt.conf", b'APT::Sandbox::User "root";\n', 0o444)
+    try:
+        unfinished.rename(lib)
+    except OSError:  # another slot of the image was first
+        remove_tree(unfinished)
+    return lib
+
+
+def _find_in_layers(program: str, image: RootImage) -> Path:
+    roots = [*(Path(layer) for layer in reversed(image.layers)), *([Path("/")] if image.has_host_programs else [])]
+    for root in roots:
+        for folder in ("usr/bin", "bin"):
+            path = root / folder / program
+            if path.is_file() and not path.is_symlink():
+                return path
+    raise SandboxError(f"the image has no {program}, which slots need", retryable=False)
 
 
 def _make_end_error() -> SandboxError:
     return SandboxError("the slot ended", evidence=SlotEvidence(outside="the process that keeps the slot was killed"))
 
 
-def _make_program(
-    shared: _Shared, spec: SandboxSpec, keeper: int, user: int | None, layers: Sequence[str]
-) -> SlotProgram:
-    inodes = dict.fromkeys(("/tmp", HOME) if layers else ("/tmp", HOME, WORKSPACE), spec.disk_mb * FILES_PER_MB)
+def _make_program(shared: _Shared, spec: SandboxSpec, keeper: int, user: int | None, view: _View) -> SlotProgram:
+    image = view.image
+    limited = () if image else ("/tmp", HOME) if view.layers else ("/tmp", HOME, WORKSPACE)
+    variables = _make_image_variables(shared, image) if image else shared.variables
     return SlotProgram(
-        program=shared.shell,
-        home=WORKSPACE,
-        environment={**shared.variables, **dict(spec.env)},
+        program=tuple(word.replace(_LIB, view.layout.lib) for word in shared.shell),
+        home=view.layout.workspace,
+        environment={**variables, **dict(spec.env)},
         limits=make_rlimits(spec, shared.cgroups.parents),
         keeper=keeper,
         user=user,
-        init=shared.init,
-        filter=shared.rules,
-        inodes={**inodes, "/dev/shm": SHM_MB * FILES_PER_MB},
+        init=tuple(word.replace(_LIB, view.layout.lib) for word in shared.init),
+        filter=shared.root_rules if image else shared.rules,
+        inodes={**dict.fromkeys(limited, spec.disk_mb * FILES_PER_MB), "/dev/shm": SHM_MB * FILES_PER_MB},
     )
+
+
+def _make_image_variables(shared: _Shared, image: RootImage) -> dict[str, str]:
+    own = {"HOME": image.home, "USER": "root", "LOGNAME": "root", "APT_CONFIG": f"{_IMAGE_LIB}/apt.conf"}
+    path = {"PATH": shared.variables["PATH"]} if image.has_host_programs else {}
+    return {**shared.variables, **own, **dict(image.env), **(path if dict(image.env).get("PATH") == PATH else {})}
 
 
 async def _start_keeper(shared: _Shared, command: list[str], user: int | None, stack: AsyncExitStack) -> Child:
@@ -329,7 +417,7 @@ async def _end_keeper(child: Child) -> None:
 # ---- bubblewrap's arguments ---------------------------------------------------------------------------------------
 
 
-def _make_overlay_arguments(changes: Path, disk: str, layers: Sequence[str]) -> list[str]:
+def _make_overlay_arguments(changes: Path, disk: str, layers: Sequence[str], target: str = WORKSPACE) -> list[str]:
     """Make the arguments for the layers, with a file system of limited size for the changes on top.
 
     Bubblewrap accepts only folders of the host for changes. While it sets up the slot, the slot's view of the host is
@@ -340,12 +428,35 @@ def _make_overlay_arguments(changes: Path, disk: str, layers: Sequence[str]) -> 
     return [
         *("--size", disk, "--perms", "0755", "--tmpfs", seen, "--dir", f"{seen}/upper", "--dir", f"{seen}/work"),
         *(part for layer in layers for part in ("--overlay-src", layer)),
-        *("--overlay", f"{folder}/upper", f"{folder}/work", WORKSPACE),
-        *("--ro-bind", f"{folder}/upper", _CHANGES),
+        *("--overlay", f"{folder}/upper", f"{folder}/work", target),
     ]
 
 
-def _make_arguments(shared: _Shared, spec: SandboxSpec, io: Path, layers: Sequence[str] = ()) -> list[str]:
+def _make_image_arguments(shared: _Shared, spec: SandboxSpec, io: Path, view: _View) -> list[str]:
+    """Make the arguments of a slot with an image: its root is an overlay, and nothing is read-only but what is not the
+    image's."""
+    assert view.image is not None and view.lib is not None
+    changes = shared.layers.changes
+    programs = ("/usr", *shared.folders) if view.image.has_host_programs else ()
+    return [
+        shared.fixed[0],
+        *_make_isolation_arguments(0),
+        *(("--share-net",) if spec.network else ()),
+        *_make_overlay_arguments(changes, str(spec.disk_mb * 2**20), view.layers, "/"),
+        *(part for folder in programs for part in ("--ro-bind", folder, folder)),
+        *_make_device_arguments(),
+        *(_bind_resolver() if spec.network else ()),
+        *(part for source, target in spec.caches for part in ("--ro-bind", source, target)),
+        *("--ro-bind", str(view.lib), _IMAGE_LIB, "--ro-bind", str(io), _IO),
+        *("--ro-bind", f"{changes}/upper", _CHANGES),
+    ]
+
+
+def _make_arguments(shared: _Shared, spec: SandboxSpec, io: Path, view: _View) -> list[str]:
+    if view.image is not None:
+        return _make_image_arguments(shared, spec, io, view)
+    changes, layers = shared.layers.changes, view.layers
+    overlay = ("--ro-bind", f"{changes}/upper", _CHANGES) if layers else ()
     disk = str(spec.disk_mb * 2**20)
     empty = ("--size", disk, "--perms", "0755", "--tmpfs", WORKSPACE)
     return [
@@ -353,23 +464,36 @@ def _make_arguments(shared: _Shared, spec: SandboxSpec, io: Path, layers: Sequen
         *(("--share-net", *_bind_resolver()) if spec.network else ()),
         *("--size", disk, "--perms", "1777", "--tmpfs", "/tmp"),
         *("--size", disk, "--perms", "0700", "--tmpfs", HOME),
-        *(_make_overlay_arguments(shared.layers.changes, disk, layers) if layers else empty),
+        *(_make_overlay_arguments(changes, disk, layers) if layers else empty),
+        *overlay,
         *(part for source, target in spec.caches for part in ("--ro-bind", source, target)),
         *("--ro-bind", str(io), _IO),
         *("--remount-ro", "/"),
     ]
 
 
-def _make_fixed_arguments(etc: Path, folders: Sequence[str]) -> list[str]:
+def _make_isolation_arguments(user: int) -> list[str]:
     return [
         *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
-        *("--uid", str(_USER), "--gid", str(_USER), "--hostname", "ludus"),
+        *("--uid", str(user), "--gid", str(user), "--hostname", "ludus"),
         *("--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
+    ]
+
+
+def _make_device_arguments() -> list[str]:
+    return [
+        *("--proc", "/proc", "--dev", "/dev"),
+        *("--size", str(SHM_MB * 2**20), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+    ]
+
+
+def _make_fixed_arguments(etc: Path, folders: Sequence[str]) -> list[str]:
+    return [
+        *_make_isolation_arguments(_USER),
         *("--ro-bind", "/usr", "/usr", *_bind_system_folders()),
         *("--ro-bind", str(etc), "/etc"),
         *(part for folder in folders for part in ("--ro-bind", folder, folder)),
-        *("--proc", "/proc", "--dev", "/dev"),
-        *("--size", str(SHM_MB * 2**20), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+        *_make_device_arguments(),
         *("--symlink", "/tmp", "/var/tmp"),
     ]
 
@@ -426,7 +550,16 @@ def _prepare(binary: Path) -> _Shared:
     init = (f"{_LIB}/init", "init" if cat.name == "cat" else "cat")
     shell = (f"{_LIB}/bash", "--norc", "--noprofile", "-c", inner, "bash", _IO)
     return _Shared(
-        host, cgroups, (str(bwrap), *fixed), variables, Layers(host, _draw_user()), build_filter(), shell, init
+        host=host,
+        cgroups=cgroups,
+        fixed=(str(bwrap), *fixed),
+        variables=variables,
+        layers=Layers(host, _draw_user()),
+        rules=build_filter(),
+        root_rules=build_filter(as_root=True),
+        shell=shell,
+        init=init,
+        folders=(*folders, *([python] if python else [])),
     )
 
 

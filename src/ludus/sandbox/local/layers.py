@@ -95,16 +95,16 @@ class Layers:
 
 def _copy_base(base: Path, folder: Path, user: int) -> None:
     shutil.copytree(base, folder, symlinks=True)
-    _change_owner(folder, user)
+    change_owner(folder, user)
 
 
 def _write_layer(changes: bytes, folder: Path, user: int | None) -> None:
     extract_entries(read_entries(changes, layer=True), folder, all_links=True)
     if user is not None:
-        _change_owner(folder, user)
+        change_owner(folder, user)
 
 
-def _change_owner(folder: Path, user: int) -> None:
+def change_owner(folder: Path, user: int) -> None:
     """Make `user` the owner of everything in a folder. Set-user-id bits are removed: they would now be this user's."""
     for root, folders, files in os.walk(folder):
         for name in (".", *folders, *files):

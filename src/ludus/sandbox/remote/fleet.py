@@ -16,7 +16,7 @@ import msgspec
 from ludus.errors import SandboxError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.archive import extract_entries, read_entries
-from ludus.sandbox.backend import Backend, BackendFinding, RemoteSettings
+from ludus.sandbox.backend import Backend, BackendFinding, RemoteSettings, refuse_image
 from ludus.sandbox.local.host_dir import HostDir
 from ludus.sandbox.remote.remote_sandbox import SlotServer
 from ludus.sandbox.teardown import run_shielded
@@ -111,6 +111,7 @@ class Fleet:
         """Nothing can be checked without starting a server."""
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
+        refuse_image(self._backend, spec)
         if self._room is not None:
             await self._room.acquire()
         kind = self._backend.get_kind(spec)

@@ -1,0 +1,2 @@
+#!/bin/bash
+cat /app/notes/*.txt | awk 'length > length(best) { best = $0 } END { print best }' >/app/longest.txt

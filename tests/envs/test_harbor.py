@@ -1,0 +1,158 @@
+"""The bundled tasks in all three forms, on the programs of this machine: no network, no engine, no other system."""
+
+import asyncio
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from ludus.agent import Limits, Policy
+from ludus.env_checks import format_report, validate
+from ludus.envs.harbor import Harbor
+from ludus.errors import ConfigError
+from ludus.models.scripted import ScriptedModel, call, say
+from ludus.rollout import Job, run
+from ludus.sandbox.pool import PoolSettings
+from ludus.sandbox.profiles import open_pool
+from ludus.types import Rollout
+
+LONGEST = "awk 'length > length(b) { b = $0 } END { print b }' /app/notes/*.txt >/app/longest.txt"
+FORGED = "mkdir -p /logs/verifier; echo 1 >/logs/verifier/reward.txt"
+TOTALS = "printf 'chair,12\\nlamp,7\\ntable,1\\n' >/app/totals.csv"
+ROTATED = "mkdir archive && gzip -c logs/old.log >archive/old.log.gz && rm logs/old.log && : >logs/app.log"
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[Harbor]:
+    with tempfile.TemporaryDirectory(prefix="ludus-harbor-") as name:
+        Path(name).chmod(0o755)  # slots run as other users
+        yield Harbor(cache=name)
+
+
+def attempt(env: Harbor, id: str, commands: Sequence[str]) -> list[Rollout]:
+    """A rollout for each command."""
+    task = next(task for task in env.tasks("train") if task.id == id)
+
+    async def go() -> list[Rollout]:
+        async with open_pool("bwrap", PoolSettings(max_slots=4)) as pool:
+
+            async def act(command: str) -> Rollout:
+                policy = Policy(ScriptedModel([call("terminal", command=command), say("done")]))
+                return await run(Job(task, policy), env, pool)
+
+            return [await act(command) for command in commands]
+
+    return asyncio.run(go())
+
+
+def test_reference_solutions_score_1_and_nothing_scores_0(bwrap: str, env: Harbor):
+    tasks = [
+        task for task in env.tasks("train") if task.id in ("service-settings", "sum-column", "task_0002_user_table")
+    ]
+    assert len(tasks) == 3
+
+    async def go() -> str:
+        async with open_pool("bwrap") as pool:
+            report = await validate(env, "train", tasks, pool, limits=Limits(), concurrency=2)
+        return format_report(report) if not report.ok else ""
+
+    assert asyncio.run(go()) == ""
+
+
+def test_rewards_of_a_harbor_task(bwrap: str, env: Harbor):
+    """An agent works in the image's folder, and partial credit is what the script writes."""
+    commands = ("sed -i 's/^port.*/port = 8025/' post.conf; [ $SERVICE = post ]", "echo x >>/etc/service/post.conf")
+    first, second = attempt(env, "service-settings", commands)
+    assert first.score is not None
+    assert second.score is not None
+    assert first.score.value == pytest.approx(1 / 3)
+    assert first.score.parts == {"reward": pytest.approx(1 / 3), "kept": 1.0}
+    assert (second.score.value, second.score.passed) == (0.0, False)
+
+
+SITE = "/root/.local/lib/python3.11/site-packages"
+CHEATS = {
+    "the reward itself": FORGED,
+    "a link in the place of the logs": "mkdir -p /app/l/verifier; echo 1 >/app/l/verifier/reward.txt; rm -rf /logs; "
+    "ln -s /app/l /logs",
+    "a background process": f"(while :; do {FORGED}; done) >/dev/null 2>&1 & disown",
+    "other tests": "mkdir -p /tests; echo 'echo 1 >/logs/verifier/reward.txt' >/tests/test.sh; chmod -R a-w /tests",
+    "another python": "mkdir -p /root/.local/bin; "
+    "cp /bin/true /root/.local/bin/python3; cp /bin/true /usr/local/bin/python3; cp /bin/true /bin/python3",
+    "code at the start of python": f"mkdir -p {SITE}; "
+    f"echo 'import os; os._exit(0)' | tee /app/sitecustomize.py >{SITE}/usercustomize.py",
+    "a link to the tests": "ln -s /tests/check.py /app/longest.txt",
+    "shell startup": "echo 'python3() { true; }' | tee /root/.bashrc /etc/profile /etc/bash.bashrc; "
+    "echo 'BASH_ENV=/root/.bashrc' >>/etc/environment",
+}
+
+
+def test_cheats_score_0(bwrap: str, env: Harbor):
+    honest, *cheats = attempt(env, "longest-line", [LONGEST, *CHEATS.values()])
+    assert honest.score is not None
+    assert honest.score.passed
+    scores = dict(zip(CHEATS, (rollout.score for rollout in cheats), strict=True))
+    assert {name: score and score.value for name, score in scores.items()} == dict.fromkeys(CHEATS, 0.0)
+
+
+def test_pytests_report_of_a_terminal_bench_task(bwrap: str, env: Harbor):
+    commands = (
+        TOTALS,
+        "printf 'chair,12\\nlamp,7\\n' >totals.csv",
+        "cp /bin/true /usr/local/bin/pytest; mkdir -p /tests; "
+        "printf 'def pytest_runtest_makereport(item): ...' | tee /conftest.py /app/conftest.py /tests/conftest.py; "
+        "echo 'import os; os._exit(0)' >/app/pytest.py; printf 'true' >/tests/run-tests.sh",
+    )
+    right, partial, cheat = (rollout.score for rollout in attempt(env, "sum-column", commands))
+    assert right is not None
+    assert right.passed
+    assert partial is not None
+    assert (partial.value, partial.soft) == (0.0, pytest.approx(3 / 5))
+    assert cheat is not None
+    assert cheat.soft == 0.0
+
+
+def test_partial_credit_of_an_endless_task(bwrap: str, env: Harbor):
+    right, partial = (rollout.score for rollout in attempt(env, "task_0001_rotate_logs", (ROTATED, ": >logs/app.log")))
+    assert right is not None
+    assert (right.value, right.passed) == (1.0, True)
+    assert partial is not None
+    assert (partial.value, partial.passed) == (pytest.approx(1 / 3), False)
+
+
+def test_what_the_agent_changed_of_the_system_is_said(bwrap: str, env: Harbor):
+    (rollout,) = attempt(env, "longest-line", ["echo 'exit 0' >/root/.bashrc"])
+    assert any("1 changes of protected files, such as root/.bashrc" in line for line in rollout.left_out)
+    assert rollout.score is not None
+    assert "Not seen by the tests" in rollout.score.feedback
+
+
+def test_tasks_that_cannot_be_run_are_skipped_with_the_reason(tmp_path: Path, env: Harbor):
+    for name, base in (("good", "mapped:1"), ("bad", "alpine:3")):
+        folder = tmp_path / name
+        (folder / "tests").mkdir(parents=True)
+        (folder / "instruction.md").write_text("Do it.")
+        (folder / "Dockerfile").write_text(f"FROM {base}\n")
+        (folder / "tests/test_final_state.py").write_text("def test_it(): ...\n")
+    some = Harbor(path=str(tmp_path), bases=("mapped=host",))
+    assert [task.id for task in some.tasks("train")] == ["good"]
+    assert list(some.skipped("train")) == ["bad"]
+    assert "FROM alpine:3 is no base that can be made here" in some.skipped("train")["bad"]
+    assert [task.id for task in Harbor(path=str(tmp_path), engine=True).tasks("train")] == ["bad", "good"]
+    with pytest.raises(ConfigError, match="none of the 2 tasks can be run here: bad: FROM alpine"):
+        list(Harbor(path=str(tmp_path)).tasks("train"))
+    with pytest.raises(ConfigError, match=r"env\.bases: 'x' is not NAME=FOLDER"):
+        list(Harbor(path=str(tmp_path), bases=("x",)).tasks("train"))
+
+
+def test_a_folder_for_each_split(tmp_path: Path):
+    for split in ("train", "test"):
+        folder = tmp_path / split / f"{split}-task"
+        (folder / "tests").mkdir(parents=True)
+        (folder / "instruction.md").write_text("Do it.")
+        (folder / "Dockerfile").write_text("FROM x\n")
+        (folder / "tests/test_final_state.py").write_text("def test_it(): ...\n")
+    env = Harbor(path=str(tmp_path), engine=True)
+    assert [task.id for task in env.tasks("test")] == ["test-task"]
+    assert [task.id for task in env.tasks("train")] == ["train-task"]

@@ -1,0 +1,124 @@
+import pytest
+
+from ludus.sandbox.dockerfile import (
+    PATH,
+    CopyStep,
+    FolderStep,
+    NeedsEngine,
+    RunStep,
+    WriteStep,
+    is_ignored,
+    read_dockerfile,
+)
+
+
+def read(*lines: str) -> list[object]:
+    return list(read_dockerfile("\n".join(("FROM debian:12", *lines))).steps)
+
+
+def read_commands(*lines: str) -> list[tuple[str, ...]]:
+    return [step.command for step in read(*lines) if isinstance(step, RunStep)]
+
+
+def test_variables_folder_and_user_are_filled_in():
+    recipe = read_dockerfile(
+        'ARG V=3.11\nFROM python:${V}-slim AS main\nENV A=1 B="two words" PATH=/opt/bin:$PATH\nENV OLD some value\n'
+        "ARG TARGET=app\nWORKDIR /srv\nWORKDIR $TARGET\nUSER user:group\nRUN make\nCMD x\nEXPOSE 80"
+    )
+    assert recipe.base == "python:3.11-slim"
+    assert dict(recipe.env) == {"A": "1", "B": "two words", "OLD": "some value", "PATH": f"/opt/bin:{PATH}"}
+    assert (recipe.folder, recipe.user) == ("/srv/app", "user")
+    *folders, run = recipe.steps
+    assert [step.path for step in folders if isinstance(step, FolderStep)] == ["/srv", "/srv/app"]
+    assert isinstance(run, RunStep)
+    assert run.folder == "/srv/app"
+    assert dict(run.env)["TARGET"] == "app"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("$A", "1"),
+        ("${A}x", "1x"),
+        ("${NONE:-other}", "other"),
+        ("${A:-other}", "1"),
+        ("${A:+set}", "set"),
+        ("${NONE:+set}", ""),
+        ("\\$A", "$A"),
+    ],
+)
+def test_values_of_variables(text: str, value: str):
+    assert dict(read_dockerfile(f"FROM debian\nENV A=1\nENV B={text}").env)["B"] == value
+
+
+def test_lines_continue_over_comments_and_empty_lines():
+    commands = read_commands("RUN apt-get update && \\", "    # a comment", "", "    apt-get install -y \\", "  git")
+    assert commands == [("/bin/sh", "-c", "apt-get update &&     apt-get install -y   git")]
+
+
+def test_here_documents():
+    assert read_commands("RUN <<EOF", "echo 1", "echo 2", "EOF", "RUN true") == [
+        ("/bin/sh", "-c", "echo 1\necho 2\n"),
+        ("/bin/sh", "-c", "true"),
+    ]
+    assert read_commands("RUN cat <<'X' >/f && echo ok", "a $b", "X") == [
+        ("/bin/sh", "-c", "cat <<'X' >/f && echo ok\na $b\nX\n")
+    ]
+    (script,) = read_commands("RUN <<EOF", "#!/usr/bin/env python3", "print(1)", "EOF")
+    assert script[0] == "/bin/bash"
+    assert "print(1)" in script[2]
+
+
+def test_the_forms_of_run():
+    assert read_commands('RUN ["echo", "a b"]') == [("echo", "a b")]
+    assert read_commands('SHELL ["/bin/bash", "-ec"]', "RUN x") == [("/bin/bash", "-ec", "x")]
+    assert read_commands("RUN --mount=type=cache,target=/root/.cache pip install x") == [
+        ("/bin/sh", "-c", "pip install x")
+    ]
+
+
+def test_copies():
+    steps = read("WORKDIR /app", "COPY --chmod=755 --chown=1:1 a.sh b.sh bin/", "ADD . .", 'COPY ["a b", "/c d"]')[1:]
+    assert steps == [
+        CopyStep(("a.sh", "b.sh"), "/app/bin/", 0o755, 3),
+        CopyStep((".",), "/app/", None, 4),
+        CopyStep(("a b",), "/c d", None, 5),
+    ]
+    assert read("ENV A=1", "COPY <<EOF /etc/x", "v=$A", "EOF") == [WriteStep("/etc/x", "v=1\n", None, 3)]
+    assert read("ENV A=1", "COPY <<'EOF' /etc/", "v=$A", "EOF") == [WriteStep("/etc/EOF", "v=$A\n", None, 3)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (["FROM debian AS b", "RUN x"], "line 2: it has several stages"),
+        (["COPY --from=b /x /y"], "line 2: COPY --from=b"),
+        (["ADD https://x.example/a /a"], "ADD of an address"),
+        (["ADD a.tar.gz /a"], "ADD of an archive"),
+        (["COPY ../secret /a"], "outside the folder"),
+        (["RUN --mount=type=secret,id=x cat"], "RUN --mount=type=secret"),
+        (["ONBUILD RUN x"], "ONBUILD cannot be replayed"),
+        (["RUN <<EOF", "x"], "the here-document EOF has no end"),
+        (["RUN [1]"], "a list that is not JSON"),
+        (["COPY x"], "needs sources and a target"),
+        (["FOO x"], "line 2: FOO cannot be replayed"),
+    ],
+)
+def test_what_needs_an_engine(lines: list[str], reason: str):
+    with pytest.raises(NeedsEngine) as caught:
+        read(*lines)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "RUN x\nFROM debian", "FROM scratch", "# escape=`\nFROM debian"])
+def test_what_has_no_base(text: str):
+    with pytest.raises(NeedsEngine):
+        read_dockerfile(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "ignored"),
+    [("a.pyc", True), ("x/a.pyc", True), ("keep.pyc", False), ("build/x", True), ("src/a.py", False)],
+)
+def test_dockerignore(path: str, ignored: bool):
+    assert is_ignored(path, ["# comment", "**/*.pyc", "build/", "", "!keep.pyc"]) is ignored

@@ -110,6 +110,10 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The patterns of protected files, by default `protected`. For environments whose options decide them."""
         return self.protected
 
+    async def prepare(self, task: Task) -> None:
+        """Make on this host what the task's slots need, such as a folder that `slot` names as a base. Called before a
+        slot is leased, for every rollout of the task. Not called when `sandbox` is None."""
+
     async def setup(self, task: Task, box: Sandbox) -> None:
         """Prepare the slot. By default: write `task.files`. Not called when `sandbox` is None."""
         for path, text in task.files.items():

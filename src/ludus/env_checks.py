@@ -362,6 +362,7 @@ async def try_task(env: Env, evidence: Evidence, pool: Pool | None, limits: Limi
         return "\n".join(message.content for message in make_opening(env, task))
 
     async def get_spec() -> SandboxSpec:
+        await env.prepare(task)
         return env.slot(task)
 
     evidence.opening = await _attempt(evidence, "opening", limits.setup_seconds, render_opening) or ""

@@ -170,6 +170,7 @@ class Rescoring:
         if self.pool is None:
             raise SetupError(f"{self.env.name} needs a sandbox, but there is no pool", retryable=False)
         with boundary(SetupError, f"{self.env.name}: the slot of task '{task.id}'"):
+            await self.env.prepare(task)
             spec = self.env.slot(task)
         async with self.pool.lease(spec) as box:
             yield box

@@ -174,6 +174,8 @@ async def _lease_slot(job: Job, env: Env, pool: Pool | None) -> AsyncGenerator[S
         who = harness.name if harness and env.sandbox is None else env.name
         raise SetupError(f"{who} needs a sandbox, but the run has no pool", retryable=False)
     with boundary(SetupError, f"{env.name}: the slot of task '{job.task.id}'"):
+        if env.sandbox is not None:
+            await env.prepare(job.task)
         spec = SandboxSpec() if env.sandbox is None else env.slot(job.task)
     async with pool.lease(spec if harness is None else harness.extend_spec(spec)) as box:
         yield box

@@ -14,6 +14,7 @@ BUILTIN: Mapping[str, str] = MappingProxyType(
         "parcels": "ludus.envs.parcels:Parcels",
         "reasoning-gym": "ludus.envs.reasoning:ReasoningGym",
         "repair": "ludus.envs.repair:Repair",
+        "swe-smith-oracle": "ludus.envs.swe_smith:SweSmithOracle",
         "terminal-test": "ludus.envs.terminal_test:TerminalTest",
     }
 )

@@ -34,6 +34,7 @@ _RANK = {"passed": 0, "skipped": 1, "failed": 2}
 _TESTS_FAILED = 1
 """The exit code of pytest: the control tests fail in every complete run."""
 _CHECK = "@ludus_check"
+_CONTROL_NAMES = ("_must_fail", "_must_raise")
 
 
 # ---- the runner ---------------------------------------------------------------------------------------------------
@@ -185,20 +186,13 @@ def run_test_process() -> None:
     import pytest
 
     sources = SourceKeeper(order.pop("sources"))
-    sources.install()
+    sources.install(guard=order["wanted"] is None)
     pytest.hookimpl(hookwrapper=True)(TestRecorder.pytest_runtest_makereport)
-    recorder = TestRecorder(outbox, sources)
+    pytest.hookimpl(trylast=True)(TestRecorder.pytest_collection_modifyitems)
+    recorder = TestRecorder(outbox, sources, order["wanted"])
     recorder.send("ready")
     sys.path.append(order["workspace"])  # last: nothing there can replace the library or pytest
-    tests = order["tests"]
-    exit_code = pytest.main(
-        [
-            *("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", f"{tests}/pytest.ini"),
-            "--continue-on-collection-errors",  # a solution that cannot be imported is wrong, not tampering
-            *(f"--rootdir={tests}", f"--confcutdir={tests}", f"{tests}/hidden", f"{tests}/control"),
-        ],
-        plugins=[recorder],
-    )
+    exit_code = pytest.main(order["arguments"], plugins=[recorder])
     recorder.send(["end", int(exit_code)])
     sys.stdout.flush()
     sys.stderr.flush()
@@ -208,14 +202,21 @@ def run_test_process() -> None:
 class TestRecorder:
     """A pytest plugin that writes each phase of each test to a pipe as soon as it is over."""
 
-    def __init__(self, outbox: int, sources: SourceKeeper) -> None:
+    def __init__(self, outbox: int, sources: SourceKeeper, wanted: list[str] | None) -> None:
         self._outbox = outbox
         self._sources = sources
+        self._wanted = None if wanted is None else set(wanted)
 
     def send(self, item: object) -> None:
         data = json.dumps(item).encode() + b"\n"
         while data:
             data = data[os.write(self._outbox, data) :]
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Leave out tests that nobody asked for. The ids of tests are no arguments of pytest: one that is unknown
+        would end the whole run."""
+        if self._wanted is not None:
+            items[:] = [item for item in items if item.nodeid in self._wanted or item.name.endswith(_CONTROL_NAMES)]
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self._send_report(report, report.when)
@@ -242,7 +243,8 @@ class SourceKeeper:
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._sources = dict(sources)
 
-    def install(self) -> None:
+    def install(self, *, guard: bool) -> None:
+        """`guard`: let values that claim to equal everything fail. Tests of other projects may use such values."""
         import _pytest.assertion.rewrite as rewrite
 
         sources = {name: text.encode() for name, text in self._sources.items()}
@@ -260,8 +262,9 @@ class SourceKeeper:
             rewrite_asserts(tree, *arguments)
             ComparisonGuard().visit(tree)
 
-        setattr(builtins, _CHECK, check_pair)
-        rewrite.rewrite_asserts = rewrite_and_guard
+        if guard:
+            setattr(builtins, _CHECK, check_pair)
+            rewrite.rewrite_asserts = rewrite_and_guard
         if "read_bytes" in rewrite_test.__code__.co_names:
             rewrite._rewrite_test = rewrite_held  # pyright: ignore[reportPrivateUsage]
         else:  # a pytest that reads its files in another way

@@ -28,7 +28,7 @@ import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 from shlex import quote
@@ -37,7 +37,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.errors import VerifierError
-from ludus.sandbox import WORKSPACE, Sandbox
+from ludus.sandbox import WORKSPACE, ExecResult, Sandbox
 from ludus.sandbox.archive import ArchiveEntry, gather_entries, make_archive
 from ludus.types import Score
 from ludus.verify.cases import count_module_cases
@@ -53,10 +53,14 @@ def test_{0}_must_raise():
     raise ValueError
 """
 _FEEDBACK_TESTS = 5
+_USAGE_ERROR = 4
 _ADDRESS = re.compile(r"(?<=\bat )0x[0-9a-fA-F]+|\b0x(?:7f|55|56)[0-9a-f]{10}\b")
 
 
-class _Report(Struct):
+class TestReport(Struct):
+    """What pytest has reported: the outcome of each test by its id, and the notes about those that did not pass."""
+
+    __test__ = False  # no test, though pytest finds it in tests that import it
     outcomes: dict[str, str]
     notes: dict[str, str]
     tampering: str
@@ -80,35 +84,92 @@ async def run_tests(
         VerifierError: the tests are wrong, or pytest is neither in the slot nor installed beside Ludus.
     """
     expected = count_cases(tests)
-    token, secret = secrets.token_hex(8), secrets.token_hex(16)
-    folder = box.resolve(f"/tmp/ludus-judge-{token}")
-    has_pytest = (await box.exec(f"{python} -I -c 'import pytest'", timeout=60)).exit_code == 0
-    await box.unpack(_pack_judge(tests, token, secret, packages=not has_pytest), folder)
-    order = {
-        "secret": f"{folder}/secret",  # a file: the runner removes it. What is sent on stdin could be read later
-        "packages": "" if has_pytest else f"{folder}/packages",
-        "tests": folder,
-        "hidden": [f"{folder}/hidden/{name}" for name in tests if _is_test_file(PurePosixPath(name))],
-        "workspace": box.resolve(WORKSPACE),
-    }
-    command = f'env -i PATH="$PATH" HOME="$HOME" LANG=C.UTF-8 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {python} -I -B'
-    done = await box.exec(
-        f"{command} {quote(folder)}/run.py", timeout=seconds, stdin=json.dumps(order).encode(), cwd=WORKSPACE
+    run = JudgeRun(box, python)
+    report = await run.run_pytest(
+        {f"hidden/{name}": text for name, text in tests.items()},
+        hidden=[f"{run.folder}/hidden/{name}" for name in tests if _is_test_file(PurePosixPath(name))],
+        arguments=list_arguments(run.folder),
+        seconds=seconds,
     )
-    if done.timed_out:
-        return Score.of(0.0, f"The tests did not end within {seconds:g} s.")
-    records = _read_records(done.stdout, secret)
-    tail = _clean_text(done.stderr.decode(errors="replace"), folder)[-1000:]
-    if not records:
-        raise VerifierError(f"pytest did not start in the slot (exit code {done.exit_code}): {tail}")
-    if records[-1] == "ready":
-        return Score.of(0.0, f"The tests were ended before they were through (exit code {done.exit_code}).\n{tail}")
-    report = msgspec.json.decode(_clean_text(records[-1], folder), type=_Report)
-    if report.tampering:
-        return Score.of(0.0, f"The test run was tampered with: {report.tampering}.")
-    if not report.ended:
-        return Score.of(0.0, f"The tests were ended before they were through (exit code {report.exit_code}).\n{tail}")
+    if isinstance(report, Score):
+        return report
     return judge_outcomes(report.outcomes, report.notes, expected, separate=separate)
+
+
+def list_arguments(folder: str) -> list[str]:
+    """The arguments of pytest for hidden tests in a folder of their own."""
+    return [
+        *("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", f"{folder}/pytest.ini"),
+        "--continue-on-collection-errors",  # a solution that cannot be imported is wrong, not tampering
+        *(f"--rootdir={folder}", f"--confcutdir={folder}", f"{folder}/hidden", f"{folder}/control"),
+    ]
+
+
+class JudgeRun:
+    """One run of pytest in a slot, with a secret and control tests of its own."""
+
+    def __init__(self, box: Sandbox, python: str = "python3") -> None:
+        self._box, self._python = box, python
+        self.token, self._secret = secrets.token_hex(8), secrets.token_hex(16)
+        self.folder = box.resolve(f"/tmp/ludus-judge-{self.token}")
+        self.control = f"{self.folder}/control"
+        """The folder of the control tests, which must be among the arguments."""
+
+    async def run_pytest(
+        self,
+        files: Mapping[str, str],
+        *,
+        hidden: Sequence[str],
+        arguments: Sequence[str],
+        seconds: float,
+        wanted: Sequence[str] | None = None,
+        cwd: str = WORKSPACE,
+        plugins: bool = False,
+    ) -> "TestReport | Score":
+        """Run pytest and return its report, or the score 0 if it did not come to its end.
+
+        `files` are written to `folder`. `hidden`: files whose source is removed from the disk first. `wanted`: run only
+        these tests. `plugins`: load the plugins that are installed in the slot.
+
+        Raises:
+            VerifierError: pytest did not start, or is neither in the slot nor installed beside Ludus.
+        """
+        box, python = self._box, self._python
+        has_pytest = (await box.exec(f"{python} -I -c 'import pytest'", timeout=60)).exit_code == 0
+        await box.unpack(_pack_judge(files, self.token, self._secret, packages=not has_pytest), self.folder)
+        order = {
+            "secret": f"{self.folder}/secret",  # a file that the runner removes: stdin could be read later
+            "packages": "" if has_pytest else f"{self.folder}/packages",
+            "hidden": list(hidden),
+            "arguments": list(arguments),
+            "wanted": None if wanted is None else list(wanted),
+            "workspace": box.resolve(cwd),
+        }
+        autoload = "" if plugins else "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "
+        command = f'env -i PATH="$PATH" HOME="$HOME" LANG=C.UTF-8 {autoload}{python} -I -B'
+        done = await box.exec(
+            f"{command} {quote(self.folder)}/run.py", timeout=seconds, stdin=json.dumps(order).encode(), cwd=cwd
+        )
+        if done.timed_out:
+            return Score.of(0.0, f"The tests did not end within {seconds:g} s.")
+        return self._read_report(done)
+
+    def _read_report(self, done: ExecResult) -> "TestReport | Score":
+        records = _read_records(done.stdout, self._secret)
+        tail = _clean_text(done.stderr.decode(errors="replace"), self.folder)[-1000:]
+        if not records:
+            raise VerifierError(f"pytest did not start in the slot (exit code {done.exit_code}): {tail}")
+        early = "The tests were ended before they were through"
+        if records[-1] == "ready":
+            return Score.of(0.0, f"{early} (exit code {done.exit_code}).\n{tail}")
+        report = msgspec.json.decode(_clean_text(records[-1], self.folder), type=TestReport)
+        if report.tampering:
+            return Score.of(0.0, f"The test run was tampered with: {report.tampering}.")
+        if not report.ended:
+            if report.exit_code == _USAGE_ERROR and not report.outcomes:
+                raise VerifierError(f"pytest does not take its arguments or settings: {tail}")
+            return Score.of(0.0, f"{early} (exit code {report.exit_code}).\n{tail}")
+        return report
 
 
 def _clean_text(text: str, folder: str) -> str:
@@ -178,7 +239,7 @@ def _pack_judge(tests: Mapping[str, str], token: str, secret: str, *, packages: 
         "secret": secret.encode(),
         "pytest.ini": b"[pytest]\n",
         f"control/test_{token}.py": _CONTROL.format(token).encode(),
-        **{f"hidden/{name}": text.encode() for name, text in tests.items()},
+        **{name: text.encode() for name, text in tests.items()},
     }
     entries = [ArchiveEntry(path, 0o600 if path == "secret" else 0o644, data=data) for path, data in files.items()]
     return make_archive([*entries, *(pack_pytest() if packages else ())])

@@ -98,14 +98,17 @@ def fetch_commit(bare: Path, url: str, commit: str, *, seconds: float) -> None:
     """Fetch one commit into a bare repository, unless it is there. If its host gives no single commits, fetch all."""
     if not (bare / "HEAD").exists():
         run_git("init", "-q", "--bare", str(bare), seconds=seconds)
-    if _has_commit(bare, commit, seconds):
+    if _resolves(bare, _name_ref(commit), seconds):
         return
     try:
         run_git("fetch", "-q", "--depth", "1", url, commit, cwd=bare, seconds=seconds)
     except SetupError:
         run_git("fetch", "-q", url, "+refs/*:refs/fetched/*", cwd=bare, seconds=seconds)
-        found = commit if len(commit) == 40 else f"refs/fetched/heads/{commit}"
-        run_git("update-ref", _name_ref(commit), found, cwd=bare, seconds=seconds)
+        for found in (commit, f"refs/fetched/heads/{commit}", f"refs/fetched/tags/{commit}"):
+            if _resolves(bare, found, seconds):
+                run_git("update-ref", _name_ref(commit), f"{found}^{{commit}}", cwd=bare, seconds=seconds)
+                return
+        raise SetupError(f"{url} has no commit '{commit}'", retryable=False) from None
     else:
         run_git("update-ref", _name_ref(commit), "FETCH_HEAD", cwd=bare, seconds=seconds)
 
@@ -213,9 +216,9 @@ def _name_ref(commit: str) -> str:
     return f"refs/ludus/{hashlib.sha256(commit.encode()).hexdigest()[:16]}"
 
 
-def _has_commit(bare: Path, commit: str, seconds: float) -> bool:
+def _resolves(bare: Path, name: str, seconds: float) -> bool:
     try:
-        run_git("rev-parse", "-q", "--verify", f"{_name_ref(commit)}^{{commit}}", cwd=bare, seconds=seconds)
+        run_git("rev-parse", "-q", "--verify", f"{name}^{{commit}}", cwd=bare, seconds=seconds)
     except SetupError:
         return False
     return True

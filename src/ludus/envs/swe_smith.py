@@ -36,6 +36,7 @@ from ludus.envs.repositories import Start, StartFolders, make_repository, make_s
 from ludus.errors import SetupError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.types import Positive, Rollout, Score, Task, Whole
+from ludus.verify.pytest import place_pytest
 from ludus.verify.repository_tests import run_repository_tests
 
 BUNDLED_TRAIN = 2
@@ -81,7 +82,15 @@ class SweSmithOracle(Env, frozen=True):
     sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(memory_mb=2048, disk_mb=1024)
     toolsets: ClassVar[tuple[str, ...]] = ("terminal", "file")
     protected: ClassVar[tuple[str, ...]] = (
-        *("*/.venv", "*/tests", "*/test_*.py", "*/*_test.py", "*/conftest.py"),
+        *(
+            "*/.venv",
+            "*/sitecustomize.py",
+            "*/usercustomize.py",
+            "*/tests",
+            "*/test_*.py",
+            "*/*_test.py",
+            "*/conftest.py",
+        ),
         *("*/pytest.ini", "*/.pytest.ini", "*/tox.ini", "*/setup.cfg", "*/pyproject.toml", "*.egg-info", "*.dist-info"),
     )
 
@@ -142,6 +151,9 @@ class SweSmithOracle(Env, frozen=True):
         if done.exit_code:
             what = f"not done within {self.install_timeout_s:g} s" if done.timed_out else f"exit code {done.exit_code}"
             raise SetupError(f"{name} cannot be installed: {what}: {done.text.strip()[-1000:]}")
+        packages = done.stdout.decode().strip().rpartition("\n")[2]
+        if packages.startswith("/"):
+            await place_pytest(box, packages)
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         assert box is not None
@@ -151,7 +163,7 @@ class SweSmithOracle(Env, frozen=True):
         folders = await self._make_start(rollout.task)
         tests = await asyncio.to_thread(read_tests, folders.tests)
         folder = f"{WORKSPACE}/{answer.start.name}"
-        python = quote(box.resolve(f"{folder}/.venv/bin/python"))
+        python = box.resolve(f"{folder}/.venv/bin/python")
         return await run_repository_tests(box, folder, answer.ids, tests, python=python, seconds=self.test_timeout_s)
 
     async def solve(self, task: Task, box: Sandbox | None) -> str:
@@ -231,11 +243,14 @@ class SweSmithOracle(Env, frozen=True):
 
 
 _ADD_PATH = """
-import os, sysconfig
+import importlib.util, os, sysconfig
 folders = [os.getcwd(), *(p for p in [os.path.join(os.getcwd(), "src")] if os.path.isdir(p))]
-with open(os.path.join(sysconfig.get_path("purelib"), "repository.pth"), "w") as file:
+packages = sysconfig.get_path("purelib")
+with open(os.path.join(packages, "repository.pth"), "w") as file:
     file.write("\\n".join(folders) + "\\n")
+print("" if importlib.util.find_spec("pytest") else packages)
 """
+"""Puts the repository on the path of its environment. Prints where packages are if there is no pytest."""
 
 
 def _read_ids(row: DataRow[SweItem], field: str, value: list[str] | str) -> list[str]:

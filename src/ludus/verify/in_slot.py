@@ -70,7 +70,7 @@ def _take_file(path: Path, *, leave_empty: bool = False) -> str:
 def _run_tests(order: Mapping[str, Any], reports: ReportReader, announce: Callable[[], None]) -> int:
     """Run the test process to its end and read what it reports. Returns its exit code."""
     inbox, outbox = os.pipe()
-    command = [sys.executable, "-I", "-B", __file__, "--tests"]
+    command = [order["python"], "-I", "-B", __file__, "--tests"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(outbox,)) as child:
         os.close(outbox)
         assert child.stdin is not None
@@ -181,10 +181,14 @@ def run_test_process() -> None:
     hide_memory()
     outbox = int(order["outbox"])
     os.set_inheritable(outbox, False)
+    whole = sys.path[:]
+    sys.path = list_outside(order["workspace"])  # a module of the agent's must not be taken for pytest
     if order["packages"]:
         sys.path.insert(0, order["packages"])
+        whole.insert(0, order["packages"])
     import pytest
 
+    sys.path = whole
     sources = SourceKeeper(order.pop("sources"))
     sources.install(guard=order["wanted"] is None)
     pytest.hookimpl(hookwrapper=True)(TestRecorder.pytest_runtest_makereport)
@@ -197,6 +201,11 @@ def run_test_process() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(int(exit_code))  # handlers that the agent's code has registered do not count
+
+
+def list_outside(workspace: str) -> list[str]:
+    """The places that modules are imported from, without those in the workspace, except the environment's own."""
+    return [place for place in sys.path if not place.startswith(workspace) or place.startswith(sys.prefix)]
 
 
 class TestRecorder:

@@ -35,6 +35,7 @@ from shlex import quote
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ludus.errors import VerifierError
 from ludus.sandbox import WORKSPACE, ExecResult, Sandbox
@@ -135,7 +136,7 @@ class JudgeRun:
             VerifierError: pytest did not start, or is neither in the slot nor installed beside Ludus.
         """
         box, python = self._box, self._python
-        has_pytest = (await box.exec(f"{python} -I -c 'import pytest'", timeout=60)).exit_code == 0
+        has_pytest = await self._has_pytest(box.resolve(cwd))
         await box.unpack(_pack_judge(files, self.token, self._secret, packages=not has_pytest), self.folder)
         order = {
             "secret": f"{self.folder}/secret",  # a file that the runner removes: stdin could be read later
@@ -144,15 +145,24 @@ class JudgeRun:
             "arguments": list(arguments),
             "wanted": None if wanted is None else list(wanted),
             "workspace": box.resolve(cwd),
+            "python": python,
         }
         autoload = "" if plugins else "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "
-        command = f'env -i PATH="$PATH" HOME="$HOME" LANG=C.UTF-8 {autoload}{python} -I -B'
+        # The runner knows the secret, so it loads no packages: the agent may have changed those.
+        command = f'env -i PATH="$PATH" HOME="$HOME" LANG=C.UTF-8 {autoload}python3 -I -S -B'
         done = await box.exec(
             f"{command} {quote(self.folder)}/run.py", timeout=seconds, stdin=json.dumps(order).encode(), cwd=cwd
         )
         if done.timed_out:
             return Score.of(0.0, f"The tests did not end within {seconds:g} s.")
         return self._read_report(done)
+
+    async def _has_pytest(self, workspace: str) -> bool:
+        """Whether the slot has pytest, outside of the workspace."""
+        places = f"[p for p in sys.path if not p.startswith({workspace!r}) or p.startswith(sys.prefix)]"
+        code = f"import sys; sys.path = {places}; import pytest; print(pytest.__name__)"
+        done = await self._box.exec(f"{quote(self._python)} -I -c {quote(code)}", timeout=60)
+        return done.exit_code == 0 and done.stdout.strip() == b"pytest"
 
     def _read_report(self, done: ExecResult) -> "TestReport | Score":
         records = _read_records(done.stdout, self._secret)
@@ -243,6 +253,12 @@ def _pack_judge(tests: Mapping[str, str], token: str, secret: str, *, packages: 
     }
     entries = [ArchiveEntry(path, 0o600 if path == "secret" else 0o644, data=data) for path, data in files.items()]
     return make_archive([*entries, *(pack_pytest() if packages else ())])
+
+
+async def place_pytest(box: Sandbox, folder: str) -> None:
+    """Write pytest and its dependencies to a folder of a slot, for an environment without it."""
+    packages = (replace(entry, path=entry.path.removeprefix("packages/")) for entry in _pack_pytest())
+    await box.unpack(make_archive(packages), folder)
 
 
 @cache

@@ -18,6 +18,14 @@ from ludus.types import Score
 from ludus.verify.pytest import JudgeRun, TestReport
 
 _FEEDBACK_TESTS = 5
+_SETTINGS = {
+    "pytest.ini": "",
+    ".pytest.ini": "",
+    "pyproject.toml": "[tool.pytest",
+    "tox.ini": "[pytest]",
+    "setup.cfg": "[tool:pytest]",
+}
+"""The files that pytest looks at, in its order, and what they must contain."""
 
 
 async def run_repository_tests(
@@ -36,12 +44,14 @@ async def run_repository_tests(
     for path, text in hidden.items():
         await _write_file(box, f"{folder}/{path}", text)
     root, run = box.resolve(folder), JudgeRun(box, python)
+    settings = await find_settings(box, folder)
     files = dict.fromkeys(id.partition("::")[0] for id in ids)
     report = await run.run_pytest(
         {},
         hidden=[f"{root}/{path}" for path in hidden if path.endswith(".py")],
         arguments=[
             *("-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", f"--rootdir={root}"),
+            *(("-c", f"{root}/{settings}") if settings else ()),
             *(f"{root}/{file}" for file in files),
             run.control,
         ],
@@ -51,6 +61,19 @@ async def run_repository_tests(
         plugins=True,
     )
     return report if isinstance(report, Score) else judge_ids(report, ids, run.token)
+
+
+async def find_settings(box: Sandbox, folder: str) -> str:
+    """The file with the repository's settings of pytest; empty if there is none. Pytest itself searches for it in the
+    common parent of all tests, which the control tests are not in."""
+    for name, mark in _SETTINGS.items():
+        try:
+            text = (await box.read(f"{folder}/{name}")).decode(errors="replace")
+        except (OSError, ValueError):
+            continue
+        if mark in text:
+            return name
+    return ""
 
 
 async def _write_file(box: Sandbox, path: str, text: str) -> None:

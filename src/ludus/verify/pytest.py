@@ -257,7 +257,7 @@ def _pack_judge(tests: Mapping[str, str], token: str, secret: str, *, packages: 
 
 async def place_pytest(box: Sandbox, folder: str) -> None:
     """Write pytest and its dependencies to a folder of a slot, for an environment without it."""
-    packages = (replace(entry, path=entry.path.removeprefix("packages/")) for entry in _pack_pytest())
+    packages = (replace(entry, path=entry.path.removeprefix("packages/")) for entry in pack_pytest())
     await box.unpack(make_archive(packages), folder)
 
 

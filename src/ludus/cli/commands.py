@@ -55,6 +55,7 @@ COMMANDS = (
     Listing("check", "validate", "check without a model that an environment scores correctly"),
     Listing("check", "sandbox", "list sandbox backends, run a command in a slot, or remove what ended processes left"),
     Listing("check", "check", "check training rows (any Atropos JSONL, or a run) before a trainer uses them"),
+    Listing("make", "new", "begin an environment of your own: a package that is valid at once"),
     Listing("make", "rescore", "judge the rollouts of a run again with a corrected verifier, without the model"),
     Listing("make", "score", "judge the sessions of a gateway run with an environment"),
     Listing("make", "export", "write the training data of a run: rows for RL, conversations, preferences"),

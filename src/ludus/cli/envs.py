@@ -45,7 +45,7 @@ def run(arguments: EnvsArguments) -> int:
             print(f"    --env.{option}  {doc}")
     if installed := [name for name in ENV.list_names() if name not in BUILTIN]:
         print(f"\ninstalled: {', '.join(installed)}")
-    print("\nyour own: a file with a class derived from ludus.env.Env: ludus validate my_env.py")
+    print("\nyour own: ludus new env NAME, or a file with a class derived from ludus.env.Env: ludus validate my_env.py")
     return 0
 
 

@@ -139,7 +139,7 @@ def test_tasks_that_cannot_be_run_are_skipped_with_the_reason(tmp_path: Path, en
     assert [task.id for task in some.tasks("train")] == ["good"]
     assert list(some.skipped("train")) == ["bad"]
     assert "FROM alpine:3 is no base that can be made here" in some.skipped("train")["bad"]
-    assert [task.id for task in Harbor(path=str(tmp_path), engine=True).tasks("train")] == ["bad", "good"]
+    assert [task.id for task in Harbor(path=str(tmp_path), engine="docker").tasks("train")] == ["bad", "good"]
     with pytest.raises(ConfigError, match="none of the 2 tasks can be run here: bad: FROM alpine"):
         list(Harbor(path=str(tmp_path)).tasks("train"))
     with pytest.raises(ConfigError, match=r"env\.bases: 'x' is not NAME=FOLDER"):
@@ -153,6 +153,6 @@ def test_a_folder_for_each_split(tmp_path: Path):
         (folder / "instruction.md").write_text("Do it.")
         (folder / "Dockerfile").write_text("FROM x\n")
         (folder / "tests/test_final_state.py").write_text("def test_it(): ...\n")
-    env = Harbor(path=str(tmp_path), engine=True)
+    env = Harbor(path=str(tmp_path), engine="podman")
     assert [task.id for task in env.tasks("test")] == ["test-task"]
     assert [task.id for task in env.tasks("train")] == ["train-task"]

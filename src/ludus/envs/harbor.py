@@ -80,8 +80,9 @@ class Harbor(Env, frozen=True):
     """What names after FROM mean: `ubuntu:24.04=/roots/noble` (a folder with a root file system), or
     `python=host` (the programs of this machine, read-only). Debian and Python images need no entry where debootstrap
     is installed and the driver is root."""
-    engine: bool = False
-    """The sandbox backend is a container engine, which builds or pulls any image: skip nothing for its Dockerfile."""
+    engine: Literal["", "docker", "podman"] = ""
+    """Build or pull the images with this container engine, any Dockerfile and any base. Slots are bubblewrap's all the
+    same. Empty: Dockerfiles are replayed, without an engine."""
     system_changes: Literal["drop", "keep"] = "drop"
     """Whether the verifier sees what the agent changed in folders of programs and libraries (/usr, /bin, /lib …).
     `keep` is for tasks that install software; then the agent can also replace the verifier's programs."""
@@ -171,7 +172,8 @@ class Harbor(Env, frozen=True):
     def _make_image(self, folder: TaskFolder) -> ImageSpec:
         return ImageSpec(
             name=folder.image,
-            folder=str(folder.build.absolute()) if folder.build else "",
+            folder=str(folder.build.absolute()) if folder.build and not (self.engine and folder.image) else "",
+            engine=self.engine,
             bases=self._read_bases(),
             cache=self.cache,
             seconds=folder.build_seconds,
@@ -190,7 +192,7 @@ class Harbor(Env, frozen=True):
         if self.engine:
             return ""
         if folder.build is None:
-            return f"it has no Dockerfile, only the image {folder.image}: use a container engine and --env.engine true"
+            return f"it has no Dockerfile, only the image {folder.image}: pull it with --env.engine docker"
         return find_problem(self._make_image(folder))
 
     def _offer_uv(self) -> tuple[tuple[str, str], ...]:

@@ -22,9 +22,12 @@ class ImageSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     """A root file system that a slot has instead of the backend's own, made once and shared by slots."""
 
     name: str = ""
-    """The name of an image, which a container engine pulls. Without an engine, `folder` is used."""
+    """The name of an image, which `engine` pulls. Without an engine, `folder` is used."""
     folder: str = ""
     """A folder with a `Dockerfile` and the files that it copies."""
+    engine: str = ""
+    """The command of a container engine, `docker` or `podman`, that builds or pulls the image. Its files are then used
+    as those of any other. Empty: the Dockerfile is replayed in a slot."""
     bases: tuple[tuple[str, str], ...] = ()
     """What names after `FROM` mean where there is no engine: folders of the host with a root file system, or `host`,
     the programs of this machine, read-only."""
@@ -60,7 +63,7 @@ class SandboxSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     image: ImageSpec | None = None
     """The slot's own root file system, for tasks with absolute paths. Its user is then root in it and may change every
     file in its own view, /workspace stands for the image's working folder, and `disk_mb` is for all files together.
-    Only `bwrap`, `docker` and `podman` have such slots."""
+    Only `bwrap` has such slots."""
     env: tuple[tuple[str, str], ...] = ()
     """Variables of every command. No other variables of the host are passed on."""
 

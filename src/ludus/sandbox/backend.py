@@ -154,7 +154,7 @@ def refuse_image(backend: Backend[Any], spec: SandboxSpec) -> None:
     if spec.image is not None and not backend.has_images:
         raise SandboxError(
             f"the task needs a root file system of its own, which slots of '{backend.name}' do not have: use "
-            "--sandbox.backend bwrap, docker or podman",
+            "--sandbox.backend bwrap",
             retryable=False,
         )
 

@@ -1,6 +1,7 @@
-"""Root file systems for slots, made of Dockerfiles on this machine without a container engine.
+"""Root file systems for slots: Dockerfiles replayed without a container engine, or images that an engine has made.
 
     Dockerfile ──> base (a folder, Debian, or this machine's programs) ──> steps in a slot ──> a layer in the cache
+    Dockerfile or the name of an image ──> docker or podman: build or pull ──> export ──> a folder in the cache
 
 `Images.prepare` returns what a slot with an `ImageSpec` starts with: layers, the lowest first, variables and the
 working folder. The steps of the Dockerfile (`sandbox/dockerfile.py`) run one after the other in one slot, which has the
@@ -42,6 +43,7 @@ from ludus.sandbox.dockerfile import (
     is_ignored,
     read_dockerfile,
 )
+from ludus.sandbox.local import engine_images
 from ludus.sandbox.local.host_dir import make_open_folder, remove_tree
 from ludus.sandbox.local.layers import change_owner
 from ludus.sandbox.shell_sandbox import ShellSandbox
@@ -191,6 +193,8 @@ class Images:
         await asyncio.gather(*self._made.values(), return_exceptions=True)
 
     async def _make(self, spec: ImageSpec) -> RootImage:
+        if spec.engine:
+            return await asyncio.to_thread(self._make_with_engine, spec)
         try:
             async with asyncio.timeout(spec.seconds):
                 recipe = read_dockerfile(await asyncio.to_thread(_read_text, spec))
@@ -206,6 +210,18 @@ class Images:
             ) from None
         except OSError as error:
             raise SandboxError(f"{_name(spec)} cannot be made: {error}", retryable=False) from error
+
+    def _make_with_engine(self, spec: ImageSpec) -> RootImage:
+        try:
+            cache, config = _open_cache(spec.cache), engine_images.make_image(spec)
+            folder = self._store_base(
+                cache / f"engine-{config.id}", partial(engine_images.export_image, spec.engine, config)
+            )
+        except OSError as error:
+            raise SandboxError(f"{_name(spec)} cannot be made: {error}", retryable=False) from error
+        home = _read_home(folder, config.user)
+        env = {"PATH": PATH, "HOME": home, **config.env}
+        return RootImage((str(folder),), _find_owner(folder), tuple(env.items()), config.folder, home)
 
     def _prepare_base(self, base: str | DebianBase, cache: Path) -> RootImage:
         if problem := check_base(base):
@@ -281,7 +297,7 @@ class Images:
 
 
 def _name(spec: ImageSpec) -> str:
-    return f"the image of {spec.folder}"
+    return f"the image of {spec.folder}" if spec.folder else f"image {spec.name}"
 
 
 def _open_cache(folder: str) -> Path:
@@ -471,6 +487,14 @@ def _list_source(source: Path, context: Path, ignored: Sequence[str]) -> Iterato
     for entry in gather_entries(source.resolve() if not source.is_dir() else source, max_bytes=_LAYER_BYTES):
         if not source.is_dir() or not is_ignored(prefix + entry.path, ignored):
             yield entry
+
+
+def _read_home(root: Path, user: str) -> str:
+    """The home of a user by the image's own list."""
+    passwd = root / "etc/passwd"
+    lines = passwd.read_text(errors="replace").splitlines() if passwd.is_file() and not passwd.is_symlink() else []
+    fields = [line.split(":") for line in lines]
+    return next((f[5] for f in fields if len(f) > 5 and user in (f[0], f[2])), "/root") if user else "/root"
 
 
 async def _find_home(box: ShellSandbox, user: str) -> str:

@@ -22,6 +22,7 @@ from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.settings import Settings
 from ludus.tools import Tool
 from ludus.types import Count, Message, Rollout, Score, Task, place_images
+from ludus.verify.grading import Grader
 
 
 class EnvSettings(Settings, frozen=True):
@@ -85,6 +86,9 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Toolsets that are offered when the user names none."""
     system: ClassVar[str] = ""
     """The environment's system text. A skill is added to it and does not replace it."""
+    grader: ClassVar[Grader | None] = None
+    """The judges of a run, for environments whose `verify` asks a model. Declare it as `Grader()`: each run then gets
+    one with the models of the sections `judge` and `second_judge`."""
     facts: ClassVar[EnvFacts] = EnvFacts()
     """Licence, scoring, speed and so on, for `ludus envs` and the table of environments."""
 

@@ -21,11 +21,12 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from ludus.errors import TRACEBACK
-from ludus.types import Group, Usage
+from ludus.types import Group, Score, Usage
 
 
 class Interval(Struct, frozen=True):
@@ -74,6 +75,18 @@ class Spread(Struct, frozen=True):
     most: float
 
 
+class JudgeAgreement(Struct, frozen=True):
+    """How far two judges agree on the same replies (`ludus.verify.grading`)."""
+
+    rollouts: int
+    same: float
+    """The share of rollouts that both pass, or both fail."""
+    kappa: float | None
+    """Cohen's kappa of passes: 1 is full agreement, 0 is that of chance. None if a judge gives all the same verdict."""
+    difference: float
+    """The mean absolute difference of their grades."""
+
+
 class RunSummary(Struct, frozen=True, kw_only=True):
     """The numbers of a run, written as `summary.json`. `schema` is raised when a field changes its meaning."""
 
@@ -94,6 +107,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Of the recorded attempts. Attempts that were retried and judges are not in it; the ledger has those."""
     seconds: Spread | None
     turns: Spread | None
+    agreement: JudgeAgreement | None = None
+    """Of the two judges, in runs that have a second one."""
 
 
 def summarize(groups: Iterable[Group]) -> RunSummary:
@@ -115,6 +130,7 @@ def summarize(groups: Iterable[Group]) -> RunSummary:
         usage=_add_usages([t.usage for t in tallies]),
         seconds=compute_spread([s for t in tallies for s in t.seconds]),
         turns=compute_spread([n for t in tallies for n in t.turns]),
+        agreement=compute_agreement([pair for t in tallies for pair in t.grades]),
     )
 
 
@@ -223,6 +239,19 @@ def compute_t_quantile(freedom: int) -> float:
     return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
+def compute_agreement(grades: Sequence["_Grades"]) -> JudgeAgreement | None:
+    """How far two judges agree; None if no reply has two grades."""
+    count = len(grades)
+    if not count:
+        return None
+    same = sum(g.first_passes == g.second_passes for g in grades) / count
+    first, second = (sum(column) / count for column in zip(*((g[2], g[3]) for g in grades), strict=True))
+    chance = first * second + (1 - first) * (1 - second)
+    difference = math.fsum(abs(g.first - g.second) for g in grades) / count
+    constant = first in (0.0, 1.0) or second in (0.0, 1.0)
+    return JudgeAgreement(count, same, None if constant else (same - chance) / (1 - chance), difference)
+
+
 def compute_spread(values: Sequence[float]) -> Spread | None:
     if not values:
         return None
@@ -251,6 +280,8 @@ class _Tally:
     usage: Usage
     seconds: tuple[float, ...]
     turns: tuple[int, ...]
+    grades: tuple["_Grades", ...]
+    """What two judges said, where there are two."""
 
 
 def _tally_group(group: Group) -> _Tally:
@@ -269,7 +300,23 @@ def _tally_group(group: Group) -> _Tally:
         usage=_add_usages([r.usage for r in group.rollouts]),
         seconds=tuple(r.seconds for r in group.rollouts),
         turns=tuple(len(r.turns) for r in group.rollouts),
+        grades=tuple(_read_grades(score) for score in scores if "second_judge" in score.parts),
     )
+
+
+class _Grades(NamedTuple):
+    """The grades of two judges for one reply, and whether each is a pass."""
+
+    first: float
+    second: float
+    first_passes: bool
+    second_passes: bool
+
+
+def _read_grades(score: Score) -> _Grades:
+    part = score.parts
+    passes = part.get("judge passes", 0.0) > 0, part.get("second_judge passes", 0.0) > 0
+    return _Grades(part.get("judge", score.value), part["second_judge"], *passes)
 
 
 def _compute_stats(tallies: Sequence[_Tally]) -> ScoreStats:

@@ -8,7 +8,9 @@ from ludus.config.tree import SECTIONS, Config
 
 
 def test_every_setting_that_may_change_on_resume_exists():
-    record = to_record(load([], [("model.name", "x"), ("optimizer.name", "x")]))
+    record = to_record(
+        load([], [("model.name", "x"), ("optimizer.name", "x"), ("judge.name", "x"), ("second_judge.name", "x")])
+    )
     for path in MAY_CHANGE:
         section, _, name = path.partition(".")
         kinds = [kind.cls for kind in list_types(SECTIONS[section]) if isinstance(kind, msgspec.inspect.StructType)]

@@ -132,7 +132,13 @@ def _refuse_argument(parser: argparse.ArgumentParser, command: Command[Any], wor
     parser.error(f"unknown argument {word}{f'; did you mean {meant}?' if meant else ''}")
 
 
-_MAIN_SETTINGS = {"env": "env.name", "model": "model.name", "optimizer": "optimizer.name", "sandbox": "sandbox.backend"}
+_MAIN_SETTINGS = {
+    "env": "env.name",
+    "model": "model.name",
+    "optimizer": "optimizer.name",
+    "judge": "judge.name",
+    "sandbox": "sandbox.backend",
+}
 """What someone means who names only the section."""
 
 

@@ -31,7 +31,7 @@ from ludus.cli.common import (
 from ludus.cli.output.run_tables import ProgressBar, print_summary
 from ludus.config import Config, to_record, to_yaml
 from ludus.config.build_agent import build_env
-from ludus.config.build_models import build_model
+from ludus.config.build_models import build_model, open_judges
 from ludus.config.build_tools import build_distribution
 from ludus.config.tree import TRAINING, WEIGHTS
 from ludus.env import Env
@@ -103,7 +103,7 @@ async def open_batch(config: Config, ledger: Ledger) -> AsyncGenerator[tuple[Bat
     if skipped := env.skipped(config.env.split):
         print_notice(explain_skipped(env, skipped))
     model = build_model(config.model, ledger, tell=print_notice)
-    async with open_agent(config, env, model) as agent:
+    async with open_agent(config, env, model) as agent, open_judges(config, env, ledger, print_notice):
         distribution = build_distribution(config, env, agent.registry)
         size, seed = config.env.group_size, config.run.seed
         yield Batch(env, tasks, agent.policy, size, seed, distribution, config.tools.disabled), agent.pool

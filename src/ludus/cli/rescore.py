@@ -18,6 +18,7 @@ from ludus.cli.output.rescore_table import RescoreBar, print_rescored
 from ludus.cli.run_kind import find_kind
 from ludus.config import Config
 from ludus.config.build_agent import build_env
+from ludus.config.build_models import build_ledger, open_judges
 from ludus.config.build_sandboxes import open_sandboxes
 from ludus.config.secrets import list_secrets
 from ludus.env import Env
@@ -70,7 +71,7 @@ async def _rescore(directory: RunDir, config: Config, arguments: RescoreArgument
         raise ConfigError(f"{directory.path}: no rollout has ended there yet")
     with ExitStack() as stack:
         bar = stack.enter_context(RescoreBar(env.name, total))
-        async with open_sandboxes(config, env) as pool:
+        async with open_sandboxes(config, env) as pool, open_judges(config, env, build_ledger(config), print_notice):
             new = stack.enter_context(_open_new(config)) if arguments.out else None
 
             def record(rescored: Rescored) -> None:

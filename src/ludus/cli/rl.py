@@ -45,6 +45,7 @@ from ludus.cli.output.rl_tables import RlBar, describe_step, plot_rewards
 from ludus.cli.output.terminal import format_duration
 from ludus.config import MAY_CHANGE, Config, to_record, to_yaml
 from ludus.config.build_agent import build_env
+from ludus.config.build_models import open_judges
 from ludus.config.build_trainer import build_trainer
 from ludus.config.secrets import list_secrets, read_secret
 from ludus.config.tree import TRAINING, WEIGHTS
@@ -224,6 +225,7 @@ async def _open_parts(config: Config, data: RlData, ledger: Ledger) -> AsyncGene
         stack.push_async_callback(trainer.close)
         first = wrap(await trainer.get_model(trainer.name))
         agent = await stack.enter_async_context(open_agent(config, data.env, first))
+        await stack.enter_async_context(open_judges(config, data.env, ledger, print_notice))
         check_settings(config.rl, agent.policy.sampling)
         exchange = _open_exchange(config)
         if exchange is not None:

@@ -20,6 +20,7 @@ from ludus.cli.output import print_summary
 from ludus.cli.session_runs import group_sessions, import_sessions, read_sessions, require_gateway_run
 from ludus.config import Config
 from ludus.config.build_agent import build_env
+from ludus.config.build_models import build_ledger, open_judges
 from ludus.config.secrets import list_secrets
 from ludus.env import Env
 from ludus.errors import ConfigError, ModelUnusable, RolloutError, raise_first, suggest
@@ -99,7 +100,7 @@ async def _score_sessions(
         report.scored += 1
 
     with raise_first():
-        async with asyncio.TaskGroup() as group:
+        async with open_judges(config, env, build_ledger(config), print_notice), asyncio.TaskGroup() as group:
             for key, rollout in read_sessions(directory):
                 if rollout.failure is not None:
                     report.failed += 1

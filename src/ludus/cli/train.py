@@ -42,7 +42,7 @@ from ludus.cli.skillopt_runs import make_actor, read_layers, redirect_prints
 from ludus.cli.train_estimate import estimate_run, print_dry_run
 from ludus.cli.train_plan import Plan, hash_content, make_plan, make_skill_head
 from ludus.config import Config, to_record, to_yaml
-from ludus.config.build_models import build_models
+from ludus.config.build_models import build_models, open_judges
 from ludus.config.build_training import has_optimizer
 from ludus.config.tree import CONTENT, SameSettings
 from ludus.env import EnvSettings
@@ -167,6 +167,7 @@ async def _open_parts(config: Config, plan: Plan, ledger: Ledger) -> AsyncGenera
         if optimizer is not None and not isinstance(config.optimizer, SameSettings):
             stack.push_async_callback(optimizer.close)
         agent = await stack.enter_async_context(open_agent(config, plan.env, model, make_actor(plan.env)))
+        await stack.enter_async_context(open_judges(config, plan.env, ledger, print_notice))
         yield TrainingParts(config, plan, ledger, agent.policy, optimizer, agent.pool)
 
 

@@ -9,8 +9,10 @@ import msgspec
 from ludus import env_checks
 from ludus.batch import read_tasks
 from ludus.cli.command import CONFIG, ENV, JSON, RUN_SETTINGS, Arguments, Command
+from ludus.cli.common import print_notice
 from ludus.config import Config, load
 from ludus.config.build_agent import build_env
+from ludus.config.build_models import build_ledger, open_judges
 from ludus.config.build_sandboxes import open_sandboxes
 from ludus.env import Env
 from ludus.errors import ConfigError
@@ -34,7 +36,7 @@ def run(arguments: ValidateArguments) -> int:
 async def _validate(config: Config, *, as_json: bool) -> int:
     env = build_env(config)
     tasks = _list_tasks(env, config)
-    async with open_sandboxes(config, env) as pool:
+    async with open_sandboxes(config, env) as pool, open_judges(config, env, build_ledger(config), print_notice):
         report = await env_checks.validate(
             env, config.env.split, tasks, pool, limits=config.limits, concurrency=min(8, config.run.concurrency)
         )

@@ -38,7 +38,7 @@ from ludus.config.reading import (
 )
 from ludus.config.references import MODEL, PROPOSER, SANDBOX, load_env_class
 from ludus.config.secrets import find_exposed
-from ludus.config.tree import MAY_CHANGE, SECTIONS, Config, ModelSettings, OwnModelSettings
+from ludus.config.tree import MAY_CHANGE, SECTIONS, Config, ModelSettings, NoModelSettings, OwnModelSettings
 from ludus.env import EnvSettings
 from ludus.errors import ConfigError, suggest
 from ludus.models.embedded import EmbeddedSettings
@@ -110,7 +110,7 @@ def list_homes() -> dict[str, str]:
     return found
 
 
-_SILENT = {"model": "embedded", "optimizer": "same"}
+_SILENT = {"model": "embedded", "optimizer": "same", "judge": "none", "second_judge": "none"}
 """The type of a model for which no setting is given."""
 
 
@@ -180,7 +180,8 @@ def _split_env(section: Any, problems: "Problems") -> tuple[Any, Tree]:
 
 def to_record(config: Config) -> Tree:
     """The settings as plain values, defaults included, without secrets. Loading them gives an equal `Config`."""
-    record = {name: _list_values(getattr(config, name)) for name in SECTIONS}
+    sections = {name: getattr(config, name) for name in SECTIONS}
+    record = {name: _list_values(group) for name, group in sections.items() if not isinstance(group, NoModelSettings)}
     record["env"] |= config.options
     return record
 

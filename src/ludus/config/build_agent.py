@@ -1,7 +1,7 @@
 """Builds the environment, the policy and the harness from settings. Heavy packages are imported inside functions."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from ludus.harness import Harness
 from ludus.models import Model
 from ludus.models.embedded import EmbeddedSettings
 from ludus.skill import Skill, parse_file
+from ludus.verify.grading import Grader
 
 if TYPE_CHECKING:
     from ludus.tools.toolsets import Registry
@@ -26,17 +27,25 @@ E = TypeVar("E", bound=Env)
 
 
 def build_env(config: Config) -> Env:
-    """The environment with its options. Its sandbox spec has the values that the `sandbox` section sets."""
+    """The environment with its options. Its sandbox spec has the values that the `sandbox` section sets. Its judges,
+    if it has some, are opened by `build_models.open_judges`."""
     if not config.env.name:
         raise ConfigError("env.name: which environment? `ludus envs` lists those that come with Ludus")
-    return convert_tree(config.options, change_sandbox(load_env_class(config.env.name), config), "env")
+    kind = change_sandbox(load_env_class(config.env.name), config)
+    if kind.grader is not None:
+        kind = _change_class(kind, {"grader": Grader()})  # each run has its own judges
+    return convert_tree(config.options, kind, "env")
 
 
 def change_sandbox(kind: type[E], config: Config) -> type[E]:
     """The class with the values that the `sandbox` section sets in its sandbox spec."""
     if kind.sandbox is None or (spec := change_spec(kind.sandbox, config.sandbox)) == kind.sandbox:
         return kind
-    names = {"sandbox": spec, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    return _change_class(kind, {"sandbox": spec})
+
+
+def _change_class(kind: type[E], values: dict[str, Any]) -> type[E]:
+    names = {**values, "__module__": kind.__module__, "__doc__": kind.__doc__}
     changed = msgspec.defstruct(kind.__name__, [], bases=(kind,), namespace=names, frozen=True)
     assert issubclass(changed, kind)
     return changed

@@ -1,6 +1,7 @@
 """Build models and their ledger from settings."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -9,7 +10,8 @@ from ludus.config.build_training import has_optimizer
 from ludus.config.reading import format_value
 from ludus.config.references import MODEL, load_object
 from ludus.config.secrets import find_proxy, find_weights_folder, read_secret
-from ludus.config.tree import Config, ModelSettings, OwnModelSettings, SameSettings
+from ludus.config.tree import Config, ModelSettings, NoModelSettings, OwnModelSettings, SameSettings
+from ludus.env import Env
 from ludus.errors import ConfigError, ModelError, boundary
 from ludus.models import Model, StartableModel
 from ludus.models.anthropic import AnthropicModel, AnthropicSettings
@@ -19,6 +21,7 @@ from ludus.models.openai import AzureSettings, ChatModel, OpenAISettings
 from ludus.models.scripted import ScriptedModel, ScriptedSettings
 from ludus.models.server import Endpoint, ServerSettings
 from ludus.types import Completion, Message, Sampling, ToolSpec
+from ludus.verify.grading import JUDGE, SECOND, explain_missing
 
 
 def build_ledger(config: Config, spent: Mapping[str, Totals] | None = None) -> Ledger:
@@ -43,6 +46,31 @@ def build_models(
     if not isinstance(config.optimizer, SameSettings):
         return agent, MeteredModel(_build_bare_model(config.optimizer, tell, "optimizer"), ledger, "optimizer")
     return agent, MeteredModel(bare, ledger, "optimizer") if has_optimizer(config) else None
+
+
+@asynccontextmanager
+async def open_judges(
+    config: Config, env: Env, ledger: Ledger, tell: Callable[[str], None] = lambda _: None
+) -> AsyncGenerator[None, None]:
+    """Give an environment that is graded its judges, with their calls in the ledger, and close them afterwards.
+
+    Raises:
+        ConfigError: the settings name no judge, and the environment needs one.
+    """
+    if env.grader is None:
+        yield
+        return
+    if isinstance(config.judge, NoModelSettings):
+        raise ConfigError(explain_missing(env.name))
+    judge = MeteredModel(_build_bare_model(config.judge, tell, JUDGE), ledger, JUDGE)
+    second = None
+    if not isinstance(config.second_judge, NoModelSettings):
+        second = MeteredModel(_build_bare_model(config.second_judge, tell, SECOND), ledger, SECOND)
+    env.grader.open(judge, second)
+    try:
+        yield
+    finally:
+        await env.grader.close()
 
 
 def _build_bare_model(model: ModelSettings, tell: Callable[[str], None], section: str = "model") -> Model:

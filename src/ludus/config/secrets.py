@@ -78,7 +78,7 @@ def _list_profiles(config: Config) -> Iterator[tuple[str, BackendSettings]]:
 
 def _list_options(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
     """The options of the user's own classes, by the path of the setting."""
-    for role, model in (("model", config.model), ("optimizer", config.optimizer)):
+    for role, model in _list_models(config).items():
         if isinstance(model, OwnModelSettings):
             yield f"{role}.options", model.options
     yield "sandbox.options", config.sandbox.options
@@ -88,8 +88,12 @@ def _list_options(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _list_servers(config: Config) -> Iterator[tuple[str, ServerSettings]]:
     """The models that are servers, by section."""
-    models = {"model": config.model, "optimizer": config.optimizer}
-    return ((role, model) for role, model in models.items() if isinstance(model, ServerSettings))
+    return ((role, model) for role, model in _list_models(config).items() if isinstance(model, ServerSettings))
+
+
+def _list_models(config: Config) -> dict[str, object]:
+    """The settings of all models, by section."""
+    return {name: getattr(config, name) for name in ("model", "optimizer", "judge", "second_judge")}
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")

@@ -30,6 +30,8 @@ def render_settings_page() -> str:
             parts += _render_models()
         elif name == "optimizer":
             parts.append(_OPTIMIZER)
+        elif name in _JUDGES:
+            parts.append(_JUDGES[name])
         elif name == "trainer":
             parts += _render_trainers()
         elif name == "sandbox":
@@ -100,6 +102,14 @@ _OPTIMIZER = """\
 The model that proposes changes in `ludus train`. `optimizer.type: same` (the default): the agent's own model, or no
 model at all if the proposer needs none. Any other type takes the same settings as `model` above, under `optimizer`.
 Without `optimizer.type`, the type is `openai` if any other setting is given."""
+
+_JUDGES = {
+    "judge": """\
+The model that grades replies, for environments that are graded by one (`judge`, or your own). It takes the same
+settings as `model` above, under `judge`. Its cost is in the ledger under `judge`.""",
+    "second_judge": """\
+A second judge. It changes no score: the summary of a run says how often the two agree.""",
+}
 
 _INTRODUCTION = """
     Defaults, then YAML files in the order given (`--config a.yaml --config b.yaml`), then dotted flags

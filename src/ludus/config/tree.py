@@ -52,6 +52,11 @@ class SameSettings(Settings, frozen=True, tag_field="type", tag="same"):
     """The agent's own model, or no model at all if the proposer needs none."""
 
 
+class NoModelSettings(Settings, frozen=True, tag_field="type", tag="none"):
+    """No model."""
+
+
+JudgeSettings = NoModelSettings | ModelSettings
 OptimizerSettings = SameSettings | ModelSettings
 TrainerSettings = GrpoSettings | TinkerSettings
 
@@ -73,6 +78,8 @@ class Config(Settings, frozen=True):
     train: TrainSettings = TrainSettings()
     data: DataSettings = DataSettings()
     optimizer: OptimizerSettings = SameSettings()
+    judge: JudgeSettings = NoModelSettings()
+    second_judge: JudgeSettings = NoModelSettings()
     gateway: GatewaySettings = GatewaySettings()
     rl: RlSettings = RlSettings()
     trainer: TrainerSettings = GrpoSettings()

@@ -7,6 +7,7 @@ BUILTIN: Mapping[str, str] = MappingProxyType(
     {
         "gsm8k": "ludus.envs.gsm8k:Gsm8k",
         "humaneval": "ludus.envs.humaneval:HumanEval",
+        "judge": "ludus.envs.judged:Judged",
         "math": "ludus.envs.math_problems:MathProblems",
         "mbpp": "ludus.envs.mbpp:Mbpp",
         "harbor": "ludus.envs.harbor:Harbor",

@@ -14,7 +14,7 @@ from ludus.cli.output.terminal import (
     make_console,
     make_text,
 )
-from ludus.stats import RunSummary, ScoreStats, Spread, compute_mean_with_zeros, warn_of_exclusions
+from ludus.stats import JudgeAgreement, RunSummary, ScoreStats, Spread, compute_mean_with_zeros, warn_of_exclusions
 from ludus.types import Group, Rollout, Usage
 
 if TYPE_CHECKING:  # importing rich takes a while, and most commands do not draw
@@ -103,6 +103,7 @@ def _list_numbers(summary: RunSummary, usage: Usage) -> list[tuple[str, str]]:
         ("errors by tool", errors),
         ("tokens", f"{format_count(usage.prompt_tokens)} in, {format_count(usage.completion_tokens)} out"),
         ("cost", format_money(usage.dollars) if usage.dollars else ""),
+        ("judges agree", _format_agreement(summary.agreement)),
         ("turns", _format_spread(summary.turns, format_number)),
         ("time per rollout", _format_spread(summary.seconds, format_duration)),
     ]
@@ -143,6 +144,14 @@ def _describe_group(group: Group) -> "tuple[Text, Text, Text, Text, Text]":
     id.truncate(24, overflow="ellipsis")
     prompt = make_text(" ".join(group.task.prompt.split()), "dim")
     return id, make_text(group.task.kind), make_text(mean), scores, prompt
+
+
+def _format_agreement(found: JudgeAgreement | None) -> str:
+    if found is None:
+        return ""
+    kappa = "none: one of them gives all the same verdict" if found.kappa is None else format_number(found.kappa)
+    share = f"{format_number(100 * found.same)} % of {found.rollouts} rollouts"
+    return f"{share}, kappa {kappa}, mean difference {format_number(found.difference)}"
 
 
 def _format_mean(stats: ScoreStats) -> str:

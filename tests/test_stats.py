@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -277,3 +278,18 @@ def test_the_difference_is_in_its_interval(differences: list[float]):
     assert paired is not None
     assert paired.interval.low - 1e-9 <= paired.difference <= paired.interval.high + 1e-9
     assert 0 < paired.better < 1
+
+
+def test_the_agreement_of_two_judges():
+    """By hand: both pass 2, both fail 1, the first alone passes 1. Chance: 3/4 * 2/4 + 1/4 * 2/4 = 1/2."""
+    pairs = [(1.0, 1.0), (1.0, 1.0), (0.0, 0.5), (1.0, 0.0)]
+
+    def grade(first: float, second: float) -> Score:
+        parts = {"judge": first, "second_judge": second}
+        return Score.of(first, parts=parts | {f"{name} passes": float(value >= 1) for name, value in parts.items()})
+
+    rollouts = [msgspec.structs.replace(make_rollout(1.0), score=grade(*pair)) for pair in pairs]
+    found = summarize([Group(task=make_task(), rollouts=tuple(rollouts), size=4)]).agreement
+    assert found is not None
+    assert (found.rollouts, found.same, found.kappa, found.difference) == (4, 0.75, 0.5, 0.375)
+    assert summarize([make_group(1.0, 0.0)]).agreement is None

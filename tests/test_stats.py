@@ -30,6 +30,7 @@ from ludus.types import (
     Failure,
     Group,
     Rollout,
+    Score,
     ToolResult,
     Usage,
     to_json,

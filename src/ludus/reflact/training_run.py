@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from ludus.agent import Policy
 from ludus.env import Env
@@ -21,6 +21,7 @@ from ludus.reflact import step_buffer as buffer
 from ludus.reflact.early_gates import RULES
 from ludus.reflact.gate import Rule, judge
 from ludus.reflact.journal import Journal, Watch
+from ludus.reflact.ledger.line_records import LineLedger
 from ludus.reflact.measure import Runner
 from ludus.reflact.optimizer import Optimizer
 from ludus.reflact.prompt_templates import Prompts
@@ -158,17 +159,31 @@ class Run:
         **kwargs: P.kwargs,
     ) -> R:
         """The part that follows this state: the stored one, or else the result of `work`, which is then stored."""
-        key = hashlib.sha256(canonical((self.identity, kind.__name__, state))).hexdigest()[:32]
+        key = compute_part_key(self.identity, kind, state)
         body = self.store.get_record(key)
         if body is None:
             self.runner.check_stop()
             record = await work(self, state, *args, **kwargs)
-            body = self.store.put_record(key, RECORDS, to_json(_StoredPart(record, self.journal.close())))
+            part = _StoredPart(record, self.journal.close())
+            new = to_json(part)
+            body = self.store.put_record(key, RECORDS, new)
+            if body == new and isinstance(record.state.ledger, LineLedger):  # large: reading it again would take long
+                self.journal.mark_counted(part.counted)
+                return record
         stored = decode_record(_STORED_PART, body)
         self.journal.mark_counted(stored.counted)
         if not isinstance(stored.record, kind):
             raise TypeError(f"the store has a {type(stored.record).__name__} where a {kind.__name__} was expected")
         return stored.record
+
+
+def compute_part_key(identity: str, kind: type[object], state: RunState) -> str:
+    """The content address of the part that follows a state."""
+    if not isinstance(state.ledger, LineLedger):
+        return hashlib.sha256(canonical((identity, kind.__name__, state))).hexdigest()[:32]
+    # A ledger is large. Its digest says where it comes from, which is much faster to hash.
+    small = msgspec.structs.replace(state, ledger=UNSET)
+    return hashlib.sha256(canonical((identity, kind.__name__, small, state.ledger.digest))).hexdigest()[:32]
 
 
 def start_run(

@@ -21,7 +21,7 @@ def test_the_gain_is_how_sure_times_how_often_times_for_how_many():
 def test_the_best_line_of_each_situation_is_in_the_working_text():
     lines = [make_line("L1", weight=1.0), make_line("L2", weight=2.0), make_line("L3", "other", weight=1.0)]
     ledger = make_ledger(lines, [OFTEN, replace(OFTEN, label="other")])
-    after, _, changes = update_working(ledger, 4, TUNING)
+    after, changes = update_working(ledger, 4, TUNING)
     assert after.working == ("L2", "L3")
     assert [(c.line, c.change) for c in changes] == [("L2", "entered"), ("L3", "entered")]
 
@@ -42,7 +42,7 @@ def test_a_member_stays_where_another_line_would_not_enter():
 )
 def test_lines_are_retired_with_a_reason(line, situation, reason: str):
     ledger = replace(make_ledger([line], [situation]), working=("L1",) if line.weight == 1.0 else ())
-    after, _, changes = update_working(ledger, 7, TUNING)
+    after, changes = update_working(ledger, 7, TUNING)
     assert after.lines[0].retired == 7 and reason in after.lines[0].reason
     assert after.working == () and "retired" in [change.change for change in changes]
 

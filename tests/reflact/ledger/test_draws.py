@@ -2,10 +2,11 @@
 
 from random import Random
 
+from msgspec.structs import replace
 from tests.ledger_kit import make_ledger, make_line, make_situation
 
 from ludus.reflact.ledger.assessment import assess_lines
-from ludus.reflact.ledger.draws import draw_lines, draw_tasks
+from ludus.reflact.ledger.draws import draw_lines, draw_tasks, group_rivals
 from ludus.reflact.ledger.ledger_settings import LedgerTuning
 from ludus.reflact.ledger.line_records import Gaussian
 
@@ -17,20 +18,20 @@ def test_lines_are_left_out_now_and_then_and_of_a_situation_at_most_one_is_drawn
     lines = [make_line("L1", weight=3.0), make_line("L2", weight=-1.0), make_line("L3", "other", weight=3.0)]
     situations = [make_situation(label, CALLED, tries=8, named=8) for label in ("s", "other")]
     ledger = make_ledger(lines, situations)
-    assessed, random = assess_lines(ledger, TUNING), Random(0)
-    draws = [tuple(line.id for line in draw_lines(ledger, assessed, TUNING, random)) for _ in range(400)]
+    groups, random = group_rivals(replace(ledger, assessed=assess_lines(ledger, TUNING))), Random(0)
+    draws = [tuple(line.id for line in draw_lines(groups, TUNING, random)) for _ in range(400)]
     share = sum("L1" in draw or "L2" in draw for draw in draws) / 400
     assert 0.74 < share < 0.86
     assert not any({"L1", "L2"} <= set(draw) for draw in draws)
     assert sum("L1" in draw for draw in draws) > 5 * sum("L2" in draw for draw in draws)
     again = Random(0)
-    assert draws[:9] == [tuple(line.id for line in draw_lines(ledger, assessed, TUNING, again)) for _ in range(9)]
+    assert draws[:9] == [tuple(line.id for line in draw_lines(groups, TUNING, again)) for _ in range(9)]
 
 
 def test_a_line_that_surely_harms_is_not_drawn_and_a_retired_one_never():
     lines = [make_line("L1", weight=-4.0), make_line("L2", "x", retired=1)]
     ledger = make_ledger(lines, [make_situation(called=["t1"])], beliefs={"effect/L1/": Gaussian(-1.0, 0.001)})
-    assert draw_lines(ledger, assess_lines(ledger, TUNING), TUNING, Random(1)) == ()
+    assert draw_lines(group_rivals(replace(ledger, assessed=assess_lines(ledger, TUNING))), TUNING, Random(1)) == ()
 
 
 def test_half_of_the_tasks_are_those_that_say_most_about_undecided_lines():

@@ -83,9 +83,9 @@ def test_where_nothing_helps_the_initial_skill_stays(world: SimpleNamespace):
 def test_every_rollout_has_a_text_of_its_own_and_the_store_knows_its_lines(world: SimpleNamespace):
     store = MemoryStore()
     records = train(world, resources=Resources(store=store))
-    drawn = {
-        r.skill: r.lines for _, body in store.read_records(DRAWS) for r in [msgspec.json.decode(body, type=DrawRecord)]
-    }
+    drawn: dict[str, tuple[str, ...]] = {}
+    for _, body in store.read_records(DRAWS):
+        drawn |= msgspec.json.decode(body, type=DrawRecord).texts
     run_with = {(r.task.id, r.provenance.skill) for r in store.outcomes.values()}
     readings = [reading for step in get_steps(records) if step.lines for reading in step.lines.readings]
     assert len(readings) == 96 and len({reading.lines for reading in readings}) > 4
@@ -126,7 +126,8 @@ def test_failures_without_a_reading_are_recorded_and_nothing_is_learned(world: S
     records = train(world, optimizer=world.optimizer_model(lambda messages: "no"))
     assert all(step.events for step in get_steps(records))
     assert records[-1].state.ledger == replace(
-        LineLedger(), **{name: getattr(records[-1].state.ledger, name) for name in ("taken", "seen", "beliefs")}
+        LineLedger(),
+        **{name: getattr(records[-1].state.ledger, name) for name in ("taken", "seen", "beliefs", "digest")},
     )
 
 

@@ -1,10 +1,11 @@
 """Lines, situations, and the text that lines make."""
 
 import pytest
+from msgspec.structs import replace
 from tests.ledger_kit import make_ledger, make_line, make_situation
 
 from ludus.reflact.ledger.line_records import compose_text, compute_logit, compute_sigmoid
-from ludus.skill import Edit, Skill, set_guidance
+from ludus.skill import Edit, Skill, apply_edits, set_guidance
 
 
 def test_a_text_is_the_initial_skill_with_lines_and_says_which_are_in_it():
@@ -15,14 +16,23 @@ def test_a_text_is_the_initial_skill_with_lines_and_says_which_are_in_it():
 
 
 def test_a_line_may_change_a_passage_of_the_initial_skill_and_two_cannot_change_the_same():
-    from msgspec.structs import replace
-
     initial = Skill("Be kind.\n")
     lines = [
         replace(make_line(f"L{n}"), edit=Edit("replace", f"Be {word}.", "Be kind."))
         for n, word in enumerate(("quick", "slow"), 1)
     ]
     assert compose_text(initial, lines) == (Skill("Be quick.\n"), ("L1",))
+
+
+@pytest.mark.parametrize(
+    "initial", ["", "# Skill\n", "Text without an end", "<!-- APPENDIX_START -->\n- a\n<!-- APPENDIX_END -->\n"]
+)
+@pytest.mark.parametrize("texts", [["One."], ["  One.\n", "Two.\n\nmore"], ["One.", "<!-- APPENDIX_START -->x"]])
+def test_a_text_is_what_the_edits_make_of_it(initial: str, texts: list[str]):
+    lines = [make_line(f"L{n}", text=text) for n, text in enumerate(texts)]
+    expected, reports = apply_edits(Skill(initial), [line.edit for line in lines])
+    assert compose_text(Skill(initial), lines) == (expected, tuple(line.id for line in lines))
+    assert all(report.applied for report in reports)
 
 
 def test_protected_regions_stay():

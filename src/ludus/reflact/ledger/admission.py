@@ -41,7 +41,9 @@ def _admit(
         return ledger, LineChange("", "dropped", "its situation does not come back", text)
     same = next((line for line in ledger.lines if is_same_edit(line.edit, proposal.edit)), None)
     ledger = _add_called(ledger, proposal)
-    waiting = [line for line in ledger.alive if line.situation == proposal.situation and line.is_untried]
+    waiting = [
+        line for line in ledger.lines if line.situation == proposal.situation and line.is_alive and line.is_untried
+    ]
     if waiting and same not in waiting:
         return ledger, LineChange("", "dropped", f"{waiting[0].id} about the same situation was not tried yet", text)
     if same is not None:
@@ -66,7 +68,9 @@ def _admit(
 
 def is_same_edit(one: Edit, other: Edit) -> bool:
     """Whether two edits change the document in the same way, up to spacing."""
-    return (one.op, one.target.split(), one.content.split()) == (other.op, other.target.split(), other.content.split())
+    if one.op != other.op:
+        return False
+    return one.content.split() == other.content.split() and one.target.split() == other.target.split()
 
 
 def compute_prior(ledger: LineLedger, tuning: LedgerTuning) -> float:
@@ -89,7 +93,7 @@ def _limit_lines(
     ledger: LineLedger, label: str, step: int, tuning: LedgerTuning
 ) -> tuple[LineLedger, list[LineChange]]:
     """Retire the line about a situation that is least likely to work, if there are too many."""
-    rivals = [line for line in ledger.alive if line.situation == label]
+    rivals = [line for line in ledger.lines if line.situation == label and line.is_alive]
     if len(rivals) <= tuning.per_situation:
         return ledger, []
     lowest = min(rivals, key=lambda line: line.weight)

@@ -5,27 +5,24 @@ comes back without a line, times the share of tasks that call for it. Its side e
 analysts suspect are added and taken off. A line enters the working text above one bar and leaves it below a lower one.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from ludus.reflact.ledger.beliefs import KindSlope, compute_normal_cdf, compute_side_effect, compute_slopes
 from ludus.reflact.ledger.ledger_settings import LedgerTuning
-from ludus.reflact.ledger.line_records import Line, LineChange, LineLedger, Situation, compute_sigmoid
+from ludus.reflact.ledger.line_records import (
+    Assessment,
+    Line,
+    LineChange,
+    LineLedger,
+    Situation,
+    compute_logit,
+    compute_sigmoid,
+)
 
-
-class Assessment(NamedTuple):
-    """What a line is worth, in accuracy."""
-
-    gain: float
-    """From its situation alone."""
-    net: float
-    """With its side effect and the harm it is suspected of."""
-    deviation: float
-    """The standard deviation of `net`."""
-    pays: float
-    """The probability that the net gain is above the price of a line."""
+_HARM_FROM = compute_logit(0.3)
+"""The log-odds from which suspected harm counts."""
 
 
 def assess_lines(ledger: LineLedger, tuning: LedgerTuning) -> dict[str, Assessment]:
@@ -47,23 +44,22 @@ def _assess(
     rate = situation.rate if situation else 0.0
     gain = line.works * max(0.0, rate - tuning.slip) * min(1.0, share)
     side = compute_side_effect(ledger, line, slopes)
-    harm = sum(
-        kind.share * tuning.harm_cost * max(0.0, compute_sigmoid(line.harm.get(name, tuning.harm_prior)) - 0.3) / 0.7
-        for name, kind in slopes.items()
-    )
+    harm = 0.0
+    for kind, odds in line.harm.items():  # the prior of other kinds is below the threshold
+        if kind in slopes and odds > _HARM_FROM:
+            harm += slopes[kind].share * tuning.harm_cost * (compute_sigmoid(odds) - 0.3) / 0.7
     net = gain + side.mean - harm
     pays = compute_normal_cdf((net - tuning.price) / side.deviation) if side.deviation else float(net > tuning.price)
     return Assessment(gain, net, side.deviation, pays)
 
 
-def update_working(
-    ledger: LineLedger, step: int, tuning: LedgerTuning
-) -> tuple[LineLedger, dict[str, Assessment], tuple[LineChange, ...]]:
-    """Choose the working text and retire lines. Returns the ledger, the assessments and what has changed."""
+def update_working(ledger: LineLedger, step: int, tuning: LedgerTuning) -> tuple[LineLedger, tuple[LineChange, ...]]:
+    """Assess all lines, choose the working text and retire lines. Returns the ledger and what has changed."""
     assessed = assess_lines(ledger, tuning)
     working = choose_working(ledger, assessed, tuning)
     changes = [LineChange(id, "entered", _explain(assessed[id])) for id in working if id not in ledger.working]
-    reasons = {line.id: _find_reason(ledger, line, assessed[line.id], working, tuning) for line in ledger.alive}
+    refuted = {situation.label for situation in ledger.situations if situation.is_refuted}
+    reasons = {line.id: _find_reason(line, assessed[line.id], refuted, working, tuning) for line in ledger.alive}
     changes += [
         LineChange(id, "left", _explain(assessed[id]) if id in assessed else "")
         for id in ledger.working
@@ -74,7 +70,8 @@ def update_working(
         replace(line, retired=step, reason=reasons[line.id]) if reasons.get(line.id) else line for line in ledger.lines
     )
     kept = tuple(id for id in working if not reasons.get(id))
-    return replace(ledger, lines=lines, working=kept), assessed, tuple(changes)
+    left = {id: found for id, found in assessed.items() if not reasons.get(id)}
+    return replace(ledger, lines=lines, working=kept, assessed=left), tuple(changes)
 
 
 def choose_working(ledger: LineLedger, assessed: Mapping[str, Assessment], tuning: LedgerTuning) -> tuple[str, ...]:
@@ -95,15 +92,14 @@ def choose_working(ledger: LineLedger, assessed: Mapping[str, Assessment], tunin
 
 
 def _find_reason(
-    ledger: LineLedger, line: Line, found: Assessment, working: Sequence[str], tuning: LedgerTuning
+    line: Line, found: Assessment, refuted: Collection[str], working: Sequence[str], tuning: LedgerTuning
 ) -> str:
     """Why the line is retired; empty if it is not."""
     if line.works < tuning.retire_works:
         return f"works with probability {line.works:.2f}"
     if found.pays < tuning.retire_net:
         return f"pays with probability {found.pays:.2f}"
-    refuted = any(s.label == line.situation and s.is_refuted for s in ledger.situations)
-    return "its situation does not come back" if refuted and line.id not in working else ""
+    return "its situation does not come back" if line.situation in refuted and line.id not in working else ""
 
 
 def _explain(found: Assessment) -> str:

@@ -116,10 +116,11 @@ def compute_slopes(ledger: LineLedger, called: Mapping[str, Sequence[str]]) -> d
 
 def compute_side_effect(ledger: LineLedger, line: Line, slopes: Mapping[str, KindSlope]) -> SideEffect:
     """The side effect of a line, averaged over the tasks seen. It is small, so the slope is enough."""
-    any_effect = ledger.beliefs.get("any effect", _ANY_EFFECT).mean
-    mean, variance = 0.0, 0.0
+    get, prefix = ledger.beliefs.get, name_effect(line.id, "")
+    any_effect = get("any effect", _ANY_EFFECT).mean
+    mean = variance = 0.0
     for kind, (share, slope) in slopes.items():
-        belief = ledger.beliefs.get(name_effect(line.id, kind), _EFFECT)
-        mean += share * slope * (belief.mean + any_effect)
-        variance += (share * slope) ** 2 * belief.variance
+        belief, weight = get(prefix + kind, _EFFECT), share * slope
+        mean += weight * (belief.mean + any_effect)
+        variance += weight * weight * belief.variance
     return SideEffect(mean, math.sqrt(variance))

@@ -5,32 +5,49 @@ text, the lines about a situation are left out now and then, so that one sees wh
 most promising line is drawn, by its net gain plus noise of the size of its uncertainty (Thompson sampling).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
+from typing import NamedTuple
 
-from ludus.reflact.ledger.assessment import Assessment
 from ludus.reflact.ledger.ledger_settings import LedgerTuning
 from ludus.reflact.ledger.line_records import Line, LineLedger, Situation
 
 _UNDECIDED_WEIGHT = 2.0
 
 
-def draw_lines(
-    ledger: LineLedger, assessed: Mapping[str, Assessment], tuning: LedgerTuning, random: Random
-) -> tuple[Line, ...]:
+class Rival(NamedTuple):
+    """A line that may be drawn, with what it is worth."""
+
+    place: int
+    """In the order of birth."""
+    line: Line
+    net: float
+    deviation: float
+
+
+def group_rivals(ledger: LineLedger) -> list[list[Rival]]:
+    """The lines that are alive, by situation."""
+    groups: dict[str, list[Rival]] = {}
+    for place, line in enumerate(ledger.alive):
+        found = ledger.assessed[line.id]
+        groups.setdefault(line.situation, []).append(Rival(place, line, found.net, found.deviation))
+    return list(groups.values())
+
+
+def draw_lines(groups: Sequence[Sequence[Rival]], tuning: LedgerTuning, random: Random) -> tuple[Line, ...]:
     """The lines of one text, in the order of birth."""
-    groups: dict[str, list[Line]] = {}
-    for line in ledger.alive:
-        groups.setdefault(line.situation, []).append(line)
-    chosen: set[str] = set()
-    for lines in groups.values():
+    chosen: list[Rival] = []
+    for rivals in groups:
         if random.random() < tuning.leave_out:
             continue
-        draws = [assessed[line.id].net + assessed[line.id].deviation * random.gauss(0.0, 1.0) for line in lines]
-        best = max(range(len(lines)), key=draws.__getitem__)
-        if draws[best] > tuning.price:
-            chosen.add(lines[best].id)
-    return ledger.get_lines(chosen)
+        best, most = None, tuning.price
+        for rival in rivals:
+            drawn = rival.net + rival.deviation * random.gauss(0.0, 1.0)
+            if drawn > most:
+                best, most = rival, drawn
+        if best is not None:
+            chosen.append(best)
+    return tuple(rival.line for rival in sorted(chosen, key=lambda rival: rival.place))
 
 
 def draw_tasks(

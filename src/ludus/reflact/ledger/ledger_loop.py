@@ -12,7 +12,7 @@ steps, and the store says for each text which lines are in it. So everything can
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 from ludus.reflact.journal import Clock, open_task_group
 from ludus.reflact.ledger.admission import admit_proposals
-from ludus.reflact.ledger.assessment import assess_lines, update_working
+from ludus.reflact.ledger.assessment import update_working
 from ludus.reflact.ledger.credit import add_readings
-from ludus.reflact.ledger.draws import draw_lines, draw_tasks
+from ludus.reflact.ledger.draws import draw_lines, draw_tasks, group_rivals
 from ludus.reflact.ledger.line_analyst import LineReflection, analyse_failures, apply_causes
 from ludus.reflact.ledger.line_records import (
     LineChange,
@@ -40,7 +40,6 @@ from ludus.reflact.records import (
     LEDGER_ACTIONS,
     BatchReport,
     Fate,
-    HistoryLine,
     MeasuredSkill,
     Pattern,
     Reflection,
@@ -54,18 +53,18 @@ from ludus.reflact.stages.appendix import extend_notes
 from ludus.reflact.training_run import Run
 from ludus.skill import Skill, add_notes, read_notes
 from ludus.store import Store
-from ludus.types import Rollout, Task, canonical, to_json
+from ludus.types import Rollout, Task, to_json
 
 DRAWS = "draw"
 """The kind of a `DrawRecord` in the store."""
 
 
 class DrawRecord(Struct, frozen=True):
-    """The lines in a text that rollouts ran with."""
+    """The lines in the texts that the rollouts of a step ran with."""
 
-    skill: str
-    """The hash of the text."""
-    lines: tuple[str, ...]
+    step: int
+    texts: Mapping[str, tuple[str, ...]]
+    """The ids of the lines by the hash of the text."""
 
 
 class Draw(NamedTuple):
@@ -103,7 +102,7 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
 
     # 1 draw
     draws, taken = draw_step(run, ledger, base, number)
-    record_draws(run.store, draws)
+    record_draws(run.store, number, draws)
     clock.lap("draw")
 
     # 2 rollout
@@ -123,9 +122,14 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
     admitted, changes = admit_proposals(credited, proposals, number, tuning)
 
     # 6 assess
-    assessed, _, moved = update_working(admitted, number, tuning)
+    assessed, moved = update_working(admitted, number, tuning)
+    added = LineStep(readings, (*changes, *moved))
     base, consolidated = await _add_step_notes(view, base, reflections)
-    after = replace(assessed, notes=read_notes(base) if settings.appendix.enabled else ())
+    after = replace(
+        assessed,
+        notes=read_notes(base) if settings.appendix.enabled else (),
+        digest=extend_digest(ledger.digest, added, proposals),
+    )
     working, _ = compose_text(base, after.get_lines(after.working))
     clock.lap("assess")
 
@@ -144,7 +148,7 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
         notes_added=len(set(after.notes) - set(ledger.notes)),
         notes=len(after.notes),
         consolidated=consolidated,
-        lines=LineStep(readings, (*changes, *moved)),
+        lines=added,
         events=run.journal.list_events(),
         spent=spent,
         seconds=clock.seconds,
@@ -153,7 +157,6 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
             epoch=epoch,
             step=number,
             current=MeasuredSkill(working, f"step_{number:04d}", number) if changed else state.current,
-            history=(*state.history, HistoryLine(number, epoch, action, None, None)),
             spent=add_costs(state.spent, spent),
             ledger=after,
         ),
@@ -173,21 +176,24 @@ def draw_step(run: Run, ledger: LineLedger, base: Skill, number: int) -> tuple[l
     targeted, others = draw_tasks(ledger, list(dict.fromkeys(ids)), size, random)
     taken = ledger.taken + (1 + max(ids.index(task) for task in others) if others else 0)
     tasks = {task.id: task for task in run.splits.train}
-    assessed = assess_lines(ledger, settings.ledger.tuning)
+    groups = group_rivals(ledger)
     chosen, draws = (*targeted, *others), list[Draw]()
     for start in range(0, len(chosen), settings.ledger.block_size):
-        lines = draw_lines(ledger, assessed, settings.ledger.tuning, random)
+        lines = draw_lines(groups, settings.ledger.tuning, random)
         skill, present = compose_text(base, lines)
         draws += [Draw(tasks[id], skill, present) for id in chosen[start : start + settings.ledger.block_size]]
     return draws, taken
 
 
-def record_draws(store: Store, draws: Sequence[Draw]) -> None:
+def record_draws(store: Store, step: int, draws: Sequence[Draw]) -> None:
     """Store which lines each text has, before it is run."""
-    for skill, lines in dict.fromkeys((draw.skill.hash, draw.lines) for draw in draws):
-        record = DrawRecord(skill, lines)
-        key = hashlib.sha256(canonical((DRAWS, record))).hexdigest()[:32]
-        store.put_record(key, DRAWS, to_json(record))
+    body = to_json(DrawRecord(step, {draw.skill.hash: draw.lines for draw in draws}))
+    store.put_record(hashlib.sha256(DRAWS.encode() + body).hexdigest()[:32], DRAWS, body)
+
+
+def extend_digest(digest: str, added: LineStep, proposals: Sequence[LineProposal]) -> str:
+    """A hash of everything that made a ledger: the one before, what was read, and what was proposed."""
+    return hashlib.sha256(digest.encode() + to_json((added, proposals))).hexdigest()[:32]
 
 
 # ---- 3 read ---------------------------------------------------------------------------------------------------------
@@ -269,13 +275,11 @@ def _name_status(change: LineChange) -> str:
 def list_candidates(run: Run, state: RunState) -> list[MeasuredSkill]:
     """The skills that could be shipped: the working text, and the same with only those lines that are more certain."""
     ledger = state.ledger or LineLedger()
-    tuning = run.settings.ledger.tuning
     base = add_notes(state.initial.skill, ledger.notes) if ledger.notes else state.initial.skill
-    assessed = assess_lines(ledger, tuning)
     working = ledger.get_lines(ledger.working)
     sets = {
         "working_text": working,
-        "sure_lines": [line for line in working if line.works > 0.8 and assessed[line.id].pays > 0.5],
+        "sure_lines": [line for line in working if line.works > 0.8 and ledger.assessed[line.id].pays > 0.5],
         "likely_lines": [line for line in working if line.works > 0.6],
     }
     return [MeasuredSkill(compose_text(base, lines)[0], name, state.step) for name, lines in sets.items()]

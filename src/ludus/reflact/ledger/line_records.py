@@ -92,6 +92,19 @@ class Gaussian(Struct, frozen=True, array_like=True):
     variance: float
 
 
+class Assessment(Struct, frozen=True, array_like=True):
+    """What a line is worth, in accuracy."""
+
+    gain: float
+    """From its situation alone."""
+    net: float
+    """With its side effect and the harm it is suspected of."""
+    deviation: float
+    """The standard deviation of `net`."""
+    pays: float
+    """The probability that the net gain is above the price of a line."""
+
+
 class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that is known about lines, after some steps."""
 
@@ -102,6 +115,10 @@ class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The ids of the lines of the working text, at most one for each situation."""
     seen: Mapping[str, str] = field(default_factory=dict[str, str])
     """The kind of each train task that was run, by its id."""
+    assessed: Mapping[str, Assessment] = field(default_factory=dict[str, Assessment])
+    """What each line that is alive is worth, by its id."""
+    digest: str = ""
+    """A hash of everything that was added so far. It stands for the ledger in content addresses."""
     taken: int = 0
     """How many tasks were taken from the shuffled epochs so far."""
     notes: tuple[str, ...] = ()
@@ -116,7 +133,7 @@ class LineLedger(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def alive(self) -> tuple[Line, ...]:
-        return tuple(line for line in self.lines if line.is_alive)
+        return tuple(line for line in self.lines if not line.retired)
 
 
 class Reading(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -170,8 +187,20 @@ def compose_text(initial: Skill, lines: Sequence[Line]) -> tuple[Skill, tuple[st
     """The initial skill with these lines, and the ids of those that are in it. A line whose place is gone is not."""
     if not lines:
         return initial, ()
+    if _REGION not in initial.text and all(_is_plain(line.edit) for line in lines):  # the usual case, much faster
+        blocks = [initial.text.rstrip(), *(line.edit.content.strip() for line in lines)]
+        text = "\n\n".join(block for block in blocks if block)
+        return Skill(f"{text}\n"), tuple(line.id for line in lines)
     skill, reports = apply_edits(initial, [line.edit for line in lines])
     return skill, tuple(line.id for line, report in zip(lines, reports, strict=True) if report.applied)
+
+
+_REGION = "<!--"
+
+
+def _is_plain(edit: Edit) -> bool:
+    """Whether an edit adds text at the end that contains no marker."""
+    return edit.op == "append" and _REGION not in edit.content and bool(edit.content.strip())
 
 
 def compute_sigmoid(value: float) -> float:

@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -273,7 +273,11 @@ async def _process(
 
 @asynccontextmanager
 async def open_session(
-    config: Config, loaded: "LoadedFile", ledger: Ledger, keep: frozenset[str] = frozenset()
+    config: Config,
+    loaded: "LoadedFile",
+    ledger: Ledger,
+    keep: frozenset[str] = frozenset(),
+    start_trackers: Callable[[RunDir], Awaitable[TrackerSet]] | None = None,
 ) -> "AsyncGenerator[tuple[FileSession, FileParts], None]":
     """Everything that a file's run needs, open. `keep`: sections that the record has beside the usual ones."""
     from ludus.compat.atropos_env.file_env import AtroposFileEnv
@@ -290,7 +294,7 @@ async def open_session(
                 Path(config.run.out), record, resume=config.run.resume, ignore=CHANGEABLE, secrets=list_secrets(config)
             )
         )
-        trackers = _open_trackers(config, directory)
+        trackers = await start_trackers(directory) if start_trackers else _open_trackers(config, directory)
         stack.callback(trackers.close)
         dummy = os.environ.get(DUMMY_VAR, "").lower() in ("1", "true", "yes")
         session = FileSession(

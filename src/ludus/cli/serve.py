@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ludus.batch import Batch, load_tasks
 from ludus.cli.batch_run import open_batch
-from ludus.cli.command import RUN_TAKES, Command, RunArguments, make_argument
+from ludus.cli.command import FILE_TAKES, Command, RunArguments, make_argument
 from ludus.cli.common import (
     RunReport,
     choose_exit_code,
@@ -32,6 +32,7 @@ from ludus.cli.common import (
     set_out,
     write_spent,
 )
+from ludus.cli.file_envs import is_file_run, open_session, read_file_settings
 from ludus.cli.output.worker_tables import WorkerLine, print_worker_report
 from ludus.cli.token_rows import make_vocabulary
 from ludus.config import Config, to_record, to_yaml
@@ -51,6 +52,9 @@ from ludus.store import RunDir
 from ludus.trackers import METRICS, TrackedRun, TrackerSet
 from ludus.types import Task
 
+if TYPE_CHECKING:
+    from ludus.compat.atropos_env.file_host import LoadedFile
+
 SERVE_SETTINGS = """\
 settings (list them: ludus config):
   --env.group_size 8 --env.split train                     groups of so many rollouts of one task
@@ -66,6 +70,8 @@ class ServeArguments(RunArguments):
 def run(arguments: ServeArguments) -> int:
     if arguments.server:
         arguments.flags = [*arguments.flags, ("serve.server", arguments.server)]
+    if is_file_run(arguments):
+        return _serve_file(arguments)
     config = read_settings(arguments)
     if arguments.print_config:
         print(to_yaml(config), end="")
@@ -108,6 +114,55 @@ async def _run(config: Config, arguments: ServeArguments) -> int:
 
             outcome = await run_to_end(work, (NothingScored,))
             bugs = count_bugs(directory)
+    facts = {"report": msgspec.to_builtins(ended[0]) if ended else None}
+    report = RunReport(outcome, Path(config.run.out), ledger, facts, {"metrics": METRICS}, bugs)
+    print_report(report, arguments, lambda: _print_result(ended, report))
+    return choose_exit_code(report)
+
+
+def _serve_file(arguments: ServeArguments) -> int:
+    """Serve the groups of a file of another system."""
+    config, loaded = read_file_settings(arguments)
+    try:
+        if arguments.print_config:
+            print(to_yaml(config), end="")
+            return 0
+        config = set_out(config)
+        if not arguments.quiet:
+            print_model_hint(config)
+        return asyncio.run(_run_file(config, loaded, arguments))
+    finally:
+        loaded.close()
+
+
+async def _run_file(config: Config, loaded: "LoadedFile", arguments: ServeArguments) -> int:
+    from ludus.compat.atropos_env.file_source import FileSource
+
+    ledger = open_ledger(config)
+    ended: list[WorkerReport] = []
+    async with AsyncExitStack() as stack:
+        client = AtroposClient(config.serve.server, token=read_secret(config.serve.token_var, "serve.token_var"))
+        stack.push_async_callback(client.close)
+        opened = open_session(
+            config, loaded, ledger, frozenset({"serve"}), lambda run: _open_trackers(config, run, client)
+        )
+        session, parts = await stack.enter_async_context(opened)
+        show = stack.enter_context(_show_progress(arguments, parts.env.name or session.env.name))
+        batch = Batch(session.env, (), session.policy, parts.rules.group_size, config.run.seed)
+
+        async def work(stop: asyncio.Event) -> bool:
+            options, source = config.run.make_options(stop), FileSource(parts)
+            plan = WorkerPlan(batch, None, session.run, config.serve, options, source=source)
+            noted = note_spent(session.run, ledger, show)
+            worker = Worker(plan, client, session.trackers, tell=print_notice, show=noted)
+            try:
+                ended.append(await worker.run())
+            finally:
+                write_spent(session.run, ledger)
+            return ended[0].finished
+
+        outcome = await run_to_end(work, (NothingScored,))
+        bugs = count_bugs(session.run)
     facts = {"report": msgspec.to_builtins(ended[0]) if ended else None}
     report = RunReport(outcome, Path(config.run.out), ledger, facts, {"metrics": METRICS}, bugs)
     print_report(report, arguments, lambda: _print_result(ended, report))
@@ -187,7 +242,7 @@ COMMAND = Command(
     "ludus serve gsm8k --server http://127.0.0.1:8000 --env.group_size 8 --model.mode token --out runs/worker\n"
     "ludus serve --resume --out runs/worker   # after a stop, a crash or a kill: nothing that has ended is lost",
     (
-        *RUN_TAKES,
+        *FILE_TAKES,
         make_argument(
             "--server", metavar="URL", default="", help="the trajectory server; default: that of the settings"
         ),

@@ -59,6 +59,8 @@ class WorkerPlace(Struct, frozen=True, kw_only=True):
     wandb_name: str = ""
     starting_step: int = 0
     num_steps: int = -1
+    checkpoint_dir: str = ""
+    checkpoint_interval: int = -1
 
 
 class _Reply(Struct):

@@ -8,7 +8,8 @@ A group is begun only if the server has room for it, and what has begun is finis
 stays in the store until the server has accepted it: while the server is away, posts are repeated and no group is begun.
 If the server has forgotten the worker, the worker registers again. `worker_journal` says what survives a kill.
 
-Tasks come in a shuffled order, epoch after epoch, which depends on the seed alone.
+Tasks come in a shuffled order, epoch after epoch, which depends on the seed alone. A `GroupSource` makes groups in
+another way: files that own their groups are one.
 """
 
 import asyncio
@@ -17,15 +18,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from ludus.batch import Batch, plan_jobs
 from ludus.errors import BudgetExhausted, ConfigError, LudusError, ModelUnusable, raise_first
-from ludus.rl.atropos_client import AtroposClient, ServerRefused, ServerUnavailable
-from ludus.rl.group_filters import DroppedGroup, GroupRules, KeptGroup, filter_group
+from ludus.rl.atropos_client import AtroposClient, ServerRefused, ServerUnavailable, WorkerPlace
+from ludus.rl.group_filters import DroppedGroup, GroupRules, filter_group
 from ludus.rl.row_checks import Vocabulary
 from ludus.rl.server_credits import (
     CreditRules,
@@ -60,6 +61,45 @@ class NothingScored(LudusError):
     """Group after group has no score: something that all rollouts need is broken."""
 
 
+class SourcedGroup(Struct, frozen=True, kw_only=True):
+    """What a source made under one number."""
+
+    task: str
+    groups: list[dict[str, Any]] = []
+    """Wire groups, which are sent as they are. None: nothing is sent."""
+    scores: list[float] = []
+    reason: str = ""
+    """Why nothing is sent."""
+    message: str = ""
+
+
+class GroupSource(Protocol):
+    """Makes groups in place of the rollouts of a batch."""
+
+    @property
+    def registration(self) -> dict[str, Any]:
+        """What the worker says when it registers, beside the settings."""
+        ...
+
+    def name_group(self, number: int) -> str: ...
+
+    async def make_group(self, number: int, row_tokens: int | None, ended: asyncio.Event) -> SourcedGroup | None:
+        """The group of a number. None: there is none yet, and `ended` is set. Raises as `run_stored` does."""
+        ...
+
+    async def begin(self, place: WorkerPlace, row_tokens: int | None) -> None:
+        """Called with each registration."""
+        ...
+
+    async def use_step(self, before: int, step: int) -> None:
+        """Called when the trainer has taken steps."""
+        ...
+
+    async def evaluate(self, step: int) -> dict[str, float]:
+        """Evaluate, and return the values."""
+        ...
+
+
 @dataclass(frozen=True)
 class WorkerPlan:
     """What a worker runs."""
@@ -71,6 +111,8 @@ class WorkerPlan:
     options: RunOptions = RunOptions()
     eval_tasks: tuple[Task, ...] = ()
     vocabulary: Vocabulary = Vocabulary()
+    source: GroupSource | None = None
+    """Makes the groups in place of the batch's rollouts."""
 
     @property
     def most_groups(self) -> int:
@@ -124,6 +166,7 @@ def _list_registration(plan: WorkerPlan) -> dict[str, Any]:
         "weight": settings.weight,
         "group_size": plan.batch.group_size,
         "min_batch_allocation": settings.min_batch_allocation,
+        **(plan.source.registration if plan.source is not None else {}),
     }
 
 
@@ -246,6 +289,8 @@ class Worker:
         steps = settings.steps or (place.num_steps if place.num_steps > 0 else None)
         self._rules = msgspec.structs.replace(self._rules, batch_size=info.batch_size, steps=steps)
         self._step = place.starting_step
+        if self._plan.source is not None:
+            self._tasks.create_task(self._plan.source.begin(place, self._row_tokens))
         for number in self._journal.list_open():
             if number not in self._running:
                 self._begin(number)
@@ -273,18 +318,23 @@ class Worker:
             self._metrics.add_duration("workers_added_per_attempt", free)
 
     def _begin(self, number: int) -> None:
-        jobs = plan_group(self._plan.batch, number)
+        source = self._plan.source
+        jobs = plan_group(self._plan.batch, number) if source is None else []
         if number >= self._journal.next_number:
-            self._journal.begin(number, jobs[0].task.id, self._step)
+            self._journal.begin(number, jobs[0].task.id if source is None else source.name_group(number), self._step)
         self._running.add(number)
         self._tasks.create_task(self._work(number, jobs))
 
     async def _work(self, number: int, jobs: list[Job]) -> None:
         began = time.monotonic()
         try:
+            if self._plan.source is not None:
+                await self._take_from(self._plan.source, number)
+                return
             group = await self._run_jobs(jobs)
             self._metrics.add_group(group, time.monotonic() - began)
-            self._note_scores(group)
+            failure = next((rollout.failure for rollout in group.rollouts if rollout.failure), None)
+            self._note_scores(bool(group.scored), failure.message if failure else "none")
             await self._end(number, group)
         except (BudgetExhausted, ModelUnusable, NothingScored) as error:
             self._failure = self._failure or error
@@ -302,14 +352,22 @@ class Worker:
         )
         return make_group(jobs[0].task, found, len(jobs))
 
-    def _note_scores(self, group: Group) -> None:
-        self._unscored = 0 if group.scored else self._unscored + 1
+    def _note_scores(self, scored: bool, failure: str) -> None:
+        self._unscored = 0 if scored else self._unscored + 1
         if self._unscored >= UNSCORED_LIMIT:
-            failure = next((rollout.failure for rollout in group.rollouts if rollout.failure), None)
-            raise NothingScored(
-                f"the last {UNSCORED_LIMIT} groups have no score at all. The last failure: "
-                f"{failure.message if failure else 'none'}"
-            )
+            raise NothingScored(f"the last {UNSCORED_LIMIT} groups have no score at all. The last failure: {failure}")
+
+    async def _take_from(self, source: GroupSource, number: int) -> None:
+        """Send what a source makes, or record why nothing is sent."""
+        made = await source.make_group(number, self._row_tokens, self._ended)
+        if made is None:
+            return
+        self._note_scores(bool(made.scores), made.message or made.reason)
+        if made.groups:
+            await self._send(number, made.task, made.groups)
+        else:
+            self._reject(number, made.reason, made.message)
+        self._show_progress(made.scores)
 
     async def _end(self, number: int, group: Group) -> None:
         """Send a group, or drop it."""
@@ -329,8 +387,12 @@ class Worker:
                 if finding.level == "fatal":
                     self._tell(f"task '{group.task.id}': a row was left out: {finding.message} [{finding.code}]")
             self._metrics.add_kept(verdict)
-            await self._send(number, verdict)
-        scores = [rollout.score.value for rollout in group.scored if rollout.score]
+            version = self._journal.get_version(number)
+            groups = build_wire_groups(verdict, version, messages=self._plan.settings.messages)
+            await self._send(number, group.task.id, groups)
+        self._show_progress([rollout.score.value for rollout in group.scored if rollout.score])
+
+    def _show_progress(self, scores: list[float]) -> None:
         reward = sum(scores) / len(scores) if scores else None
         self._show(WorkerProgress(self._step, self._sent, self._rejected, len(self._running) - 1, reward))
 
@@ -339,11 +401,10 @@ class Worker:
         self._metrics.add_rejected(reason)
         self._rejected += 1
 
-    async def _send(self, number: int, kept: KeptGroup) -> None:
+    async def _send(self, number: int, task: str, groups: list[dict[str, Any]]) -> None:
         """Post a group until the server has accepted it. A worker that ends gives up after a while; the group is then
         sent when the run is resumed."""
         version, key = self._journal.get_version(number), self._journal.make_key(number)
-        groups = build_wire_groups(kept, version, messages=self._plan.settings.messages)
         delay, deadline = FIRST_DELAY, None
         while True:
             await self._link.registered.wait()
@@ -358,7 +419,7 @@ class Worker:
                 await self._wait_to_repeat(max(delay, error.retry_after))
                 delay = min(2 * delay, LONGEST_DELAY)
             except ServerRefused as error:
-                self._tell(f"the server refuses the group of task '{kept.group.task.id}': {error}")
+                self._tell(f"the server refuses the group of task '{task}': {error}")
                 self._reject(number, "refused", str(error))
                 return
             else:
@@ -383,7 +444,11 @@ class Worker:
             return
         before, self._step = self._step, step
         self._log_metrics()
-        if not has_crossed(before, step, self._plan.settings.eval_every) or not self._plan.eval_tasks:
+        source = self._plan.source
+        if source is not None:
+            self._tasks.create_task(source.use_step(before, step))
+        can_evaluate = source is not None or self._plan.eval_tasks
+        if not has_crossed(before, step, self._plan.settings.eval_every) or not can_evaluate:
             return
         if self._evaluating:
             self._tell(f"step {step}: no evaluation, because the last one still runs")
@@ -397,7 +462,21 @@ class Worker:
 
     def _begin_eval(self, step: int) -> None:
         self._evaluating = True
-        self._tasks.create_task(self._evaluate(step))
+        source = self._plan.source
+        work = self._evaluate(step) if source is None else self._evaluate_source(source, step)
+        self._tasks.create_task(work)
+
+    async def _evaluate_source(self, source: GroupSource, step: int) -> None:
+        try:
+            values = await source.evaluate(step)
+        except (BudgetExhausted, ModelUnusable) as error:
+            self._failure = self._failure or error
+        else:
+            self._journal.end_eval(step, values)
+            self._trackers.log(values, max(step, self._logged))
+        finally:
+            self._evaluating = False
+            self._wake.set()
 
     async def _evaluate(self, step: int) -> None:
         batch, settings = self._plan.batch, self._plan.settings

@@ -8,7 +8,7 @@ A group is begun only if the server has room for it, and what has begun is finis
 stays in the store until the server has accepted it: while the server is away, posts are repeated and no group is begun.
 If the server has forgotten the worker, the worker registers again. `worker_journal` says what survives a kill.
 
-Tasks come in a shuffled order, epoch after epoch, which depends on the seed alone. A `GroupSource` makes groups in
+Tasks come in a shuffled order, epoch after epoch, which depends on the seed alone. A `WorkerSource` makes groups in
 another way: files that own their groups are one.
 """
 
@@ -73,7 +73,7 @@ class SourcedGroup(Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-class GroupSource(Protocol):
+class WorkerSource(Protocol):
     """Makes groups in place of the rollouts of a batch."""
 
     @property
@@ -111,7 +111,7 @@ class WorkerPlan:
     options: RunOptions = RunOptions()
     eval_tasks: tuple[Task, ...] = ()
     vocabulary: Vocabulary = Vocabulary()
-    source: GroupSource | None = None
+    source: WorkerSource | None = None
     """Makes the groups in place of the batch's rollouts."""
 
     @property
@@ -357,7 +357,7 @@ class Worker:
         if self._unscored >= UNSCORED_LIMIT:
             raise NothingScored(f"the last {UNSCORED_LIMIT} groups have no score at all. The last failure: {failure}")
 
-    async def _take_from(self, source: GroupSource, number: int) -> None:
+    async def _take_from(self, source: WorkerSource, number: int) -> None:
         """Send what a source makes, or record why nothing is sent."""
         made = await source.make_group(number, self._row_tokens, self._ended)
         if made is None:
@@ -466,7 +466,7 @@ class Worker:
         work = self._evaluate(step) if source is None else self._evaluate_source(source, step)
         self._tasks.create_task(work)
 
-    async def _evaluate_source(self, source: GroupSource, step: int) -> None:
+    async def _evaluate_source(self, source: WorkerSource, step: int) -> None:
         try:
             values = await source.evaluate(step)
         except (BudgetExhausted, ModelUnusable) as error:

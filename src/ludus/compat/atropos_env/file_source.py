@@ -19,7 +19,7 @@ WAIT_SECONDS = 1.0
 
 
 class FileSource:
-    """Makes groups for a worker. Implements `ludus.rl.worker.GroupSource`."""
+    """Makes groups for a worker. Implements `ludus.rl.worker.WorkerSource`."""
 
     def __init__(self, parts: FileParts) -> None:
         self._groups = GroupRun(parts)

@@ -24,7 +24,7 @@ from ludus.compat.hermes_env.hermes_config import HermesBudget
 from ludus.compat.hermes_env.hermes_context import get_desk
 from ludus.parsers import Parser
 from ludus.tools import Tool
-from ludus.types import Call, Completion, Finish, JsonObject, Message, Sampling, StopReason, ToolSpec, Turn
+from ludus.types import Call, Completion, Finish, JsonObject, Message, Observation, Sampling, StopReason, ToolSpec, Turn
 
 TOOL_SECONDS = 660.0
 """The longest time of one tool call. Commands have limits of their own."""
@@ -101,7 +101,7 @@ class HermesAgentLoop:
         policy = Policy(ServerModel(self.server), sampling=self._sampling, limits=limits)
         by_name = {tool.name: tool for tool in tools}
 
-        async def handle(call: Call, arguments: JsonObject) -> str:
+        async def handle(call: Call, arguments: JsonObject) -> str | Observation:
             if self._handler is not None:
                 return str(await await_if_needed(self._handler(call.name, arguments, self.task_id)))
             desk = get_desk()

@@ -18,6 +18,7 @@ from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.pool import Pool
 from ludus.tools import Tool
 from ludus.tools.toolsets import Registry
+from ludus.types import Observation
 
 T = TypeVar("T")
 IMAGES = ("modal_image", "docker_image", "singularity_image", "daytona_image")
@@ -75,7 +76,7 @@ class SlotDesk:
             tool.result_chars = lengths.get(tool.name, tool.result_chars)
         return tools
 
-    async def run_tool(self, tool: Tool, arguments: dict[str, Any]) -> str:
+    async def run_tool(self, tool: Tool, arguments: dict[str, Any]) -> str | Observation:
         async with self._places:
             return await tool.run(arguments)
 

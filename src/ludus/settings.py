@@ -6,6 +6,7 @@ A field's default is the setting's default. The string below a field documents i
 Settings never hold a secret. A field that ends in `_var` or `_vars` names the environment variables that hold secrets.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -20,13 +21,17 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     added_later: ClassVar[tuple[str, ...]] = ()
     """Fields that were added after runs had been recorded. They are left out of records and hashes while they have
     their default, so that older runs can be resumed."""
+    assumed_before: ClassVar[Mapping[str, Any]] = {}
+    """For fields in `added_later` whose default is not what older runs did: what these did. Such a field is left out of
+    records and hashes while it has this value, and a resumed run without it gets this value."""
 
 
 def get_recorded(settings: Struct) -> dict[str, Any]:
-    """The fields that are recorded: all but those in `added_later` that have their default."""
-    added = getattr(settings, "added_later", ())
+    """The fields that are recorded: all but those in `added_later` that have the value of older runs."""
+    added, assumed = getattr(settings, "added_later", ()), getattr(settings, "assumed_before", {})
     fields = msgspec.structs.fields(type(settings))
-    unset = {f.name for f in fields if f.name in added and getattr(settings, f.name) == _get_default(f)}
+    before = {f.name: assumed[f.name] if f.name in assumed else _get_default(f) for f in fields if f.name in added}
+    unset = {name for name, value in before.items() if getattr(settings, name) == value}
     return {name: value for name, value in msgspec.structs.asdict(settings).items() if name not in unset}
 
 

@@ -22,7 +22,7 @@ import msgspec
 from ludus.agent import Actor, Policy
 from ludus.cli.command import Arguments, RunArguments
 from ludus.cli.run_kind import refuse_other_kind
-from ludus.config import MAY_CHANGE, Config, assemble
+from ludus.config import MAY_CHANGE, Config, assemble, list_assumed
 from ludus.config.build_agent import build_policy
 from ludus.config.build_models import build_ledger
 from ludus.config.build_sandboxes import open_sandboxes
@@ -97,7 +97,7 @@ def _read_run_settings(out: Path, arguments: RunArguments) -> list[Layer]:
     before = tree["env"].get("name") if is_tree(tree.get("env")) else None
     if env and before and env != before:
         raise ConfigError(f"{out} is a run of {before}, not of {env}: leave the environment out, or name another --out")
-    return [Layer(source, {name: value for name, value in tree.items() if name != CONTENT})]
+    return [Layer(source, list_assumed()), Layer(source, {name: tree[name] for name in tree if name != CONTENT})]
 
 
 def read_recorded_settings(arguments: Arguments, recorded: Mapping[str, Any], env: str) -> Config:

@@ -17,7 +17,7 @@ from ludus.reflact.gate import Rule
 from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.proposers import Proposer
 from ludus.reflact.report.run_files import SkillHead
-from ludus.reflact.splits import Splits, load_splits
+from ludus.reflact.splits import Splits, choose_selection, load_splits
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import check_fit, get_initial_skill
 from ludus.skill import make_name
@@ -45,7 +45,7 @@ class Plan:
     @property
     def selection(self) -> tuple[Task, ...]:
         """The selection tasks that are used."""
-        return self.splits.selection[: self.settings.selection_size or None]
+        return choose_selection(self.splits.selection, self.settings)
 
 
 def make_plan(config: Config) -> Plan:

@@ -43,10 +43,10 @@ from ludus.env import EnvSettings
 from ludus.errors import ConfigError, suggest
 from ludus.models.embedded import EmbeddedSettings
 from ludus.rl.grpo_settings import GrpoSettings
-from ludus.settings import get_recorded
+from ludus.settings import Settings, get_recorded
 from ludus.types import to_json
 
-__all__ = ["MAY_CHANGE", "Config", "assemble", "list_homes", "load", "to_record", "to_yaml"]
+__all__ = ["MAY_CHANGE", "Config", "assemble", "list_assumed", "list_homes", "load", "to_record", "to_yaml"]
 
 
 def load(files: Sequence[Path] = (), flags: Sequence[tuple[str, str]] = ()) -> Config:
@@ -173,6 +173,20 @@ def _split_env(section: Any, problems: "Problems") -> tuple[Any, Tree]:
         return env, _list_values(convert_tree(options, kind, "env"))
     except TypeError as error:
         raise ConfigError(f"env.name: the fields of {name} must be plain values, to be recorded: {error}") from None
+
+
+def list_assumed() -> Tree:
+    """The settings of runs that were recorded before these settings existed, where they differ from the defaults."""
+    groups = {name: kind for name, kind in SECTIONS.items() if isinstance(kind, type) and issubclass(kind, Settings)}
+    return {
+        name: {key: _to_plain(value) for key, value in kind.assumed_before.items()}
+        for name, kind in groups.items()
+        if kind.assumed_before
+    }
+
+
+def _to_plain(value: Any) -> Any:
+    return _list_values(value) if isinstance(value, Struct) else value
 
 
 # ---- records ------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from msgspec import Struct
 from ludus.batch import load_tasks
 from ludus.env import Env
 from ludus.errors import ConfigError
-from ludus.reflact.train_settings import DataSettings
+from ludus.reflact.train_settings import DataSettings, TrainSettings
 from ludus.skill import Skill
 from ludus.types import Task, canonical
 
@@ -209,6 +209,17 @@ def _read_split(folder: Path, *names: str) -> Tasks:
     except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise ConfigError(f"data.folder: cannot read tasks from {files[0]}: {error}") from None
     return tuple(_set_split(names[0], task) for task in tasks)
+
+
+def choose_selection(tasks: Tasks, settings: TrainSettings) -> Tasks:
+    """The selection tasks that a run uses, in their order."""
+    size = settings.selection_size
+    if not size or size >= len(tasks):
+        return tasks
+    if settings.selection_draw == "first":
+        return tasks[:size]
+    drawn = {task.id for task in draw_sample(tasks, size, settings.seed)}
+    return tuple(task for task in tasks if task.id in drawn)
 
 
 # ---- the plan of an epoch -------------------------------------------------------------------------------------------

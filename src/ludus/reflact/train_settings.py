@@ -4,6 +4,7 @@ Names follow deep learning where the comparison holds: epochs, batches, accumula
 like a learning rate. `check_settings` raises a `ConfigError` for a mistake before anything is run.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ from msgspec import Meta, Struct, field
 
 from ludus.errors import ConfigError
 from ludus.reflact.gate import Gate
+from ludus.reflact.guards import GuardSettings
 from ludus.reflact.ledger.ledger_settings import LedgerSettings, Probability
 from ludus.reflact.schedule import Schedule
 from ludus.settings import Settings, get_recorded
@@ -156,8 +158,12 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
 
     gate: Gate = Gate()
     """The rule that accepts or rejects candidates."""
+    guards: GuardSettings = GuardSettings()
+    """What may not get into the skill."""
     selection_size: Whole = 0
-    """Use only the first selection tasks, this many; 0 uses all."""
+    """Use only this many selection tasks; 0 uses all."""
+    selection_draw: Literal["random", "first"] = "random"
+    """Which ones: drawn with `seed`, or the first ones."""
     selection_replicates: Count = 1
     """Rollouts per selection task. More rollouts give less noise."""
     test: bool = True
@@ -191,7 +197,13 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     proposer_options: dict[str, Any] = field(default_factory=dict[str, Any])
     """Options of a proposer of your own: the fields of its class."""
 
-    added_later: ClassVar[tuple[str, ...]] = ("proposer_options", "recipe", "ledger", "shipping")
+    added_later: ClassVar[tuple[str, ...]] = (
+        "proposer_options", "recipe", "ledger", "shipping", "guards", "selection_draw",
+    )  # fmt: skip
+    assumed_before: ClassVar[Mapping[str, Any]] = {
+        "guards": GuardSettings(enabled=False),
+        "selection_draw": "first",
+    }
 
     @property
     def identity(self) -> dict[str, Any]:

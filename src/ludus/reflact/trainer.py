@@ -34,6 +34,7 @@ from ludus.errors import BudgetExhausted
 from ludus.models import Model
 from ludus.reflact import step_buffer as buffer
 from ludus.reflact.gate import Gate, Rule
+from ludus.reflact.guards import REFUSED_STATUSES
 from ludus.reflact.items import Item
 from ludus.reflact.journal import Clock, open_task_group
 from ludus.reflact.ledger.ledger_loop import list_candidates, plan_run, train_lines
@@ -44,6 +45,7 @@ from ludus.reflact.records import (
     Baseline,
     BatchReport,
     EpochEnd,
+    Fate,
     HistoryLine,
     MeasuredSkill,
     Record,
@@ -219,7 +221,7 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Tra
     clock.lap("select")
 
     # 5 update
-    made = await update(view, [items[place] for place in chosen]) if chosen else NO_UPDATE
+    made = await update(view, [items[place] for place in chosen], run.guard) if chosen else NO_UPDATE
     clock.lap("update")
 
     # 6 evaluate
@@ -228,7 +230,7 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Tra
 
     after, consolidated = await note_lapses(view, judged.state, number, reflections)
     clock.lap("appendix")
-    action = judged.verdict.decision.value if judged.verdict else _name_skip(items, chosen)
+    action = judged.verdict.decision.value if judged.verdict else _name_skip(items, chosen, made.fates)
     if judged.verdict is not None:
         every = [rollout for part in rollouts for rollout in part]
         digest = buffer.make_digest(number, judged.verdict, every, reflections, made.fates, settings.success_at)
@@ -275,9 +277,11 @@ def count_steps(run: Run) -> int:
     return settings.epochs * count_epoch_steps(len(run.splits.train), settings.batch_size, settings.accumulation)
 
 
-def _name_skip(items: Sequence[object], chosen: Sequence[int]) -> str:
+def _name_skip(items: Sequence[object], chosen: Sequence[int], fates: Sequence[Fate]) -> str:
     if not items:
         return "skip_no_updates"
+    if any(fate.status in REFUSED_STATUSES for fate in fates):
+        return "skip_refused"
     return "skip_no_rewrite" if chosen else "skip_none_selected"
 
 

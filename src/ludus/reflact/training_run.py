@@ -20,6 +20,7 @@ from ludus.models import Model
 from ludus.reflact import step_buffer as buffer
 from ludus.reflact.early_gates import RULES
 from ludus.reflact.gate import Rule, judge
+from ludus.reflact.guards import Guard
 from ludus.reflact.journal import Journal, Watch
 from ludus.reflact.ledger.line_records import LineLedger
 from ludus.reflact.measure import Runner
@@ -28,7 +29,7 @@ from ludus.reflact.prompt_templates import Prompts
 from ludus.reflact.proposers import Proposer, View
 from ludus.reflact.proposers.analysts import Analysts
 from ludus.reflact.records import Baseline, EpochEnd, Record, RunState, Step, Summary
-from ludus.reflact.splits import Splits
+from ludus.reflact.splits import Splits, choose_selection
 from ludus.reflact.train_settings import TrainSettings, check_settings
 from ludus.rollout import RunOptions
 from ludus.sandbox.pool import Pool
@@ -102,6 +103,8 @@ class Run:
     """The agent's system text without the skill."""
     rule: Rule
     """Decides about candidates while the gate is on."""
+    guard: Guard
+    """Refuses texts that must not get into the skill."""
     identity: str
     """A hash of everything that decides the result."""
     rollouts: int | None = None
@@ -113,7 +116,7 @@ class Run:
 
     @property
     def selection(self) -> tuple[Task, ...]:
-        return self.splits.selection[: self.settings.selection_size or None]
+        return choose_selection(self.splits.selection, self.settings)
 
     @property
     def ledger_batch(self) -> int:
@@ -239,6 +242,7 @@ def start_run(
         journal=journal,
         system="\n\n".join(part for part in (env.system, policy.system) if part),
         rule=rule or judge,
+        guard=Guard(settings.guards, splits.train, splits.selection),
         identity=_hash_identity(parts, env),
         rollouts=resources.rollouts,
         reserve=resources.reserve,

@@ -2,13 +2,15 @@
 
 Edits are applied literally, one by one, and the result of each is recorded. Suggestions go to the optimizer, which
 rewrites the whole document. In the third mode the proposals are whole documents already. In all modes the protected
-parts of the current document stay unchanged.
+parts of the current document stay unchanged, and texts that the guard refuses do not get into the candidate.
 """
 
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from ludus.reflact.guards import Guard, list_added
 from ludus.reflact.items import Document, Item, number_items
 from ludus.reflact.proposers import View
 from ludus.reflact.records import Fate, UnusableReply
@@ -32,21 +34,37 @@ class Update(Struct, frozen=True):
 NO_UPDATE = Update(None, ())
 
 
-async def update(view: View, items: Sequence[Item]) -> Update:
+async def update(view: View, items: Sequence[Item], guard: Guard) -> Update:
     """Make the candidate in the run's update mode."""
     match view.settings.update_mode:
         case "patch":
-            return make_patch(view.skill, items, lenient=view.settings.lenient_edits)
+            return make_patch(view.skill, items, guard, lenient=view.settings.lenient_edits)
         case "rewrite_from_suggestions":
-            return await _rewrite(view, items)
+            return refuse_candidate(view.skill, await _rewrite(view, items), guard)
         case "full_rewrite_minibatch":
-            return take_document(view.skill, items)
+            return refuse_candidate(view.skill, take_document(view.skill, items), guard)
 
 
-def make_patch(skill: Skill, items: Sequence[Item], *, lenient: bool = False) -> Update:
+def make_patch(skill: Skill, items: Sequence[Item], guard: Guard | None = None, *, lenient: bool = False) -> Update:
+    """Apply the edits that the guard does not refuse. There is no candidate if it refuses all of them."""
     edits = [item for item in items if isinstance(item, Edit)]
-    candidate, reports = apply_edits(skill, edits, lenient=lenient)
-    return Update(candidate, tuple(Fate(report.edit, report.status) for report in reports))
+    faults = [guard.check_edit(skill, edit) if guard else None for edit in edits]
+    allowed = [edit for edit, fault in zip(edits, faults, strict=True) if fault is None]
+    refused = tuple(Fate(edit, f"skipped_{fault.kind}") for edit, fault in zip(edits, faults, strict=True) if fault)
+    candidate, reports = apply_edits(skill, allowed, lenient=lenient)
+    fates = (*(Fate(report.edit, report.status) for report in reports), *refused)
+    return Update(candidate if allowed or not refused else None, fates)
+
+
+def refuse_candidate(skill: Skill, made: Update, guard: Guard) -> Update:
+    """Drop a whole document if the guard refuses what it adds."""
+    fault = guard.find_fault(skill, list_added(skill, made.candidate)) if made.candidate else None
+    if fault is None:
+        return made
+    fates = tuple(
+        replace(fate, status=f"skipped_{fault.kind}") if fate.status == "used" else fate for fate in made.fates
+    )
+    return Update(None, fates)
 
 
 def take_document(skill: Skill, items: Sequence[Item]) -> Update:

@@ -1,0 +1,179 @@
+"""Guards: texts that must not get into a skill. Pure.
+
+A skill that holds a piece of a task, its reference answer or a secret can score well without teaching anything, or do
+harm where it is shipped. `Guard.find_fault` looks at the text that an edit would add:
+
+    secret           it has the form of a key, a token or a password
+    leaked_answer    it holds the reference answer of a task
+    copied_task      it repeats a row of words of a task
+
+Answers and rows of words count only if they belong to one or two tasks: what many tasks share, such as a label or the
+form of the question, is what a skill may teach. Short answers, such as numbers, are in many texts by chance and do not
+count. Worked examples (`ludus.skill_examples`) are made from train tasks on purpose: they are checked for secrets only.
+
+Canary items detect skills that game the verifier: tasks whose reference was replaced by a random text. No honest
+answer passes, unless the verifier does not look at the reference. `make_canaries` makes them.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import Literal, TypeVar, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ludus.settings import Settings
+from ludus.skill import Edit, Skill
+from ludus.skill_examples import remove_examples
+from ludus.types import Count, Task, Whole
+
+_Key = TypeVar("_Key", str, tuple[str, ...])
+FaultKind = Literal["secret", "leaked_answer", "copied_task"]
+
+REFUSED_STATUSES = frozenset(f"skipped_{kind}" for kind in get_args(FaultKind))
+"""The fates of items that a guard refused."""
+
+_SECRETS = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"|\b(?:sk|pk|rk)-(?:[A-Za-z0-9]+-)?[A-Za-z0-9_]{20,}"
+    r"|\bAKIA[0-9A-Z]{16}\b"
+    r"|\bgh[pousr]_[A-Za-z0-9]{30,}"
+    r"|\bgithub_pat_[A-Za-z0-9_]{30,}"
+    r"|\bxox[abprs]-[A-Za-z0-9-]{12,}"
+    r"|\bAIza[0-9A-Za-z_-]{30,}"
+    r"|\bhf_[A-Za-z0-9]{30,}"
+    r"|\beyJ[A-Za-z0-9_-]{12,}\.[A-Za-z0-9_-]{12,}\.[A-Za-z0-9_-]{12,}"
+    r"|(?i:\b(?:api[ _-]?key|access[ _-]?token|password|secret)\b\s*(?:is|[:=])\s*[\"'`]?"
+    r"(?=\S*\d)(?=\S*[a-z])[^\s\"'`]{12,})"
+)
+_WORD = re.compile(r"\w+")
+_SHARED = 2
+"""An answer or a row of words of more tasks than this is common knowledge."""
+
+
+class GuardSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
+    """What may not get into a skill."""
+
+    enabled: bool = True
+    """Refuse edits that hold a secret, the answer of a task or a copied piece of a task."""
+    words: Count = 10
+    """The number of words in a row that make a copy of a task."""
+    answer_chars: Count = 12
+    """The shortest reference answer that is looked for, in characters."""
+    canaries: Whole = 0
+    """At the end, run the best skill on this many selection tasks whose reference is a random text. If it passes some
+    of them, it may game the verifier."""
+
+
+class Fault(Struct, frozen=True):
+    """Why a text may not get into the skill."""
+
+    kind: FaultKind
+    excerpt: str
+    """The words in question; empty for a secret."""
+    task: str = ""
+
+
+class Guard:
+    """Checks texts against the tasks of the train and the selection split. The index of the tasks is made once."""
+
+    def __init__(self, settings: GuardSettings, train: Sequence[Task], selection: Sequence[Task]) -> None:
+        self._settings = settings
+        self._splits = {"train": train, "selection": selection}
+        self._rows: dict[str, Mapping[tuple[str, ...], str]] = {}
+        self._answers: dict[str, Mapping[str, str]] = {}
+
+    def find_fault(self, before: Skill, added: str) -> Fault | None:
+        """What is wrong with a text that is added to a skill; None if nothing. What the skill has is allowed."""
+        if not self._settings.enabled or not added.strip():
+            return None
+        if (secret := _SECRETS.search(added)) and secret[0] not in before.text:
+            return Fault("secret", "")
+        plain = remove_examples(added)
+        return self._find_copy(before, plain, "train") or self._find_copy(before, plain, "selection")
+
+    def check_edit(self, before: Skill, edit: Edit) -> Fault | None:
+        """What is wrong with an edit."""
+        return None if edit.op == "delete" else self.find_fault(before, edit.content)
+
+    def _find_copy(self, before: Skill, added: str, split: str) -> Fault | None:
+        words = _split_words(added)
+        joined, known = f" {' '.join(words)} ", f" {' '.join(_split_words(before.text))} "
+        for answer, task in self._get_answers(split).items():
+            if f" {answer} " in joined and f" {answer} " not in known:
+                return Fault("leaked_answer", answer, task)
+        rows = self._get_rows(split)
+        for row in _list_rows(words, self._settings.words):
+            if (task := rows.get(row)) and f" {' '.join(row)} " not in known:
+                return Fault("copied_task", " ".join(row), task)
+        return None
+
+    def _get_rows(self, split: str) -> Mapping[tuple[str, ...], str]:
+        """The rows of words of a split's prompts that belong to few tasks, with one of these."""
+        if split not in self._rows:
+            size = self._settings.words
+            pairs = (
+                (row, task.id)
+                for task in self._splits[split]
+                for row in set(_list_rows(_split_words(task.prompt), size))
+            )
+            self._rows[split] = _keep_rare(pairs)
+        return self._rows[split]
+
+    def _get_answers(self, split: str) -> Mapping[str, str]:
+        """The reference answers of a split that are long enough and belong to few tasks, with one of these."""
+        if split not in self._answers:
+            texts = ((task.answer, task.id) for task in self._splits[split] if isinstance(task.answer, str))
+            long = ((text, id) for text, id in texts if len(text.strip()) >= self._settings.answer_chars)
+            self._answers[split] = _keep_rare((" ".join(_split_words(text)), id) for text, id in long)
+        return self._answers[split]
+
+
+def _keep_rare(pairs: Iterable[tuple[_Key, str]]) -> dict[_Key, str]:
+    """The keys that few tasks have, with the first of these."""
+    tasks: dict[_Key, tuple[str, int]] = {}
+    for key, task in pairs:
+        first, count = tasks.get(key, (task, 0))
+        tasks[key] = (first, count + 1)
+    return {key: first for key, (first, count) in tasks.items() if count <= _SHARED and key}
+
+
+def _split_words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+def _list_rows(words: Sequence[str], size: int) -> Iterable[tuple[str, ...]]:
+    return (tuple(words[start : start + size]) for start in range(len(words) - size + 1))
+
+
+def list_added(before: Skill, after: Skill) -> str:
+    """The lines of a new document that the old one does not have."""
+    known = set(before.text.splitlines())
+    return "\n".join(line for line in after.text.splitlines() if line not in known)
+
+
+# ---- canary items ---------------------------------------------------------------------------------------------------
+
+
+class CanaryReport(Struct, frozen=True):
+    """How many canary items skills passed."""
+
+    items: int
+    """Canary items with a score under both skills."""
+    initial: int
+    """The number that the initial skill passed. If there are any, the verifier does not depend on the reference."""
+    best: int
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether the best skill passes items that no honest answer passes."""
+        return self.best > 0 and self.initial == 0
+
+
+def make_canaries(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
+    """Tasks whose reference is a random text. Only tasks with a reference in words can be used."""
+    random = Random(f"canaries/{seed}")
+    usable = [task for task in tasks if isinstance(task.answer, str) and task.answer.strip()]
+    chosen = random.sample(usable, min(count, len(usable)))
+    return [replace(task, id=f"{task.id}~canary", answer=f"canary {random.randbytes(8).hex()}") for task in chosen]

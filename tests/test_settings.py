@@ -1,5 +1,6 @@
 """The base of settings: unknown names are refused, and later additions do not change records."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -25,6 +26,16 @@ def test_unknown_names_are_refused():
 def test_fields_that_were_added_later_are_recorded_once_they_are_set():
     assert get_recorded(Example(size=3)) == {"size": 3}
     assert get_recorded(Example(later="x", options={"a": 1})) == {"size": 1, "later": "x", "options": {"a": 1}}
+
+
+def test_a_default_that_older_runs_did_not_have_is_recorded():
+    class Newer(Settings, frozen=True, kw_only=True):
+        draw: str = "random"
+        added_later: ClassVar[tuple[str, ...]] = ("draw",)
+        assumed_before: ClassVar[Mapping[str, Any]] = {"draw": "first"}
+
+    assert get_recorded(Newer()) == {"draw": "random"}
+    assert get_recorded(Newer(draw="first")) == {}
 
 
 def test_all_fields_of_other_structs_are_recorded():

@@ -163,6 +163,22 @@ def test_other_settings_are_refused_with_the_difference(ludus: Ludus):
         assert "was run with other settings" in done.err and shown in done.err
 
 
+def test_a_run_of_an_earlier_version_goes_on_as_it_began(ludus: Ludus):
+    """It has no record of later settings, whose defaults would decide otherwise."""
+    old = ("--train.guards.enabled", "false", "--train.selection_draw", "first", "--train.selection_size", "4")
+    assert ludus(*train_words("--out", "run", "--quiet", *old)).code == 0
+    recorded = json.loads(Path("run/config.json").read_text())["train"]
+    assert not {"guards", "selection_draw"} & recorded.keys()
+    before = read_results("run")
+    done = ludus("train", "--resume", "--out", "run", "--json")
+    assert done.code == 0, done.err
+    assert read_results("run") == before
+    printed = ludus(*train_words("--print-config", *old)).out
+    assert "selection_draw: first" in printed and "enabled: false" in printed, "it can be given back"
+    assert ludus(*train_words("--out", "new", "--quiet")).code == 0
+    assert json.loads(Path("new/config.json").read_text())["train"]["guards"]["enabled"] is True
+
+
 def test_a_batch_cannot_resume_a_training_run(ludus: Ludus):
     ludus(*train_words("--out", "run", "--quiet"))
     done = ludus("evaluate", "--resume", "--out", "run")

@@ -17,6 +17,7 @@ from ludus.reflact.splits import (
     FinishedSkills,
     SealedTasks,
     Splits,
+    choose_selection,
     compute_sizes,
     count_epoch_steps,
     derive_slow_seed,
@@ -26,6 +27,7 @@ from ludus.reflact.splits import (
     parse_ratio,
     plan_epoch,
 )
+from ludus.reflact.train_settings import TrainSettings
 from ludus.sandbox import SandboxSpec
 from ludus.skill import Skill
 from ludus.types import Task, canonical
@@ -191,3 +193,15 @@ def test_a_sample_is_drawn_without_putting_back():
 
 def test_the_world_of_the_other_tests_is_in_order(world: SimpleNamespace):
     assert len(world.splits().test) == 6
+
+
+def test_a_part_of_the_selection_split_is_drawn_with_the_seed_of_the_run(world: SimpleNamespace):
+    tasks = world.tasks("selection", 30)
+    drawn = choose_selection(tasks, TrainSettings(selection_size=10))
+    assert len(drawn) == 10 and list(drawn) == sorted(drawn, key=tasks.index)
+    assert drawn == choose_selection(tasks, TrainSettings(selection_size=10)) != tasks[:10]
+    assert drawn != choose_selection(tasks, TrainSettings(selection_size=10, seed=1))
+    assert choose_selection(tasks, TrainSettings(selection_size=10, selection_draw="first")) == tasks[:10]
+    assert (
+        choose_selection(tasks, TrainSettings()) == choose_selection(tasks, TrainSettings(selection_size=99)) == tasks
+    )

@@ -102,7 +102,7 @@ def run(arguments: TrainArguments) -> int:
         return 0
     config = set_out(config)
     if not arguments.quiet:
-        _print_hints(config)
+        _print_hints(config, plan)
     return asyncio.run(_run(config, plan, arguments))
 
 
@@ -125,8 +125,18 @@ def _refuse_batch_settings(config: Config) -> None:
         )
 
 
-def _print_hints(config: Config) -> None:
+FEW = 20
+"""With fewer rollouts on the selection split than this, there is a warning."""
+
+
+def _print_hints(config: Config, plan: Plan) -> None:
     print_model_hint(config)
+    rollouts = plan.sizes.selection * plan.settings.selection_replicates
+    if rollouts < FEW:
+        print_notice(
+            f"the selection split has only {plan.sizes.selection} tasks, which tell little apart (ludus headroom measures "
+            "how little). A larger share: --data.ratio 1:1:1; more rollouts: --train.selection_replicates 3"
+        )
     if isinstance(config.optimizer, SameSettings) and has_optimizer(config):
         print_notice("optimizer: the agent's own model. Another one: --optimizer.base_url URL --optimizer.name NAME")
     elif not has_optimizer(config) and (config.train.slow.enabled or config.train.memory):

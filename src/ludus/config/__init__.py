@@ -186,7 +186,7 @@ def list_assumed() -> Tree:
 
 
 def _to_plain(value: Any) -> Any:
-    return _list_values(value) if isinstance(value, Struct) else value
+    return _list_values(value) if isinstance(value, Struct) else msgspec.json.decode(to_json(value))
 
 
 # ---- records ------------------------------------------------------------------------------------------------------
@@ -201,7 +201,12 @@ def to_record(config: Config) -> Tree:
 
 
 def to_yaml(config: Config) -> str:
-    return yaml.safe_dump(to_record(config), sort_keys=False, allow_unicode=True, width=120)
+    """The settings as a file that can be given back. Unlike a record, it has values that only older runs leave out."""
+    tree = to_record(config)
+    for name, assumed in list_assumed().items():
+        section = getattr(config, name)
+        tree[name] |= {key: _to_plain(getattr(section, key)) for key in assumed}
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _list_values(group: Struct) -> Tree:

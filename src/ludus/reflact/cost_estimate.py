@@ -113,6 +113,8 @@ def estimate(
         steps, counts = _count_ledger_calls(settings, sizes, assumed, analysts, rollouts)
     else:
         steps, counts = _count_gated_calls(settings, sizes, assumed, analysts)
+    if canaries := 2 * min(settings.guards.canaries, sizes.selection):
+        counts["agent", "canary"] = CallCount(0, canaries, canaries)
     if settings.test:
         counts["agent", "test"] = CallCount(1, 2, 2).scale(sizes.test * settings.test_replicates)
     each = _UsagePerCall(settings, sizes, assumed, prompts)

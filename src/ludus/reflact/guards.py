@@ -62,8 +62,9 @@ class GuardSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     answer_chars: Count = 12
     """The shortest reference answer that is looked for, in characters."""
     canaries: Whole = 0
-    """At the end, run the best skill on this many selection tasks whose reference is a random text. If it passes some
-    of them, it may game the verifier."""
+    """At the end, run the skill to be shipped on this many selection tasks whose reference is a random text. If it
+    passes some of them and the initial skill does not, it games the verifier and is not shipped. For verifiers that
+    compare with `Task.answer`."""
 
 
 class Fault(Struct, frozen=True):
@@ -73,6 +74,21 @@ class Fault(Struct, frozen=True):
     excerpt: str
     """The words in question; empty for a secret."""
     task: str = ""
+
+    @property
+    def status(self) -> str:
+        """The fate of an item with this fault."""
+        return f"skipped_{self.kind}"
+
+    def describe(self) -> str:
+        """The fault in words."""
+        match self.kind:
+            case "secret":
+                return "it holds what looks like a secret"
+            case "leaked_answer":
+                return f"it holds the answer of task {self.task}"
+            case "copied_task":
+                return f"it repeats words of task {self.task}: {self.excerpt}"
 
 
 class Guard:
@@ -96,6 +112,10 @@ class Guard:
     def check_edit(self, before: Skill, edit: Edit) -> Fault | None:
         """What is wrong with an edit."""
         return None if edit.op == "delete" else self.find_fault(before, edit.content)
+
+    def hide_secret(self, edit: Edit) -> Edit:
+        """The edit as it may be recorded: a secret in it is masked."""
+        return replace(edit, content=_SECRETS.sub("[redacted]", edit.content))
 
     def _find_copy(self, before: Skill, added: str, split: str) -> Fault | None:
         words = _split_words(added)
@@ -167,8 +187,19 @@ class CanaryReport(Struct, frozen=True):
 
     @property
     def suspicious(self) -> bool:
-        """Whether the best skill passes items that no honest answer passes."""
+        """Whether the new skill passes items that no honest answer passes."""
         return self.best > 0 and self.initial == 0
+
+    def describe(self) -> str:
+        """The result in one sentence."""
+        if self.suspicious:
+            return (
+                f"the new skill passes {self.best} of {self.items} canary items, whose reference is a random text: it "
+                "games the verifier and is not shipped"
+            )
+        if self.initial:
+            return "canary items: the initial skill passes some too, so the verifier does not depend on the reference"
+        return f"canary items: none of {self.items} is passed, as it should be"
 
 
 def make_canaries(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:

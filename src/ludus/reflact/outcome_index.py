@@ -2,7 +2,8 @@
 
 A skill may have been measured in several parts of a run, on some items or with several replicates. The index puts all
 of its scored rollouts on the selection split together, so that another gate can be applied without a rollout
-(`ludus.reflact.regate`). Rollouts for shipping do not count: only the skills that were candidates there have them.
+(`ludus.reflact.regate`). Rollouts for shipping do not count: only the skills that were candidates there have them. Nor
+do canary items, which are other tasks.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ class OutcomeIndex:
         self._rollouts: dict[str, list[Rollout]] = {}
         for key, rollout in outcomes:
             origin = origins.get(key)
-            if origin is not None and origin.split == "selection" and origin.stage != "ship":
+            if origin is not None and origin.split == "selection" and origin.stage not in ("ship", "canary"):
                 self._rollouts.setdefault(rollout.provenance.skill, []).append(rollout)
 
     def get_measure(self, skill: Skill) -> Measure | None:

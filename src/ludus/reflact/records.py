@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec import UNSET, Struct, UnsetType, field
 
 from ludus.reflact.gate import Decision, Measure, Verdict, mean
+from ludus.reflact.guards import CanaryReport
 from ludus.reflact.items import Item
 from ludus.reflact.ledger.line_records import LineLedger, LineStep
 from ludus.skill import Skill, Source
@@ -405,6 +406,8 @@ class Summary(Struct, frozen=True, kw_only=True, tag="summary", tag_field="recor
     claim: Claim | None = None
     """None in runs of earlier versions."""
     shipment: Shipment | None = None
+    canaries: CanaryReport | None = None
+    """None if the run has no canary items."""
     initial: Product
     best: Product
     final: Product

@@ -31,6 +31,7 @@ _STAGES: Mapping[str, SplitName] = {
     "evaluate": "selection",
     "validate": "selection",
     "ship": "selection",
+    "canary": "selection",
     "test": "test",
 }
 """The split whose tasks a stage runs."""
@@ -44,7 +45,7 @@ class Origin(Struct, frozen=True):
 
     split: SplitName
     stage: str
-    """`rollout`, `slow`, `baseline`, `evaluate`, `validate`, `ship` or `test`; empty if it is not known."""
+    """`rollout`, `slow`, `baseline`, `evaluate`, `validate`, `ship`, `canary` or `test`; empty if it is not known."""
 
 
 class _StageRecord(Struct, frozen=True):

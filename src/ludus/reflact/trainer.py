@@ -69,6 +69,7 @@ from ludus.reflact.shipping import (
 )
 from ludus.reflact.splits import FinishedSkills, Splits, TrainBatch, count_epoch_steps, plan_epoch
 from ludus.reflact.stages.appendix import note_lapses
+from ludus.reflact.stages.canaries import watch_canaries
 from ludus.reflact.stages.collect import roll_and_reflect
 from ludus.reflact.stages.evaluate import (
     TestResult,
@@ -343,6 +344,9 @@ async def finish(run: Run, state: RunState, ended_early: str = "") -> Summary:
     """Choose the skill to ship, with fresh measurements, and test it beside the initial skill."""
     clock = Clock(run.journal, state.epoch, state.step)
     shipment = await ship(run, state.initial.skill, list_ship_candidates(run, state), count_allowance(run, state))
+    canaries = await watch_canaries(run, state.initial.skill, take_shipped(state, shipment).skill)
+    if canaries is not None and canaries.suspicious:
+        shipment = replace(shipment, shipped="")
     shipped = take_shipped(state, shipment)
     clock.lap("ship")
 
@@ -382,6 +386,7 @@ async def finish(run: Run, state: RunState, ended_early: str = "") -> Summary:
         ended_early=ended_early,
         claim=claim,
         shipment=shipment,
+        canaries=canaries,
         initial=initial,
         best=best,
         final=final,

@@ -197,6 +197,8 @@ def print_training(records: Sequence[Record], gate: Gate, console: "Console | No
     for part in (describe_changes(records), plot_scores(make_curve(records, gate))):
         if part:
             console.print(make_text(f"{part}\n"), soft_wrap=True)
+    if isinstance(records[-1], Summary) and records[-1].canaries is not None:
+        console.print(make_text(f"{records[-1].canaries.describe()}\n"), soft_wrap=True)
     _print_skills(records, console, gate)
     tokens = sum(entry.usage.tokens for entry in last.state.spent)
     dollars = sum(entry.usage.dollars for entry in last.state.spent)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ludus.reflact.guards import Guard
 from ludus.reflact.journal import Clock, open_task_group
 from ludus.reflact.ledger.admission import admit_proposals
 from ludus.reflact.ledger.assessment import update_working
@@ -119,7 +120,8 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
 
     # 5 admit
     proposals = [proposal for each in reflections for proposal in each.proposals][: settings.ledger.most_proposals]
-    admitted, changes = admit_proposals(credited, proposals, number, tuning)
+    allowed, refused = check_proposals(run.guard, base, proposals)
+    admitted, changes = admit_proposals(credited, allowed, number, tuning)
 
     # 6 assess
     assessed, moved = update_working(admitted, number, tuning)
@@ -142,7 +144,7 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
         place=number,
         batches=(BatchReport.from_rollouts(seed, rollouts),),
         reflections=tuple(_describe_reflection(each) for each in reflections),
-        fates=_list_fates(proposals, changes),
+        fates=(*_list_fates(allowed, changes), *refused),
         candidate=working if changed else None,
         action=action,
         notes_added=len(set(after.notes) - set(ledger.notes)),
@@ -238,6 +240,16 @@ async def _add_step_notes(view: View, base: Skill, reflections: Sequence[LineRef
     if not view.settings.appendix.enabled:
         return base, False
     return await extend_notes(view, base, [note for reflection in reflections for note in reflection.notes])
+
+
+def check_proposals(
+    guard: Guard, base: Skill, proposals: Sequence[LineProposal]
+) -> tuple[list[LineProposal], tuple[Fate, ...]]:
+    """The proposals that the guard allows, and what becomes of the others."""
+    faults = [guard.check_edit(base, proposal.edit) for proposal in proposals]
+    pairs = list(zip(proposals, faults, strict=True))
+    refused = tuple(Fate(guard.hide_secret(each.edit), fault.status) for each, fault in pairs if fault)
+    return [each for each, fault in pairs if fault is None], refused
 
 
 # ---- the record -----------------------------------------------------------------------------------------------------

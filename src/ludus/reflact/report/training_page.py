@@ -126,6 +126,8 @@ def _render_body(settings: TrainSettings, records: Sequence[Record], linked: boo
     last = records[-1]
     if isinstance(last, Summary) and last.claim is not None:
         yield el("p", f"claim {'positive' if last.claim.gain else 'zero'}", last.claim.sentence)
+    if isinstance(last, Summary) and last.canaries is not None:
+        yield el("p", f"verdict {'negative' if last.canaries.suspicious else 'zero'}", last.canaries.describe())
     if warning := warn_of_exclusions(*count_exclusions(records)):
         yield el("p", "verdict negative", warning)
     yield el("h2", "", f"Score on the selection split: {METRICS[settings.gate.metric]}")

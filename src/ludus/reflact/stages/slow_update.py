@@ -149,6 +149,8 @@ async def apply_guidance(run: Run, state: RunState, reply: SlowReply) -> tuple[R
     report = SlowReport(
         action="force_accept", reasoning=reply.reasoning, guidance=reply.guidance.strip(), candidate=candidate
     )
+    if fault := run.guard.find_fault(state.current.skill, reply.guidance):
+        return state, SlowReport(action=f"refused_{fault.kind}", reasoning=fault.describe())
     if not run.settings.slow.gated:
         if candidate != state.current.skill:
             state = replace(state, current=MeasuredSkill(candidate, origin, state.step))

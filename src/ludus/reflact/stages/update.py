@@ -50,7 +50,11 @@ def make_patch(skill: Skill, items: Sequence[Item], guard: Guard | None = None, 
     edits = [item for item in items if isinstance(item, Edit)]
     faults = [guard.check_edit(skill, edit) if guard else None for edit in edits]
     allowed = [edit for edit, fault in zip(edits, faults, strict=True) if fault is None]
-    refused = tuple(Fate(edit, f"skipped_{fault.kind}") for edit, fault in zip(edits, faults, strict=True) if fault)
+    refused = tuple(
+        Fate(guard.hide_secret(edit), fault.status)
+        for edit, fault in zip(edits, faults, strict=True)
+        if guard and fault
+    )
     candidate, reports = apply_edits(skill, allowed, lenient=lenient)
     fates = (*(Fate(report.edit, report.status) for report in reports), *refused)
     return Update(candidate if allowed or not refused else None, fates)
@@ -61,9 +65,7 @@ def refuse_candidate(skill: Skill, made: Update, guard: Guard) -> Update:
     fault = guard.find_fault(skill, list_added(skill, made.candidate)) if made.candidate else None
     if fault is None:
         return made
-    fates = tuple(
-        replace(fate, status=f"skipped_{fault.kind}") if fate.status == "used" else fate for fate in made.fates
-    )
+    fates = tuple(replace(fate, status=fault.status) if fate.status == "used" else fate for fate in made.fates)
     return Update(None, fates)
 
 

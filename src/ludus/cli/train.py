@@ -134,8 +134,8 @@ def _print_hints(config: Config, plan: Plan) -> None:
     rollouts = plan.sizes.selection * plan.settings.selection_replicates
     if rollouts < FEW:
         print_notice(
-            f"the selection split has only {plan.sizes.selection} tasks, which tell little apart (`ludus headroom` measures"
-            " how little). A larger share: --data.ratio 1:1:1; more rollouts: --train.selection_replicates 3"
+            f"the selection split has {plan.sizes.selection} tasks: they tell little apart (see `ludus headroom`). "
+            "A larger share: --data.ratio 1:1:1; more rollouts: --train.selection_replicates 3"
         )
     if isinstance(config.optimizer, SameSettings) and has_optimizer(config):
         print_notice("optimizer: the agent's own model. Another one: --optimizer.base_url URL --optimizer.name NAME")

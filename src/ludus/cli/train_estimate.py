@@ -40,7 +40,7 @@ async def print_dry_run(config: Config, plan: Plan, *, as_json: bool) -> None:
                 await optimizer.close()
     sizes, before = plan.sizes, _find_earlier(config)
     assumed = _make_assumptions(config, plan, policy, before)
-    guess = _estimate(plan, assumed, before)
+    guess = _estimate(config, plan, assumed, before)
     prices = {role: guess.compute_dollars(role, _find_price(config, role)) for role in ("agent", "optimizer")}
     if as_json:
         print(json.dumps(_to_json(guess, sizes, assumed, before, prices)))
@@ -55,12 +55,19 @@ async def print_dry_run(config: Config, plan: Plan, *, as_json: bool) -> None:
 def estimate_run(config: Config, plan: Plan, policy: Policy, before: EarlierRun | None = None) -> Estimate:
     """The estimate for a run whose agent is built. `before`: what calls took, if it is known."""
     before = before or _find_earlier(config)
-    return _estimate(plan, _make_assumptions(config, plan, policy, before), before)
+    return _estimate(config, plan, _make_assumptions(config, plan, policy, before), before)
 
 
-def _estimate(plan: Plan, assumed: Assumptions, before: EarlierRun) -> Estimate:
-    analysts = plan.proposer.needs_optimizer
-    return estimate(plan.settings, plan.sizes, assumed, analysts=analysts, prompts=plan.prompts, earlier=before)
+def _estimate(config: Config, plan: Plan, assumed: Assumptions, before: EarlierRun) -> Estimate:
+    return estimate(
+        plan.settings,
+        plan.sizes,
+        assumed,
+        analysts=plan.proposer.needs_optimizer,
+        prompts=plan.prompts,
+        earlier=before,
+        rollouts=config.budget.rollouts,
+    )
 
 
 def _find_earlier(config: Config) -> EarlierRun:

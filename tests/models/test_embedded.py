@@ -305,7 +305,7 @@ def test_a_rollout_on_it_ends_like_any_other(runtime: EmbeddedRuntime):
 
     async def body(model: EmbeddedModel) -> None:
         opening = [*EXAMPLES, Message("user", 'Create a file called city.txt that contains "Lisbon".')]
-        policy = Policy(model, sampling=GREEDY, limits=Limits(turns=3))
+        policy = Policy(model, sampling=GREEDY, limits=Limits(turns=2))
         got = [turn async for turn in take_turns(policy, opening, [write_file])]
         assert got[0].results[0].content.startswith("Wrote ")
         assert got[-1].stop in {StopReason.FINISHED, StopReason.MAX_TURNS, StopReason.LENGTH}

@@ -18,8 +18,8 @@ from ludus.parsers.shapes import NamedCalls, Shape
 from ludus.types import Call, ToolSpec
 
 EVERY = [*FORMATS, "auto"]
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-thorough = settings(quick, max_examples=300)
+quick = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(quick, max_examples=150)
 
 
 # ---- what a format can express ------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import json
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,10 +29,12 @@ from ludus.cli.common import (
     write_spent,
 )
 from ludus.cli.output.run_tables import ProgressBar, print_summary
+from ludus.cli.skillopt_runs import make_actor, redirect_prints
 from ludus.config import Config, to_record, to_yaml
 from ludus.config.build_agent import build_env
 from ludus.config.build_models import build_model, open_judges
 from ludus.config.build_tools import build_distribution
+from ludus.config.reading import Layer
 from ludus.config.tree import TRAINING, WEIGHTS
 from ludus.env import Env
 from ludus.models.ledger import Ledger
@@ -53,9 +55,9 @@ class RunBatch(Protocol):
     ) -> Awaitable[object]: ...
 
 
-def run_command(arguments: RunArguments, run_batch: RunBatch) -> int:
-    """Read the settings, run the batch with `run_batch`, report; returns the exit code."""
-    config = read_settings(arguments)
+def run_command(arguments: RunArguments, run_batch: RunBatch, base: Sequence[Layer] = ()) -> int:
+    """Read the settings, over those of `base`, run the batch with `run_batch`, report; returns the exit code."""
+    config = read_settings(arguments, base)
     if arguments.print_config:
         print(to_yaml(config), end="")
         return 0
@@ -71,6 +73,7 @@ async def _run(config: Config, arguments: RunArguments, run_batch: RunBatch) -> 
     async with open_batch(config, ledger) as (batch, pool):
         with (
             open_run(config, make_batch_record(config)) as directory,
+            redirect_prints(config.env.name),
             _show_progress(arguments, batch.env.name) as show,
         ):
 
@@ -99,11 +102,13 @@ async def _run(config: Config, arguments: RunArguments, run_batch: RunBatch) -> 
 async def open_batch(config: Config, ledger: Ledger) -> AsyncGenerator[tuple[Batch, Pool | None], None]:
     """The batch, with its model, tools and sandboxes open."""
     env = build_env(config)
-    tasks = load_tasks(env, config.env.split, config.env.limit, config.env.ids)
+    with redirect_prints(config.env.name):
+        tasks = load_tasks(env, config.env.split, config.env.limit, config.env.ids)
     if skipped := env.skipped(config.env.split):
         print_notice(explain_skipped(env, skipped))
     model = build_model(config.model, ledger, tell=print_notice)
-    async with open_agent(config, env, model) as agent, open_judges(config, env, ledger, print_notice):
+    agent_parts = open_agent(config, env, model, make_actor(env))
+    async with agent_parts as agent, open_judges(config, env, ledger, print_notice):
         distribution = build_distribution(config, env, agent.registry)
         size, seed = config.env.group_size, config.run.seed
         yield Batch(env, tasks, agent.policy, size, seed, distribution, config.tools.disabled), agent.pool

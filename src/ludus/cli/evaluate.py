@@ -13,6 +13,7 @@ from ludus.cli.command import FILE_TAKES, RUN_SETTINGS, Command, RunArguments, m
 from ludus.cli.common import choose_out, print_notice, read_settings, require_env
 from ludus.cli.compare import print_compared
 from ludus.cli.file_envs import is_file_run, run_file
+from ludus.cli.skillopt_runs import read_layers
 from ludus.errors import ConfigError
 from ludus.store import STORE, make_safe_name
 
@@ -21,6 +22,7 @@ YAML = (".yaml", ".yml")
 
 class EvaluateArguments(RunArguments):
     models: list[str]
+    skillopt: str
 
 
 def run(arguments: EvaluateArguments) -> int:
@@ -30,7 +32,9 @@ def run(arguments: EvaluateArguments) -> int:
             raise ConfigError("--models: a file of another system is run with one model: leave --models out")
         return run_file(arguments)
     if not models:
-        return run_command(arguments, evaluate)
+        return run_command(arguments, evaluate, read_layers(arguments.skillopt, arguments.config, arguments.flags))
+    if arguments.skillopt:
+        raise ConfigError("--models: an adapter has a model of its own: leave --models out")
     return _run_each(arguments, list(dict.fromkeys(models)))
 
 
@@ -92,7 +96,8 @@ COMMAND = Command(
     "ludus evaluate gsm8k --env.split test --env.group_size 4 --model.name gpt-5-mini \\\n"
     "    --model.base_url https://api.openai.com/v1 --model.api_key_var OPENAI_API_KEY\n"
     "ludus evaluate gsm8k --config server.yaml --models gpt-5-mini,gpt-5      # ends in the table of ludus compare\n"
-    "ludus evaluate gsm8k --models small.yaml,large.yaml --out runs/models    # settings of their own",
+    "ludus evaluate gsm8k --models small.yaml,large.yaml --out runs/models    # settings of their own\n"
+    "ludus evaluate --skillopt searchqa.yaml --env.split test --agent.skill best_skill.md   # an adapter of SkillOpt",
     (
         *FILE_TAKES,
         make_argument(
@@ -101,6 +106,9 @@ COMMAND = Command(
             default=[],
             metavar="A,B",
             help="models to compare: names, or YAML files with settings of their own; a run each, below --out",
+        ),
+        make_argument(
+            "--skillopt", metavar="FILE", default="", help="settings in SkillOpt's YAML; --config overrides them"
         ),
     ),
     EvaluateArguments,

@@ -32,7 +32,7 @@ from ludus.env import Env
 from ludus.errors import ConfigError, suggest
 from ludus.reflact.rollout_origins import SPLITS, Origin, SplitName, read_origins, rebuild_origins
 from ludus.reflact.splits import load_splits
-from ludus.reflact.training_run import read_parts
+from ludus.reflact.training_run import read_parts, read_records
 from ludus.rl.atropos_rows import build_columns, build_retokenized_columns, to_fields
 from ludus.rl.exporters import ChatExporter, GroupSource, RowExporter, collect_rows, describe_source
 from ludus.rl.exporters.chat_data import export_openai, export_preference, export_sharegpt
@@ -93,8 +93,13 @@ CHAT_FORMATS: Mapping[str, ChatExporter] = {
 }
 
 
+SKILLOPT = "skillopt"
+
+
 def run(arguments: ExportArguments) -> int:
     _check_arguments(arguments)
+    if arguments.format == SKILLOPT:
+        return _write_layout(arguments)
     total = RowReport()
     splits = _read_splits(arguments.splits)
     with RunDir.read(Path(arguments.run)) as directory:
@@ -115,8 +120,29 @@ def run(arguments: ExportArguments) -> int:
     return 1 if total.fatal else 0
 
 
+def _write_layout(arguments: ExportArguments) -> int:
+    """Write a training run as the files of a run of SkillOpt."""
+    from ludus.compat.skillopt.run_layout import build_layout
+
+    if not arguments.to:
+        raise ConfigError("--to: --format skillopt writes a folder of files: name it with --to FOLDER")
+    with RunDir.read(Path(arguments.run)) as directory:
+        if find_kind(directory.config) != "training":
+            raise ConfigError(f"{arguments.run} is not a run of `ludus train`: --format skillopt is for those")
+        own = Layer(arguments.run, {"train": {"gate": directory.config["train"].get("gate") or {}}})
+        files = list(build_layout(list(read_records(directory)), assemble([own]).train.gate))
+    folder = Path(arguments.to)
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"--to: {folder} is not empty: name a new folder")
+    for path, content in files:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content, encoding="utf-8")
+    print_notice(f"{len(files)} files in {folder}")
+    return 0
+
+
 def _check_arguments(arguments: ExportArguments) -> None:
-    known = [ATROPOS, *ROW_FORMATS, *CHAT_FORMATS]
+    known = [ATROPOS, *ROW_FORMATS, *CHAT_FORMATS, SKILLOPT]
     if arguments.format not in known:
         raise ConfigError(f"--format: unknown format '{arguments.format}'; {suggest(arguments.format, known)}")
     if (arguments.parser or arguments.template) and not arguments.retokenize:
@@ -297,6 +323,7 @@ COMMAND = Command(
     "ludus export runs/first --format verl --to rows.parquet\n"
     "ludus export runs/first --format preference --to pairs.jsonl\n"
     "ludus export runs/skill --splits train,selection   # of a training run; the default is train\n"
+    "ludus export runs/skill --format skillopt --to theirs     # the files of a run of SkillOpt\n"
     "ludus export runs/chat --retokenize Qwen/Qwen3-8B --parser hermes > sft.jsonl   # from text; not for RL",
     (
         RUN,
@@ -305,9 +332,15 @@ COMMAND = Command(
             metavar="NAME",
             default=ATROPOS,
             help=f"for RL: {ATROPOS} (default), {', '.join(ROW_FORMATS)}; for fine-tuning, rollouts that passed: "
-            "openai, sharegpt; for preferences, the best and the worst of each group: preference",
+            "openai, sharegpt; for preferences, the best and the worst of each group: preference; of a training run, "
+            "the files that scripts of SkillOpt read: skillopt",
         ),
-        make_argument("--to", metavar="FILE", default="", help="write a .jsonl or .parquet file; default: print JSONL"),
+        make_argument(
+            "--to",
+            metavar="FILE",
+            default="",
+            help="write a .jsonl or .parquet file, or the folder of skillopt; default: print JSONL",
+        ),
         make_argument(
             "--branches",
             choices=("rows", "longest"),

@@ -24,6 +24,7 @@ from ludus.compat.skillopt.adapters import (
     make_proposer,
     read_row,
 )
+from ludus.compat.skillopt.config_file import read_config
 from ludus.config.references import load_object
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel
@@ -127,6 +128,32 @@ class Escaping(Rules):
     def reflect(self, results, skill_content, out_dir, *, prediction_dir, **more):
         self.escaped = [row["id"] for row in results if Path(prediction_dir, row["id"]).exists()]
         return []
+
+
+class Games(Rules):
+    """Its loader says more of a batch than the items."""
+
+    def setup(self, cfg):
+        super().setup(cfg)
+        self.batches = []
+        self.loader.build_train_batch = lambda size, seed: self.make_batch("train")
+        self.loader.build_eval_batch = lambda count, split, seed: self.make_batch(
+            {"valid_seen": "val", "valid_unseen": "test"}[split]
+        )
+
+    def make_batch(self, split):
+        class Batch:
+            payload = self.loader.items[split]
+            metadata = {
+                "eval_dataset": "eval_in_distribution" if split == "val" else split,
+                "gamefiles": [f"game-{index}" for index, _ in enumerate(payload)],
+            }
+
+        return Batch
+
+    def build_env_from_batch(self, batch, out_root=""):
+        self.batches.append((batch, {"out_root": out_root}))
+        return list(batch.payload)
 
 
 class Simulator(Rules):
@@ -257,6 +284,29 @@ def test_a_simulator_has_seeds_for_tasks(file: Path):
     rollout = rolled(env, splits.train[0])
     assert rollout.score is not None and rollout.score.passed
     assert (read_row(rollout) or {})["id"] == "episode-0"
+
+
+def test_items_come_with_the_metadata_of_their_batch_and_splits_have_their_names(file: Path):
+    env = made(file, "Games", sel_env_num=2, mood="fair")
+    task = next(iter(env.tasks("val")))
+    assert rolled(env, task).score is not None
+    ((batch, more),) = env.live.batches
+    assert (batch.phase, batch.split, batch.payload[0]["id"]) == ("eval", "valid_seen", "val:0")
+    assert batch.metadata == {"eval_dataset": "eval_in_distribution", "gamefiles": ["game-0"]}
+    assert more == {"out_root": env.folder}
+    assert task.kind == "rule"
+
+
+def test_setup_sees_the_whole_configuration(file: Path, tmp_path: Path):
+    config = tmp_path / "theirs.yaml"
+    config.write_text(
+        f"env: {{name: '{file}:Simulator', mood: fair}}\ntrain: {{train_size: 4}}\n"
+        "evaluation: {sel_env_num: 3, test_env_num: 2, gate_metric: soft}\noptimizer: {learning_rate: 7}\n"
+    )
+    env = read_config(config).tree["env"]
+    made_env = AdapterEnv(adapter=env["adapter"], settings=env["settings"], cfg=env["cfg"])
+    assert [len(list(made_env.tasks(split))) for split in ("train", "val", "test")] == [4, 3, 2]
+    assert {"gate_metric": "soft", "edit_budget": 7}.items() <= made_env.cfg.items()
 
 
 def test_the_record_has_what_the_adapter_said(file: Path):
@@ -458,3 +508,10 @@ def test_a_file_of_theirs_trains_from_the_command_line(file: Path, tmp_path: Pat
     assert "steps_per_epoch does nothing" in said.err
     assert "setting up" in said.err and "rolling" in said.err  # and stdout was one JSON
     assert main(["train", "--resume", "--out", str(tmp_path / "out"), "--json"]) == 0
+    capsys.readouterr()
+    best = str(tmp_path / "theirs" / "best_skill.md")
+    assert main(["export", str(tmp_path / "out"), "--format", "skillopt", "--to", str(tmp_path / "theirs")]) == 0
+    assert "RULE-0" in Path(best).read_text()
+    flags = ["--skillopt", str(config), "--env.split", "test", "--agent.skill", best, "--out", str(tmp_path / "eval")]
+    assert main(["evaluate", *flags, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["overall"]["mean"] == 1.0

@@ -149,13 +149,16 @@ def test_settings_without_effect_are_noted(tmp_path: Path):
         ("optimizer: {lr_control_mode: never}", r"optimizer\.lr_control_mode: 'never' is not one"),
         ("optimizer: {longitudinal_pair_policy: x}", "longitudinal_pair_policy"),
         ("model: {azure_openai_api_key: sk-12345678}", "environment variable AZURE_OPENAI_API_KEY"),
-        ("model: {target_qwen_chat_api_key: sk-12345678}", "environment variable TARGET_QWEN_CHAT_API_KEY"),
+        ("model: {target_qwen_chat_api_key: sk-12345678}", "environment variable QWEN_CHAT_API_KEY"),
+        (
+            "model: {target_azure_openai_endpoint: e, target_azure_openai_api_key: k}",
+            "environment variable TARGET_AZURE_OPENAI_API_KEY",
+        ),
         ("model: {azure_openai_auth_mode: azure_cli}", "cloud login"),
-        ("model: {backend: codex}", "backend is codex_exec, a program"),
+        ("model: {optimizer_backend: codex}", "backend is codex_exec, a program"),
+        ("model: {backend: cursor}", "backend is cursor_exec, a program"),
         ("model: {backend: minimax, minimax_region: cn}", "minimax_base_url"),
-        ("model: {backend: claude}", "type: anthropic"),
         ("model: {rewrite_reasoning_effort: max}", "thinks equally hard"),
-        ("model: {codex_trace_to_optimizer: false}", "always see"),
         ("train: {train_size: 400}", r"env\.limit takes fewer"),
         ("env: {name: gsm8k, data_path: x}", "data_path: an environment of Ludus has its data"),
         ("env: {name: gsm8k, split_output_dir: x}", "made in memory"),
@@ -262,3 +265,26 @@ def test_every_name_that_the_package_knows_is_known_here(tmp_path: Path):
     pairs = {"epochs": "num_epochs", "batch_size": "batch_size", "edit_budget": "edit_budget"}
     pairs |= {"min_edit_budget": "min_edit_budget", "schedule": "lr_scheduler", "memory": "use_meta_skill"}
     assert {key: ours[key] for key in pairs} == {key: theirs[name] for key, name in pairs.items()}
+
+
+@pytest.mark.parametrize(
+    ("backend", "harness", "target", "optimizer"),
+    [
+        ("codex", "codex", "azure", "azure"),
+        ("claude_code_exec", "claude-code", "anthropic", "azure"),
+        ("claude", "", "anthropic", "anthropic"),
+    ],
+)
+def test_backends_that_are_agents_become_harnesses(tmp_path: Path, backend, harness, target, optimizer):
+    text = f"model: {{backend: {backend}, codex_trace_to_optimizer: false}}\nenv: {{name: terminal-test}}"
+    tree = read_config(write(tmp_path, text)).tree
+    assert tree["agent"].get("harness", "") == harness
+    assert (tree["model"]["type"], tree["optimizer"]["type"]) == (target, optimizer)
+    if target == "anthropic":
+        assert tree["model"]["name"] == "claude-sonnet-4-6"
+
+
+@pytest.mark.parametrize(("mode", "control"), [("autonomous", "autonomous"), ("fixed", "none")])
+def test_an_autonomous_schedule_is_autonomous_if_the_mode_says_so_too(tmp_path: Path, mode, control):
+    text = f"optimizer: {{lr_scheduler: autonomous, lr_control_mode: {mode}}}\nenv: {{name: gsm8k}}"
+    assert settings(write(tmp_path, text)).train.control == control

@@ -16,6 +16,7 @@ result is dropped. The client of the package is process-wide, so two runs in one
 """
 
 import asyncio
+import inspect
 import json
 import math
 import re
@@ -60,7 +61,7 @@ class EnvAdapter(Protocol):
     def setup(self, cfg: dict[str, Any]) -> None: ...
     def get_dataloader(self) -> Any: ...
     def requires_ray(self) -> bool: ...
-    def build_env_from_batch(self, batch: Any) -> Any: ...
+    def build_env_from_batch(self, batch: Any, /, **more: Any) -> Any: ...
     def rollout(self, env: Any, skill: str, out_dir: str, /, **more: Any) -> list[dict[str, Any]]: ...
     def reflect(self, results: list[dict[str, Any]], skill: str, out_dir: str, /, **more: Any) -> list[Any]: ...
 
@@ -86,13 +87,15 @@ class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
     """`module:Class` or `file.py:Class`."""
     settings: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     """Arguments and settings of the adapter, by SkillOpt's flat names."""
+    cfg: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    """Further settings that the adapter's `setup` may look up, by the same names."""
 
     @cached_property
     def live(self) -> EnvAdapter:
         """The adapter, made and set up."""
         kind = load_adapter(self.adapter)
         names = list_parameters(kind)
-        values = {**list_defaults(), **self.settings, "out_root": self.folder}
+        values = {**list_defaults(), **self.cfg, **self.settings, "out_root": self.folder}
         arguments = self.settings if names is None else {name: values[name] for name in names if name in self.settings}
         with _explain_errors(self.adapter):
             adapter: EnvAdapter = kind(**arguments)
@@ -110,7 +113,23 @@ class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
         return folder
 
     def tasks(self, split: str) -> Iterable[Task]:
-        return [_make_task(item, split) for item in self.load_items(split)]
+        return [_make_task(item, split, self._only_type) for item in self.load_items(split)]
+
+    @cached_property
+    def _only_type(self) -> str:
+        """The type of all tasks, if the adapter has only one; empty if items or rows say it."""
+        types = getattr(self.live, "get_task_types", list[str])()
+        return str(types[0]) if len(types) == 1 else ""
+
+    @cached_property
+    def metadata(self) -> Mapping[tuple[str, str], dict[str, Any]]:
+        """What the loader says of each item beside the item itself (ALFWorld: its game file), by split and id."""
+        loader = self.live.get_dataloader()
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        with _explain_errors(self.adapter):
+            for split in SPLIT_NAMES if loader is not None else ():
+                found |= _read_metadata(loader, split, int(self.settings.get("seed", 42)))
+        return found
 
     def load_items(self, split: str) -> list[dict[str, Any]]:
         """The items of a split, as the adapter has them. A simulator has seeds in place of items."""
@@ -161,15 +180,39 @@ def _read_items(loader: Any, split: str, seed: int) -> list[dict[str, Any]] | No
     """The items of a loader; None for a simulator, which has seeds in place of items."""
     if hasattr(loader, "get_split_items"):
         return list(loader.get_split_items(split))
-    size = loader.get_train_size() or 0
-    batch = loader.build_train_batch(size, seed) if split == "train" else loader.build_eval_batch(0, split, seed)
-    payload = batch.payload
+    payload = _build_batch(loader, split, seed).payload
     return list(payload) if isinstance(payload, list) else None  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _make_task(item: Mapping[str, Any], split: str) -> Task:
+def _build_batch(loader: Any, split: str, seed: int) -> Any:
+    """All items of a split as one batch of the loader."""
+    if split == "train":
+        return loader.build_train_batch(loader.get_train_size() or 0, seed)
+    return loader.build_eval_batch(0, SPLIT_NAMES[split], seed)
+
+
+def _read_metadata(loader: Any, split: str, seed: int) -> dict[tuple[str, str], dict[str, Any]]:
+    """The metadata of each item. A list with as many entries as there are items has one for each of them."""
+    if not hasattr(loader, "build_train_batch" if split == "train" else "build_eval_batch"):
+        return {}
+    batch = _build_batch(loader, split, seed)
+    payload: Any = batch.payload
+    items: list[Any] = payload if isinstance(payload, list) else []  # pyright: ignore[reportUnknownVariableType]
+    given: Mapping[str, Any] = getattr(batch, "metadata", None) or {}
+    return {
+        (split, str(item["id"])): {name: _slice_metadata(value, index, len(items)) for name, value in given.items()}
+        for index, item in enumerate(items)
+        if given
+    }
+
+
+def _slice_metadata(value: Any, index: int, count: int) -> Any:
+    return value[index : index + 1] if isinstance(value, list) and len(value) == count else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def _make_task(item: Mapping[str, Any], split: str, kind: str = "") -> Task:
     prompt = next((item[key] for key in ("question", "task_description", "instruction") if item.get(key)), item["id"])
-    kind = item.get("task_type") or item.get("instruction_type") or ""
+    kind = item.get("task_type") or item.get("instruction_type") or kind
     return Task(id=str(item["id"]), prompt=str(prompt), split=split, kind=str(kind), answer=_to_plain(dict(item)))
 
 
@@ -184,7 +227,7 @@ class AdapterActor:
     def __init__(self, env: AdapterEnv, threads: int = 256) -> None:
         self._env = env
         self._adapter = env.live
-        self._items = {(split, str(item["id"])): item for split in _SPLITS for item in env.load_items(split)}
+        self._items = {(split, str(item["id"])): item for split in SPLIT_NAMES for item in env.load_items(split)}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="skillopt-adapter")
 
     @property
@@ -214,22 +257,32 @@ class AdapterActor:
         with tempfile.TemporaryDirectory(dir=self._env.folder, ignore_cleanup_errors=True) as folder:
             phase = "train" if split == "train" else "eval"
             seed = item["seed"] if set(item) == {"id", "seed"} else seed
-            spec = _find_spec_class()(phase, split, seed, 1, [item])
+            metadata = self._env.metadata.get((split, str(item["id"])), {})
+            spec = _find_spec_class()(phase, SPLIT_NAMES[split], seed, 1, [item], dict(metadata))
             more = {"use_eval_feedback": True} if split == "train" else {}
-            rows = self._adapter.rollout(self._adapter.build_env_from_batch(spec), skill, folder, **more)
+            rows = self._adapter.rollout(self._build_env(spec), skill, folder, **more)
             row = next((row for row in rows if str(row.get("id")) == str(item["id"])), None)
             if row is None and len(rows) == 1 and "seed" in item:
                 row = rows[0]  # a simulator chooses the ids of its episodes
             id = str((row or item).get("id"))
             return _to_plain(row), _read_conversation(Path(folder) / "predictions", id)
 
+    def _build_env(self, spec: Any) -> Any:
+        """The adapter's environment for one item. SkillOpt's trainer also passes the folder of the run."""
+        build = self._adapter.build_env_from_batch
+        takes = inspect.signature(build).parameters.values()
+        if any(parameter.kind is parameter.VAR_KEYWORD or parameter.name == "out_root" for parameter in takes):
+            return build(spec, out_root=self._env.folder)
+        return build(spec)
+
 
 def acts_itself(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> str:
     """The model in the settings of an adapter: it is never called, because `AdapterActor` acts."""
-    raise ModelError("an adapter acts by itself; only `ludus train` can run it", retryable=False)
+    raise ModelError("an adapter acts by itself; `ludus train`, `evaluate` and `headroom` can run it", retryable=False)
 
 
-_SPLITS = ("train", "val", "test")
+SPLIT_NAMES = {"train": "train", "val": "valid_seen", "test": "valid_unseen"}
+"""The splits, and the names that SkillOpt's trainer gives them."""
 
 
 def _find_spec_class() -> type[Any]:

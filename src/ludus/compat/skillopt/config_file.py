@@ -325,7 +325,7 @@ class _Reading:
         """How the learning rate is decided, and its schedule."""
         control = self._read_choice("optimizer.lr_control_mode", self.optimizer.lr_control_mode, _CONTROLS)
         if self.optimizer.lr_scheduler == "autonomous":
-            return {"control": "none", "schedule": "constant"}
+            return {"control": control if control == "autonomous" else "none", "schedule": "constant"}
         if control == "none" and update_mode != "full_rewrite_minibatch":
             self.notes.append("optimizer.lr_control_mode none is no limit here; there it was the same as fixed")
         return {"control": control, "schedule": self.optimizer.lr_scheduler}
@@ -335,10 +335,9 @@ class _Reading:
     def _check_model(self) -> None:
         for key, value in self.model.items():
             if key.endswith("api_key") and value:
-                variable = key.upper().replace("AZURE_API_KEY", "AZURE_OPENAI_API_KEY")
                 self.problems.append(
                     f"model.{key}: keys are not settings, because settings are recorded; put it in the environment "
-                    f"variable {variable} and take it out of the file"
+                    f"variable {self._find_key_variable(key)} and take it out of the file"
                 )
         rewrite, every = self.model.get("rewrite_reasoning_effort"), self.model.get("reasoning_effort", "medium")
         if rewrite and rewrite != every:
@@ -347,7 +346,20 @@ class _Reading:
                 f"(model.reasoning_effort is {every!r}); leave it out"
             )
         if self.model.get("codex_trace_to_optimizer") is False:
-            self.problems.append("model.codex_trace_to_optimizer: analysts always see what the agent did; leave it out")
+            self.notes.append("model.codex_trace_to_optimizer: analysts see what the agent did, whatever it is")
+
+    def _find_key_variable(self, key: str) -> str:
+        """The variable that is read instead of a key in the file."""
+        role, _, server = key.removesuffix("_api_key").partition("_")
+        if role not in ("optimizer", "target"):
+            role, server = "", key.removesuffix("_api_key")
+        prefix = "azure_openai" if server == "azure" else server
+        return self._name_key_variable(role, prefix) if role else f"{prefix.upper()}_API_KEY"
+
+    def _name_key_variable(self, role: str, prefix: str) -> str:
+        """The variable with the key of a role's server. An endpoint of the role's own has a key of its own."""
+        own = prefix == "azure_openai" and self.model.get(f"{role}_azure_openai_endpoint")
+        return f"{role.upper()}_{prefix.upper()}_API_KEY" if own else f"{prefix.upper()}_API_KEY"
 
     def _find_backend(self, role: str) -> str:
         """The backend of a role: its own, or the one of `model.backend`."""
@@ -376,34 +388,43 @@ class _Reading:
         if backend in _VENDORS:
             name = name if backend == "qwen_chat" else self.model.get("minimax_model", "MiniMax-M3")
             return self._convert_vendor(role, _VENDORS[backend], name)
+        if backend in ("claude_chat", "claude_code_exec"):
+            return {"type": "anthropic", "name": _CLAUDE if name in _SENTINELS else name}
+        if backend == "codex_exec" and role == "target":
+            return self._convert_openai(role, name)
         self.problems.append(
-            f"model: the {role}'s backend is {backend}, a program that SkillOpt starts with your login. "
-            f"{_INSTEAD.get(backend, 'Name a model server')} in settings of Ludus, and leave the backend out"
+            f"model: the {role}'s backend is {backend}, a program that SkillOpt starts with your login. Name a model "
+            "server in settings of Ludus, and leave the backend out"
         )
         return {}
 
+    def _convert_harness(self) -> Tree:
+        """The command-line agent that acts, if the target's backend is one."""
+        harness = _HARNESSES.get(self._find_backend("target"))
+        return {"harness": harness} if harness else {}
+
     def _convert_openai(self, role: str, name: str) -> Tree:
         endpoint = self._get_of_role(role, "azure_openai_endpoint", self.model.get("azure_endpoint", ""))
-        prefix = f"{role.upper()}_" if self.model.get(f"{role}_azure_openai_endpoint") else ""
+        variable = self._name_key_variable(role, "azure_openai")
         auth = str(self._get_of_role(role, "azure_openai_auth_mode")).lower()
         server = {"name": name, "base_url": endpoint, "max_tokens_field": "max_completion_tokens"}
         if auth in ("openai_compatible", "compat", "openai"):
-            return {"type": "openai", **server, "api_key_var": f"{prefix}AZURE_OPENAI_API_KEY"}
+            return {"type": "openai", **server, "api_key_var": variable}
         if auth not in ("", "api_key", "key"):
             self.problems.append(
                 f"model.azure_openai_auth_mode: {auth} asks a cloud login for tokens, which is not done here; use "
-                f"api_key, with the key in {prefix}AZURE_OPENAI_API_KEY"
+                f"api_key, with the key in {variable}"
             )
         version = self._get_of_role(
             role, "azure_openai_api_version", self.model.get("azure_api_version", "2024-12-01-preview")
         )
-        return {"type": "azure", **server, "api_version": version, "api_key_var": f"{prefix}AZURE_OPENAI_API_KEY"}
+        return {"type": "azure", **server, "api_version": version, "api_key_var": variable}
 
     def _convert_vendor(self, role: str, prefix: str, name: str) -> Tree:
         """A vendor's server that speaks OpenAI's API."""
         if self.model.get("minimax_region"):
             self.problems.append("model.minimax_region: give the address itself, model.minimax_base_url")
-        server: Tree = {"type": "openai", "name": name, "api_key_var": f"{prefix.upper()}_API_KEY"}
+        server: Tree = {"type": "openai", "name": name, "api_key_var": self._name_key_variable(role, prefix)}
         if seconds := self._get_of_role(role, f"{prefix}_timeout_seconds", None):
             server["timeouts"] = {"silence": seconds, "total": seconds}
         return server | {"base_url": self._get_of_role(role, f"{prefix}_base_url")}
@@ -460,9 +481,11 @@ class _Reading:
         self._note_client()
         given = self._list_flat()
         settings = own | {key: value for key, value in given.items() if takes is None or key in takes}
-        settings |= {key: given[key] for key in ("seed", "train_size", "target_model", "target_backend") if given[key]}
+        settings |= {key: given[key] for key in _PASSED if given[key]}
+        shipped = list_defaults()
+        cfg = {key: value for key, value in given.items() if key not in settings and value != shipped.get(key, "")}
         return {
-            "env": {"name": ADAPTER_ENV, "adapter": adapter, "settings": settings},
+            "env": {"name": ADAPTER_ENV, "adapter": adapter, "settings": settings, **({"cfg": cfg} if cfg else {})},
             "data": {"mode": "splits", "train": "train", "selection": "val", "test": "test"},
             "model": {"type": "scripted", "script": ACTS_ITSELF, "name": adapter},
         }
@@ -480,7 +503,12 @@ class _Reading:
         names = {home: flat for flat, home in _FLAT.items()}
         flat = {
             names.get(f"{section}.{key}", key): value
-            for section, group in (("train", self.train), ("gradient", self.gradient), ("optimizer", self.optimizer))
+            for section, group in (
+                ("train", self.train),
+                ("gradient", self.gradient),
+                ("optimizer", self.optimizer),
+                ("evaluation", self.evaluation),
+            )
             for key, value in msgspec.structs.asdict(group).items()
         }
         return flat | {"target_model": self.model.get("target", ""), "target_backend": self._find_backend("target")}
@@ -518,6 +546,7 @@ class _Reading:
             "data": data,
             "model": self._convert_model("target"),
             "sampling": sampling,
+            "agent": {**({"skill": env["skill_init"]} if env.get("skill_init") else {}), **self._convert_harness()},
             "limits": {key: value for key, value in limits.items() if value},
         }
 
@@ -548,7 +577,14 @@ _BACKENDS = _make_spellings(
     claude_code_exec="",
     copilot_exec="",
 )
-_TARGETS_ONLY = ("claude_code_exec", "cursor_exec", "copilot_exec", "qwen_chat", "minimax_chat")
+_TARGETS_ONLY = ("codex_exec", "claude_code_exec", "cursor_exec", "copilot_exec", "qwen_chat", "minimax_chat")
+_HARNESSES = {"codex_exec": "codex", "claude_code_exec": "claude-code"}
+"""Backends that are command-line agents, and their names here."""
+_SENTINELS = ("gpt-5.4", "gpt-5.5")
+"""Names of models that SkillOpt replaces by the backend's own."""
+_CLAUDE = "claude-sonnet-4-6"
+_PASSED = ("seed", "train_size", "sel_env_num", "test_env_num", "target_model", "target_backend")
+"""Settings that every adapter gets: those of simulators, and which model it should use."""
 _AS_SHIPPED = (
     "",
     "2024-12-01-preview",
@@ -560,7 +596,6 @@ _AS_SHIPPED = (
 )
 """Values in SkillOpt's base file that name no server."""
 _VENDORS = {"qwen_chat": "qwen_chat", "minimax_chat": "minimax"}
-_INSTEAD = {"claude_chat": "Ask the same models with type: anthropic", "codex_exec": "Name the agent or a model server"}
 
 
 # ---- the constructors of adapters ------------------------------------------------------------------------------------

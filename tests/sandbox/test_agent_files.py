@@ -320,3 +320,14 @@ def test_work_on_many_files_is_done_outside_of_the_event_loops_thread(bwrap, ope
     assert asyncio.run(main()) == ("link -> /etc/passwd",)
     assert sorted(threads) == sorted(names)
     assert not any(threading.get_ident() in found for found in threads.values()), threads
+
+
+def test_a_protected_link_of_setup_that_leads_out_is_kept(bwrap):
+    async def copy() -> str:
+        async with open_pool(bwrap) as pool, pool.lease(SandboxSpec()) as acted, pool.lease(SandboxSpec()) as fresh:
+            await acted.write("mine.txt", b"1")
+            await fresh.exec("mkdir venv && ln -s /usr/bin/env venv/python")
+            assert await copy_files(await collect_files(acted), fresh, ("venv",)) == ()
+            return (await fresh.exec("readlink venv/python; cat mine.txt")).text
+
+    assert asyncio.run(copy()) == "/usr/bin/env\n1"

@@ -63,6 +63,8 @@ def print_notice(text: str) -> None:
 
 def read_settings(arguments: RunArguments, base: Sequence[Layer] = ()) -> Config:
     """The settings of a command, over those of `base`. With `--resume`, the run's own settings are below all others."""
+    from ludus.compat.hermes_env.flat_settings import translate_flat  # needed by commands that run something, only
+
     flags = list(arguments.flags)
     if arguments.env:
         flags.append(("env.name", arguments.env))
@@ -75,6 +77,7 @@ def read_settings(arguments: RunArguments, base: Sequence[Layer] = ()) -> Config
         *map(read_file_layer, map(Path, arguments.config)),
         *(make_flag_layer(path, words) for path, words in flags),
     ]
+    layers = translate_flat(layers)
     if not arguments.resume:
         config = assemble(layers)
         if config.run.resume:  # as a setting

@@ -116,6 +116,7 @@ async def copy_files(
         changed = await _clear_replaced(found, layered_box, protected)
     else:
         setup_entries = await _pack_protected(box, protected)
+        setup_links |= {entry.path: entry.link for entry in setup_entries if entry.link is not None}
         changed = await _run_by_size(entries, lambda: merge_files(found.values(), setup_entries, protected))
 
     def find_bad(links: Mapping[str, str]) -> frozenset[str]:

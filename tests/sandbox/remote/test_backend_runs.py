@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -75,6 +76,36 @@ def test_a_run_of_rollouts_in_each_backend(kind, request, tmp_path, monkeypatch)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)["summary"]["overall"]
     assert (summary["rollouts"], summary["scored"], summary["mean"]) == (6, 6, 1.0)
+
+
+REPAIRS = """
+from ludus.models.scripted import call, say
+
+FIXES = "s/late [*] DAILY/(late - FREE_DAYS) * DAILY/; s/ + 7 [*] self.renewed/ * (1 + self.renewed)/"
+
+def repair(messages, tools, sampling):
+    if messages[-1].role == "tool":
+        return say("Done.")
+    return call("terminal", command=f"cd /workspace/shelf && sed -i '{FIXES}' shelf/loans.py && git diff --stat")
+"""
+KNOWN = (
+    "process swe-smith-oracle --env.use_wandb false --env.total_steps 2 --env.group_size 1 --env.max_items 2 "
+    "--env.tool_pool_mode modal --env.modal_image python:3.11 --env.modal_slots_per_sandbox 10 "
+    "--env.modal_min_sandboxes 1"
+)
+
+
+def test_the_command_that_users_of_hermes_know_runs_on_modal(modal_fleet, tmp_path, monkeypatch):
+    for variable, name in (("MODAL_TOKEN_ID", "TEST_MODAL_ID"), ("MODAL_TOKEN_SECRET", "TEST_MODAL_SECRET")):
+        monkeypatch.setenv(variable, modal_fleet.secrets[name])
+    (tmp_path / "models.py").write_text(REPAIRS)
+    more = ["--out", "r", "--json", "--model.type", "scripted", "--model.script", "models.py:repair"]
+    more += ["--env.cache", str(tmp_path / "cache"), "--env.allow_network", "false"]  # nothing to download here
+    command = [*LUDUS, *shlex.split(KNOWN), *more]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)["summary"]["overall"]
+    assert (summary["rollouts"], summary["scored"], summary["mean"]) == (2, 2, 1.0), done.stdout
 
 
 def test_tasks_of_one_run_may_have_different_profiles(docker_single_fleet, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from ludus.envs.dataset import load_rows
+from ludus.envs.dataset import load_rows, read_list_text, require_path
 from ludus.errors import ConfigError
 
 
@@ -69,6 +69,18 @@ def test_a_folder_has_a_folder_for_each_split_under_any_of_its_names(tmp_path: P
     assert load_ids(tmp_path, "validation") == load_ids(tmp_path, "valid_seen") == ["bb", "a"]
     with pytest.raises(ConfigError, match="test has no file that ends in"):
         load_ids(tmp_path, "valid_unseen")
+
+
+def test_an_environment_without_tasks_of_its_own_needs_a_path():
+    assert require_path("rows.jsonl", "quiz") == "rows.jsonl"
+    with pytest.raises(ConfigError, match=r"env\.path: quiz comes without tasks"):
+        require_path("", "quiz")
+
+
+def test_lists_that_are_written_as_text():
+    assert read_list_text('["a", 1]') == read_list_text("['a', '1']") == ["a", "1"]
+    assert read_list_text("a, b") == ["a, b"]
+    assert read_list_text("[a") == ["[a"]
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,20 @@ from types import MappingProxyType
 
 BUILTIN: Mapping[str, str] = MappingProxyType(
     {
+        "docvqa": "ludus.envs.docvqa:DocVQA",
         "gsm8k": "ludus.envs.gsm8k:Gsm8k",
+        "harbor": "ludus.envs.harbor:Harbor",
         "humaneval": "ludus.envs.humaneval:HumanEval",
         "judge": "ludus.envs.judged:Judged",
+        "livemathematicianbench": "ludus.envs.livemath:LiveMathematicianBench",
         "math": "ludus.envs.math_problems:MathProblems",
         "mbpp": "ludus.envs.mbpp:Mbpp",
-        "harbor": "ludus.envs.harbor:Harbor",
+        "officeqa": "ludus.envs.officeqa:OfficeQA",
         "orders": "ludus.envs.orders:Orders",
         "parcels": "ludus.envs.parcels:Parcels",
         "reasoning-gym": "ludus.envs.reasoning:ReasoningGym",
         "repair": "ludus.envs.repair:Repair",
+        "searchqa": "ludus.envs.searchqa:SearchQA",
         "swe-smith-oracle": "ludus.envs.swe_smith:SweSmithOracle",
         "terminal-test": "ludus.envs.terminal_test:TerminalTest",
     }

@@ -11,6 +11,7 @@ another of its usual names: `val` or `valid_seen` for `validation`, `valid_unsee
 against a type. What is wrong is a `ConfigError` that names the file, the row and the field.
 """
 
+import ast
 import csv
 import gzip
 import io
@@ -77,6 +78,27 @@ def _check_unique(rows: Iterable[DataRow[Any]], key: str) -> None:
         if value in first:
             raise row.refuse(f"{key}: {value!r} is also the {key} of {first[value]}: it must be unique")
         first[value] = row.place
+
+
+def require_path(path: str, name: str) -> str:
+    """The path of an environment that comes without tasks. Raises ConfigError if there is none."""
+    if not path:
+        raise ConfigError(f"env.path: {name} comes without tasks: name a file or folder of them (see: ludus envs)")
+    return path
+
+
+def read_list_text(text: str) -> list[str]:
+    """The items of a list that is written as text, in JSON or as Python writes it. Other text is one item."""
+    if text.lstrip().startswith("["):
+        for read in (msgspec.json.decode, ast.literal_eval):
+            try:
+                found: Any = read(text)
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+            if isinstance(found, list):
+                items: list[Any] = found
+                return [str(item) for item in items]
+    return [text]
 
 
 def _find_files(path: Path, split: str) -> list[Path]:

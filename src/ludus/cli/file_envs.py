@@ -9,15 +9,16 @@ import asyncio
 import json
 import os
 import sys
+import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ludus.agent import Actor, Policy
 from ludus.batch import PAGE, BatchProgress
 from ludus.cli.command import RunArguments
 from ludus.cli.common import (
-    AgentParts,
     RunReport,
     choose_exit_code,
     count_bugs,
@@ -36,19 +37,26 @@ from ludus.cli.token_rows import make_row_fields
 from ludus.config import MAY_CHANGE, Config, assemble, to_record, to_yaml
 from ludus.config.build_agent import build_env
 from ludus.config.build_models import build_model
+from ludus.config.build_sandboxes import change_spec, open_slots
+from ludus.config.build_tools import open_registry
 from ludus.config.build_trackers import build_trackers
 from ludus.config.reading import Layer, is_tree, make_flag_layer, read_file_layer
 from ludus.config.secrets import list_secrets
-from ludus.config.tree import TRAINING, WEIGHTS
+from ludus.config.tree import CONTENT, TRAINING, WEIGHTS
 from ludus.env import Env
 from ludus.errors import ConfigError
+from ludus.models import Model
 from ludus.models.ledger import Ledger
+from ludus.sandbox import SandboxSpec
+from ludus.sandbox.pool import Pool
 from ludus.store import CONFIG, RunDir
+from ludus.tools.toolsets import Registry
 from ludus.trackers import METRICS, TrackedRun, TrackerSet
 from ludus.types import to_json
 
 if TYPE_CHECKING:
     from ludus.compat.atropos_env.base_env import FileServices
+    from ludus.compat.atropos_env.file_env import AtroposFileEnv
     from ludus.compat.atropos_env.file_host import LoadedFile
     from ludus.compat.atropos_env.file_runs import FileProgress
     from ludus.compat.atropos_env.file_session import FileSession
@@ -58,6 +66,8 @@ REFERENCES = {
     "atropos": "ludus.compat.atropos_env.file_env:AtroposFileEnv",
     "hermes": "ludus.compat.hermes_env.hermes_file_env:HermesFileEnv",
 }
+TASKS = {**REFERENCES, "hermes": "ludus.compat.hermes_env.hermes_file_env:HermesTaskEnv"}
+"""The same for training runs."""
 """The environment class that stands for a file of each system."""
 FILES = {"groups": "groups.jsonl", "atropos_groups": "atropos_groups.jsonl", "metrics": METRICS, "page": PAGE}
 DUMMY_VAR = "ATROPOS_ALLOW_DUMMY_MANAGED_SERVER"
@@ -74,7 +84,8 @@ def _find_system(name: str) -> str:
     system = name.partition(":")[0]
     if system in REFERENCES and ":" in name:
         return system
-    return next((each for each, reference in REFERENCES.items() if reference == name), "")
+    known = [*REFERENCES.items(), *TASKS.items()]
+    return next((each for each, reference in known if reference == name), "")
 
 
 def _find_name(arguments: RunArguments) -> str:
@@ -116,16 +127,11 @@ def _split_name(name: str) -> tuple[str, str]:
 
 def load(system: str, file: str, class_name: str) -> "LoadedFile":
     """Import the file of an environment."""
-    from ludus.compat.atropos_env.base_env import BaseEnv
-    from ludus.compat.atropos_env.file_host import load_file
-    from ludus.compat.atropos_env.file_modules import list_atropos_modules
+    from ludus.compat.atropos_env.file_env import AtroposFileEnv
+    from ludus.compat.hermes_env.hermes_file_env import HermesFileEnv
 
-    if system == "hermes":
-        from ludus.compat.hermes_env.hermes_base import HermesAgentBaseEnv
-        from ludus.compat.hermes_env.hermes_modules import list_hermes_modules
-
-        return load_file(Path(file), class_name, list_hermes_modules(), HermesAgentBaseEnv)
-    return load_file(Path(file), class_name, list_atropos_modules(), BaseEnv)
+    kind = HermesFileEnv if system == "hermes" else AtroposFileEnv
+    return kind(file=file, class_name=class_name).load_file()
 
 
 def read_file_settings(arguments: RunArguments) -> "tuple[Config, LoadedFile]":
@@ -145,7 +151,7 @@ def read_file_settings(arguments: RunArguments) -> "tuple[Config, LoadedFile]":
     loaded = load(system, file, class_name)
     found = translate(
         loaded.kind,
-        REFERENCES[system],
+        (TASKS if arguments.command == "train" else REFERENCES)[system],
         str(loaded.path),
         class_name,
         arguments.command,
@@ -177,6 +183,7 @@ def _read_resumed(
 
     source, tree = read_file_layer(record)
     refuse_other_kind(Path(arguments.out or ""), tree, arguments.command)
+    tree.pop(CONTENT, None)
     loaded = load(system, tree["env"]["file"], tree["env"].get("class_name", ""))
     changed, key = change_resumed(loaded.kind, tree, layers)
     if key and KEY_VAR not in os.environ:
@@ -309,21 +316,58 @@ async def open_session(
             allow_dummy=dummy,
             more=make_row_fields(model, print_notice),
         )
-        extend = _make_slots(config, env, agent) if agent.pool is not None else None
-        parts = await stack.enter_async_context(open_file(session, extend or (lambda _: None)))
+        extend: Callable[[FileServices], None] = _keep_services
+        if agent.pool is not None and env.sandbox is not None:
+            extend = _make_slots(config, env, agent.registry, agent.pool, env.sandbox)
+        parts = await stack.enter_async_context(open_file(session, extend))
         yield session, parts
 
 
-def _make_slots(config: Config, env: Env, agent: AgentParts) -> "Callable[[FileServices], None]":
+@asynccontextmanager
+async def open_file_actor(config: Config, env: Env, model: Model, ledger: Ledger) -> AsyncGenerator[Actor | None, None]:
+    """The agent of a training run with a file; None for any other environment."""
+    if not _find_system(config.env.name):
+        yield None
+        return
+    from ludus.compat.atropos_env.file_actor import FileActor
+    from ludus.compat.atropos_env.file_env import AtroposFileEnv
+    from ludus.compat.atropos_env.file_session import FileSession, open_file
+    from ludus.compat.atropos_env.file_tasks import draw_items
+
+    assert isinstance(env, AtroposFileEnv)
+    async with AsyncExitStack() as stack:
+        loaded = env.load_file()
+        stack.callback(loaded.close)
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        run = stack.enter_context(RunDir.open(Path(folder), {}, resume=False))
+        policy = Policy(model, sampling=config.sampling)
+        quiet = TrackerSet([], lambda _: None, print_notice)
+        session = FileSession(config, env, loaded, policy, ledger, run, quiet, print_notice)
+        extend: Callable[[FileServices], None] = _keep_services
+        if env.name == "hermes":
+            registry = await stack.enter_async_context(open_registry(config.tools))
+            spec = change_spec(SandboxSpec(network=True), config.sandbox)
+            pool = await stack.enter_async_context(open_slots(config, spec))
+            extend = _make_slots(config, env, registry, pool, spec)
+        parts = await stack.enter_async_context(open_file(session, extend))
+        items = await draw_items(parts.host, parts.env, int(env.settings["total_steps"]))
+        yield FileActor(parts, f"{loaded.kind.__name__}/{model.name}", items)
+
+
+def _keep_services(services: "FileServices") -> None:
+    """For files that use no slots."""
+
+
+def _make_slots(
+    config: Config, env: "AtroposFileEnv", registry: Registry, pool: Pool, spec: SandboxSpec
+) -> "Callable[[FileServices], None]":
     """Gives a file the slots of the run."""
     from ludus.compat.hermes_env.slot_desk import SlotDesk
 
-    assert agent.pool is not None and env.sandbox is not None
-    images = {
-        str(image): name for name, each in config.sandbox.profiles.items() if (image := getattr(each, "image", ""))
-    }
-    calls = int(getattr(env, "settings", {}).get("tool_pool_size", 128))
-    desk = SlotDesk(agent.pool, env.sandbox, agent.registry, images, asyncio.get_running_loop(), calls)
+    found = {name: getattr(profile, "image", "") for name, profile in config.sandbox.profiles.items()}
+    images = {str(image): name for name, image in found.items() if image}
+    calls = int(env.settings["tool_pool_size"])
+    desk = SlotDesk(pool, spec, registry, images, asyncio.get_running_loop(), calls)
 
     def extend(services: "FileServices") -> None:
         services.slots = desk

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agent import Policy
-from ludus.cli.command import RUN_TAKES, Command, RunArguments, make_argument
+from ludus.cli.command import FILE_TAKES, Command, RunArguments, make_argument
 from ludus.cli.common import (
     RunOutcome,
     RunReport,
@@ -36,6 +36,7 @@ from ludus.cli.common import (
     set_out,
     write_spent,
 )
+from ludus.cli.file_envs import is_file_run, open_file_actor, read_file_settings
 from ludus.cli.output.terminal import format_count, format_money
 from ludus.cli.output.training_tables import TrainingBar, print_training
 from ludus.cli.skillopt_runs import make_actor, read_layers, redirect_prints
@@ -89,7 +90,7 @@ class TrainArguments(RunArguments):
 def run(arguments: TrainArguments) -> int:
     if arguments.recipe:
         arguments.flags = [*arguments.flags, ("train.recipe", arguments.recipe)]
-    config = read_settings(arguments, read_layers(arguments.skillopt, arguments.config, arguments.flags))
+    config = _read_config(arguments)
     if arguments.print_config:
         print(to_yaml(config), end="")
         return 0
@@ -104,6 +105,14 @@ def run(arguments: TrainArguments) -> int:
     if not arguments.quiet:
         _print_hints(config, plan)
     return asyncio.run(_run(config, plan, arguments))
+
+
+def _read_config(arguments: TrainArguments) -> Config:
+    if not is_file_run(arguments):
+        return read_settings(arguments, read_layers(arguments.skillopt, arguments.config, arguments.flags))
+    config, loaded = read_file_settings(arguments)
+    loaded.close()  # each part of the run loads it for itself
+    return config
 
 
 def _refuse_batch_settings(config: Config) -> None:
@@ -176,7 +185,8 @@ async def _open_parts(config: Config, plan: Plan, ledger: Ledger) -> AsyncGenera
     async with AsyncExitStack() as stack:
         if optimizer is not None and not isinstance(config.optimizer, SameSettings):
             stack.push_async_callback(optimizer.close)
-        agent = await stack.enter_async_context(open_agent(config, plan.env, model, make_actor(plan.env)))
+        own = await stack.enter_async_context(open_file_actor(config, plan.env, model, ledger))
+        agent = await stack.enter_async_context(open_agent(config, plan.env, model, own or make_actor(plan.env)))
         await stack.enter_async_context(open_judges(config, plan.env, ledger, print_notice))
         yield TrainingParts(config, plan, ledger, agent.policy, optimizer, agent.pool)
 
@@ -355,7 +365,7 @@ COMMAND = Command(
     "ludus train gsm8k --data.pool train,test --data.ratio 1:1:1 --out runs/skill\n"
     "ludus train --resume --out runs/skill",
     (
-        *RUN_TAKES,
+        *FILE_TAKES,
         make_argument(
             "--recipe",
             metavar="NAME",

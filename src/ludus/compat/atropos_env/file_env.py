@@ -6,14 +6,18 @@ are made by `group_run`. To train a skill, each item is a task (`file_tasks`).
 """
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from ludus.env import Env
-from ludus.errors import ConfigError, VerifierError
+from ludus.errors import VerifierError
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.types import Rollout, Score, Task
+
+if TYPE_CHECKING:
+    from ludus.compat.atropos_env.file_host import LoadedFile
 
 
 class AtroposFileEnv(Env, frozen=True, kw_only=True):
@@ -33,8 +37,24 @@ class AtroposFileEnv(Env, frozen=True, kw_only=True):
     testing: bool = False
 
     def tasks(self, split: str) -> Iterable[Task]:
-        """The items of the file. Only a training run needs them as tasks."""
-        raise ConfigError(f"{self.file}: a file makes its own items: run it with process, evaluate, serve or train")
+        """The items of the file. Only a training run needs them as tasks. They are all in the split `train`."""
+        from ludus.compat.atropos_env.file_tasks import list_tasks
+
+        if split != "train":
+            return []
+        loaded = self.load_file()
+        try:
+            return list_tasks(loaded, self.settings, split)
+        finally:
+            loaded.close()
+
+    def load_file(self) -> "LoadedFile":
+        """The file, imported."""
+        from ludus.compat.atropos_env.base_env import BaseEnv
+        from ludus.compat.atropos_env.file_host import load_file
+        from ludus.compat.atropos_env.file_modules import list_atropos_modules
+
+        return load_file(Path(self.file), self.class_name, list_atropos_modules(), BaseEnv)
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         """The score that the file gave."""

@@ -27,6 +27,7 @@ SERVER_TYPES = {"vllm": "atropos", "sglang": "sglang"}
 """Server types with exact ids, and the engines for them. `vllm` is the /generate server of Atropos' trainers."""
 PRESETS: Mapping[str, Tree] = {
     "process": {"ensure_scores_are_not_same": False, "include_messages": True},
+    "train": {"ensure_scores_are_not_same": False, "include_messages": True, "group_size": 1},
 }
 _OWN_KEYS = ("name", "split", "limit", "ids")
 _FILE_SECTIONS = ("openai", "slurm", "testing", "max_n_completions", "proxy_url")

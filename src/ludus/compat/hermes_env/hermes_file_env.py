@@ -1,9 +1,13 @@
 """A file that was written for `HermesAgentBaseEnv`, as an environment of Ludus."""
 
-from typing import ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from ludus.compat.atropos_env.file_env import AtroposFileEnv
 from ludus.sandbox import SandboxSpec
+
+if TYPE_CHECKING:
+    from ludus.compat.atropos_env.file_host import LoadedFile
 
 
 class HermesFileEnv(AtroposFileEnv, frozen=True, kw_only=True):
@@ -11,3 +15,16 @@ class HermesFileEnv(AtroposFileEnv, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "hermes"
     sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(network=True)
+
+    def load_file(self) -> "LoadedFile":
+        from ludus.compat.atropos_env.file_host import load_file
+        from ludus.compat.hermes_env.hermes_base import HermesAgentBaseEnv
+        from ludus.compat.hermes_env.hermes_modules import list_hermes_modules
+
+        return load_file(Path(self.file), self.class_name, list_hermes_modules(), HermesAgentBaseEnv)
+
+
+class HermesTaskEnv(HermesFileEnv, frozen=True, kw_only=True):
+    """`hermes:FILE.py` in a training run: the file leases the slots of its rollouts itself."""
+
+    sandbox: ClassVar[SandboxSpec | None] = None

@@ -59,8 +59,6 @@ RECIPE = "ledger"
 PAIRED = ("easy", "small", "many", "harmful")
 """Families that are run with and without repair."""
 STRESS = ("partners", "names", "ignore", "context")
-MOST_STRESS = 8
-"""Worlds of each of these families."""
 CHUNK = 10
 """Runs per process."""
 
@@ -100,6 +98,10 @@ class Place:
     @property
     def title(self) -> str:
         return self.family if self.repair else f"{self.family}, append only"
+
+    def count_worlds(self, most: int) -> int:
+        """The number of its worlds: half of the others' without repair, and a third of them in the stress families."""
+        return most if self.repair and self.family not in STRESS else -(-most // (3 if self.family in STRESS else 2))
 
 
 PLACES = (*(Place(f, True) for f in PAIRED), *(Place(f, False) for f in PAIRED), Place("filler", True))
@@ -162,7 +164,7 @@ def make_chunks(
     methods = list(methods)
     chunks: list[Chunk] = []
     for place in places:
-        own = seeds[:MOST_STRESS] if place.family in STRESS else seeds
+        own = seeds[: place.count_worlds(len(seeds))]
         for method in methods:
             jobs = [
                 {"method": method.name, "variant": method.variant, "family": place.family, "repair": place.repair}

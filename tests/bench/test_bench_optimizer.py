@@ -68,7 +68,7 @@ def test_traces_are_read_back() -> None:
 
 @pytest.mark.parametrize("variant", ["ledger", "gate-off"])
 def test_our_trainer_learns_and_is_deterministic(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rw, "Meter", partial(rw.Meter, budget=200))
+    monkeypatch.setattr(rw, "Meter", partial(rw.Meter, budget=400))
     runs = [ours.run(make_world(), variant) for _ in range(2)]
     for run in runs:
         del run["trainer_cpu"]

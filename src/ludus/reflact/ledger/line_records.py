@@ -82,7 +82,7 @@ class Situation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_refuted(self) -> bool:
         """Whether it hardly ever comes back without any line: then no line about it is needed."""
-        return self.tries >= 3 and self.rate < 0.2
+        return self.tries >= 6 and self.rate < 0.1
 
 
 class Gaussian(Struct, frozen=True, array_like=True):

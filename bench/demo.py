@@ -59,7 +59,6 @@ class Run:
     seed: int
     initial: Share
     best: Share
-    final: Share
     accepted: int
     rejected: int
     seconds: float
@@ -98,8 +97,8 @@ def _read_cpu_seconds() -> float:
 
 
 def read_run(seed: int, summary: Any, seconds: float, cpu: float = 0.0) -> Run:
-    initial, best, final = (_read_share(summary[name]["test"]["overall"]) for name in ("initial", "best", "final"))
-    return Run(seed, initial, best, final, summary["accepted"], summary["rejected"], seconds, cpu)
+    initial, best = (_read_share(summary[name]["test"]["overall"]) for name in ("initial", "best"))
+    return Run(seed, initial, best, summary["accepted"], summary["rejected"], seconds, cpu)
 
 
 def _read_share(bucket: Any) -> Share:
@@ -107,14 +106,14 @@ def _read_share(bucket: Any) -> Share:
 
 
 def render_report(runs: Sequence[Run]) -> str:
-    head = ("seed", "initial", "best", "final", "gain", "accepted", "rejected", "seconds", "CPU s")
+    head = ("seed", "initial", "best", "gain", "accepted", "rejected", "seconds", "CPU s")
     return render_table([head, *map(_make_row, runs)])
 
 
 def _make_row(run: Run) -> tuple[object, ...]:
     low, high = run.gain_interval
     gain = f"{run.gain:+.0%} [{low:+.0%}, {high:+.0%}]"
-    shares = (str(run.initial), str(run.best), str(run.final))
+    shares = (str(run.initial), str(run.best))
     return (run.seed, *shares, gain, run.accepted, run.rejected, run.seconds, run.cpu_seconds)
 
 

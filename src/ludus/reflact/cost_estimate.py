@@ -137,7 +137,10 @@ def _count_ledger_calls(
     plan = plan_rollouts(settings, sizes.train, test, rollouts)
     batch = min(settings.ledger.batch_size, sizes.train)
     steps = plan.training // batch
-    most = plan.total - steps * batch
+    passes = (
+        4 + 3 * (settings.shipping.passes - 1)
+    ) * sizes.selection  # three candidates and the initial skill, then two
+    most = passes if plan.total is None else plan.total - steps * batch
     counts: Counts = {("agent", "rollout"): CallCount(*[steps * batch] * 3)}
     if analysts:
         parts = math.ceil(batch / settings.minibatch_size)

@@ -405,7 +405,8 @@ def list_ship_candidates(run: Run, state: RunState) -> list[MeasuredSkill]:
 def count_allowance(run: Run, state: RunState) -> int | None:
     """The most rollouts for shipping; None if nothing limits them."""
     if run.settings.recipe == "ledger":
-        return plan_run(run).total - count_rollouts(state.spent)
+        total = plan_run(run).total
+        return None if total is None else total - count_rollouts(state.spent)
     return None if run.rollouts is None else run.rollouts - run.test_rollouts - count_rollouts(state.spent)
 
 

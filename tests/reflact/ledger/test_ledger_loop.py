@@ -1,6 +1,7 @@
 """The recipe `ledger` end to end, in a small world where it is known what helps and what harms."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,16 +9,18 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from ludus.reflact.items import credit_item
 from ludus.reflact.ledger.credit import add_readings
 from ludus.reflact.ledger.ledger_loop import DRAWS, DrawRecord
 from ludus.reflact.ledger.ledger_settings import LedgerSettings
 from ludus.reflact.ledger.line_records import LineLedger
-from ludus.reflact.records import Record, Step, Summary, count_rollouts
-from ludus.reflact.train_settings import Appendix, TrainSettings
+from ludus.reflact.proposers import Proposer, View
+from ludus.reflact.records import Record, Reflection, Step, Summary, count_rollouts
+from ludus.reflact.train_settings import Appendix, SlowUpdate, TrainSettings
 from ludus.reflact.training_run import Resources
-from ludus.skill import read_notes
+from ludus.skill import Edit, read_notes
 from ludus.store import MemoryStore
-from ludus.types import Message
+from ludus.types import Message, Rollout
 
 SETTINGS = TrainSettings(recipe="ledger", epochs=8, ledger=LedgerSettings(batch_size=6), optimizer_tries=1)
 
@@ -161,3 +164,39 @@ def _start(world: SimpleNamespace) -> Any:
     from ludus.reflact.trainer import train as start
 
     return start(world.Env(), world.policy(), world.splits(), SETTINGS, optimizer=world.optimizer_model())
+
+
+# ---- proposers without a model --------------------------------------------------------------------------------------
+
+
+class Reminder(Proposer):
+    """Proposes the rule of each task that failed, and something useless."""
+
+    name = "reminder"
+
+    async def reflect(self, view: View, batch: int, rollouts: AsyncIterator[Rollout]) -> tuple[Reflection, ...]:
+        failed = [rollout.task async for rollout in rollouts if rollout.score and not rollout.score.passed]
+        items = [credit_item(Edit("append", f"Obey {task.answer}."), "failure", [task.id]) for task in failed]
+        noise = credit_item(Edit("append", "Be brief."), "failure", [])
+        new = [item for item in items if isinstance(item, Edit) and item.content not in view.skill.text]
+        return (Reflection("failure", tuple(task.id for task in failed), (*new, noise)),) if failed else ()
+
+
+def test_items_of_a_proposer_without_a_model_are_lines_that_outcomes_judge(world: SimpleNamespace):
+    records = train(
+        world,
+        proposer=Reminder(),
+        optimizer=False,
+        settings=replace(SETTINGS, memory=False, slow=SlowUpdate(enabled=False)),
+    )
+    end = get_summary(records)
+    assert all(world.rule(n) in end.best.skill.text for n in range(3))
+    assert end.claim is not None and end.claim.gain
+    ledger = end.state.ledger
+    assert isinstance(ledger, LineLedger)
+    assert all(line.by_outcome and not line.tries for line in ledger.lines)
+    assert len({line.situation for line in ledger.lines}) == len(ledger.lines)
+    for step in get_steps(records):
+        assert step.lines is not None
+        for reading in step.lines.readings:
+            assert not any(reading.task in line.edit.evidence for line in ledger.get_lines(reading.lines))

@@ -9,7 +9,7 @@ from ludus.reflact.train_settings import TrainSettings
 
 def test_without_a_limit_the_epochs_decide_and_with_one_the_test_is_kept_back():
     settings = TrainSettings(epochs=4)
-    assert plan_rollouts(settings, 100, 50, None) == (400, 500)
+    assert plan_rollouts(settings, 100, 50, None) == (400, None)
     assert plan_rollouts(settings, 100, 50, 250) == (160, 200)
 
 

@@ -62,6 +62,7 @@ def _admit(
         weight=weight,
         birth_weight=weight,
         replaces=proposal.replaces,
+        by_outcome=proposal.by_outcome,
     )
     return replace(ledger, lines=(*ledger.lines, line)), LineChange(line.id, "new")
 

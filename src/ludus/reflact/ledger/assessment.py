@@ -42,7 +42,7 @@ def _assess(
 ) -> Assessment:
     share = len(situation.called) / max(1, len(ledger.seen)) if situation else 0.0
     rate = situation.rate if situation else 0.0
-    gain = line.works * max(0.0, rate - tuning.slip) * min(1.0, share)
+    gain = 0.0 if line.by_outcome else line.works * max(0.0, rate - tuning.slip) * min(1.0, share)
     side = compute_side_effect(ledger, line, slopes)
     harm = 0.0
     for kind, odds in line.harm.items():  # the prior of other kinds is below the threshold
@@ -81,8 +81,8 @@ def choose_working(ledger: LineLedger, assessed: Mapping[str, Assessment], tunin
         found = assessed[line.id]
         member = line.id in ledger.working
         works = tuning.stay_works if member else tuning.enter_works
-        pays = tuning.stay_net if member else tuning.enter_net
-        if found.gain <= tuning.price or line.works <= works or found.pays <= pays:
+        pays = tuning.stay_net if member or line.by_outcome else tuning.enter_net
+        if found.pays <= pays or not (line.by_outcome or (found.gain > tuning.price and line.works > works)):
             continue
         rival = best.get(line.situation)
         if rival is None or found.net > assessed[rival].net:

@@ -5,7 +5,7 @@ text, the lines about a situation are left out now and then, so that one sees wh
 most promising line is drawn, by its net gain plus noise of the size of its uncertainty (Thompson sampling).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -32,6 +32,12 @@ def group_rivals(ledger: LineLedger) -> list[list[Rival]]:
         found = ledger.assessed[line.id]
         groups.setdefault(line.situation, []).append(Rival(place, line, found.net, found.deviation))
     return list(groups.values())
+
+
+def drop_own_lines(lines: Sequence[Line], tasks: Collection[str]) -> tuple[Line, ...]:
+    """The lines without those that outcomes alone judge and that come from one of these tasks: a worked example says
+    nothing about the task that it shows."""
+    return tuple(line for line in lines if not (line.by_outcome and set(line.edit.evidence) & set(tasks)))
 
 
 def draw_lines(groups: Sequence[Sequence[Rival]], tuning: LedgerTuning, random: Random) -> tuple[Line, ...]:
@@ -69,7 +75,7 @@ def _value_tasks(ledger: LineLedger) -> dict[str, float]:
     values: dict[str, float] = {}
     for line in ledger.alive:
         situation = situations.get(line.situation)
-        if situation is None or not _is_undecided(line, situation):
+        if situation is None or line.by_outcome or not _is_undecided(line, situation):
             continue
         for task in situation.called:
             values[task] = values.get(task, 0.0) + 1.0 / (1.0 + line.tries + situation.tries)

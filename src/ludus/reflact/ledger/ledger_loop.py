@@ -11,6 +11,7 @@ No rollout is spent on a gate. The ledger is part of the run state. It follows f
 steps, and the store says for each text which lines are in it. So everything can be computed again from the store.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from random import Random
@@ -20,13 +21,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.reflact.guards import Guard
+from ludus.reflact.items import Item
 from ludus.reflact.journal import Clock, open_task_group
-from ludus.reflact.ledger.admission import admit_proposals
+from ludus.reflact.ledger.admission import admit_proposals, place_edit
 from ludus.reflact.ledger.assessment import update_working
 from ludus.reflact.ledger.credit import add_readings
-from ludus.reflact.ledger.draws import draw_lines, draw_tasks, group_rivals
+from ludus.reflact.ledger.draws import draw_lines, draw_tasks, drop_own_lines, group_rivals
 from ludus.reflact.ledger.line_analyst import LineReflection, analyse_failures, apply_causes
 from ludus.reflact.ledger.line_records import (
+    Line,
     LineChange,
     LineLedger,
     LineProposal,
@@ -36,7 +39,7 @@ from ludus.reflact.ledger.line_records import (
 )
 from ludus.reflact.ledger.rollout_plan import RolloutPlan, plan_rollouts
 from ludus.reflact.measure import Trial, is_success
-from ludus.reflact.proposers import View
+from ludus.reflact.proposers import Proposer, View, check_result
 from ludus.reflact.records import (
     LEDGER_ACTIONS,
     BatchReport,
@@ -52,7 +55,7 @@ from ludus.reflact.records import (
 from ludus.reflact.splits import derive_step_seed, order_tasks
 from ludus.reflact.stages.appendix import extend_notes
 from ludus.reflact.training_run import Run
-from ludus.skill import Skill, add_notes, read_notes
+from ludus.skill import Edit, Skill, add_notes, read_notes
 from ludus.store import Store
 from ludus.types import Rollout, Task, to_json
 
@@ -84,7 +87,8 @@ async def train_lines(run: Run, state: RunState) -> AsyncGenerator[Step, None]:
         step = await run.load_or_run(Step, take_ledger_step, state)
         yield step
         state = step.state
-        run.hold_reserve(plan.total - plan.training + run.test_rollouts, count_rollouts(state.spent))
+        shipping = 4 * len(run.selection) if plan.total is None else plan.total - plan.training
+        run.hold_reserve(shipping + run.test_rollouts, count_rollouts(state.spent))
 
 
 def plan_run(run: Run) -> RolloutPlan:
@@ -112,7 +116,8 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
     clock.lap("rollout")
 
     # 3 read
-    readings, reflections = await read_rollouts(view, ledger, base, draws, rollouts)
+    read = read_rollouts if run.proposer.names_causes else propose_from_outcomes
+    readings, reflections = await read(run.proposer, view, ledger, base, draws, rollouts)
     clock.lap("reflect")
 
     # 4 credit
@@ -181,9 +186,10 @@ def draw_step(run: Run, ledger: LineLedger, base: Skill, number: int) -> tuple[l
     groups = group_rivals(ledger)
     chosen, draws = (*targeted, *others), list[Draw]()
     for start in range(0, len(chosen), settings.ledger.block_size):
-        lines = draw_lines(groups, settings.ledger.tuning, random)
+        block = chosen[start : start + settings.ledger.block_size]
+        lines = drop_own_lines(draw_lines(groups, settings.ledger.tuning, random), block)
         skill, present = compose_text(base, lines)
-        draws += [Draw(tasks[id], skill, present) for id in chosen[start : start + settings.ledger.block_size]]
+        draws += [Draw(tasks[id], skill, present) for id in block]
     return draws, taken
 
 
@@ -202,7 +208,12 @@ def extend_digest(digest: str, added: LineStep, proposals: Sequence[LineProposal
 
 
 async def read_rollouts(
-    view: View, ledger: LineLedger, base: Skill, draws: Sequence[Draw], rollouts: Sequence[Rollout]
+    proposer: Proposer,
+    view: View,
+    ledger: LineLedger,
+    base: Skill,
+    draws: Sequence[Draw],
+    rollouts: Sequence[Rollout],
 ) -> tuple[tuple[Reading, ...], list[LineReflection]]:
     """What each rollout says, and what the analysts propose."""
     readings = [
@@ -229,6 +240,48 @@ async def read_rollouts(
         for index, place in enumerate(part, 1):
             readings[place] = apply_causes(readings[place], reflection.causes.get(index))
     return tuple(readings), reflections
+
+
+async def propose_from_outcomes(
+    proposer: Proposer,
+    view: View,
+    ledger: LineLedger,
+    base: Skill,
+    draws: Sequence[Draw],
+    rollouts: Sequence[Rollout],
+) -> tuple[tuple[Reading, ...], list[LineReflection]]:
+    """What each rollout says, and the items of a proposer that names no situations, such as `exemplars`.
+
+    Nobody reads why a rollout failed, so only its outcome counts, and each item has its own situation. The proposer
+    sees the text with all lines that are alive, so that it does not propose them again.
+    """
+    readings = [
+        _make_reading(draw, rollout, view.settings.success_at) for draw, rollout in zip(draws, rollouts, strict=True)
+    ]
+    shown = dataclasses.replace(view, skill=compose_text(base, ledger.alive)[0])
+    found = await proposer.reflect(shown, 1, _stream(rollouts))
+    reflections = check_result(proposer, "reflect", found, Reflection, "Reflections")
+    merged = await proposer.aggregate(shown, reflections)
+    items = check_result(proposer, "aggregate", merged, Item, "items (Edit, Suggestion or Document)")
+    proposals = [_make_own_proposal(item, place, view.step, ledger, base) for place, item in enumerate(items, 1)]
+    tasks = tuple(rollout.task.id for rollout in rollouts)
+    kept = tuple(proposal for proposal in proposals if proposal is not None)
+    return tuple(replace(reading, read=False) for reading in readings), [LineReflection(tasks, proposals=kept)]
+
+
+async def _stream(rollouts: Sequence[Rollout]) -> AsyncGenerator[Rollout, None]:
+    for rollout in rollouts:
+        yield rollout
+
+
+def _make_own_proposal(item: Item, place: int, step: int, ledger: LineLedger, base: Skill) -> LineProposal | None:
+    if not isinstance(item, Edit):
+        return None
+    edit, replaces = place_edit(item, base, ledger.alive)
+    old = next((line.situation for line in ledger.lines if line.id == replaces), "")
+    origin = ", ".join(item.evidence[:3]) or "no task"
+    situation = old or f"from {origin} (step {step}, item {place})"
+    return LineProposal(edit=edit, situation=situation, replaces=replaces, by_outcome=True)
 
 
 def _make_reading(draw: Draw, rollout: Rollout, success_at: float | None) -> Reading:
@@ -291,7 +344,12 @@ def list_candidates(run: Run, state: RunState) -> list[MeasuredSkill]:
     working = ledger.get_lines(ledger.working)
     sets = {
         "working_text": working,
-        "sure_lines": [line for line in working if line.works > 0.8 and ledger.assessed[line.id].pays > 0.5],
-        "likely_lines": [line for line in working if line.works > 0.6],
+        "sure_lines": [line for line in working if _is_likely(line, ledger, 0.8)],
+        "likely_lines": [line for line in working if _is_likely(line, ledger, 0.6)],
     }
     return [MeasuredSkill(compose_text(base, lines)[0], name, state.step) for name, lines in sets.items()]
+
+
+def _is_likely(line: Line, ledger: LineLedger, bar: float) -> bool:
+    pays = ledger.assessed[line.id].pays
+    return pays > bar if line.by_outcome else line.works > bar and (pays > 0.5 or bar < 0.8)

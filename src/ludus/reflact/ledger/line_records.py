@@ -43,6 +43,8 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why it was retired."""
     replaces: str = ""
     """The id of the line that it is meant to replace; both compete."""
+    by_outcome: bool = False
+    """Whether outcomes alone speak for and against it: its proposer does not name situations."""
 
     @property
     def works(self) -> float:
@@ -162,6 +164,8 @@ class LineProposal(Struct, frozen=True, kw_only=True, omit_defaults=True):
     situation: str
     replaces: str = ""
     """The id of a line that it should replace."""
+    by_outcome: bool = False
+    """Whether its proposer does not name situations."""
 
 
 class LineChange(Struct, frozen=True, omit_defaults=True):

@@ -10,8 +10,8 @@ class RolloutPlan(NamedTuple):
     """How many rollouts training and shipping may take."""
 
     training: int
-    total: int
-    """Training and shipping, without the test."""
+    total: int | None
+    """Training and shipping, without the test; None if nothing limits shipping but its passes."""
 
 
 def plan_rollouts(settings: TrainSettings, train: int, test: int, limit: int | None) -> RolloutPlan:
@@ -21,8 +21,7 @@ def plan_rollouts(settings: TrainSettings, train: int, test: int, limit: int | N
     """
     reserve, batch = settings.shipping.reserve, min(settings.ledger.batch_size, train)
     if limit is None:
-        training = max(batch, settings.epochs * train)
-        return RolloutPlan(training, round(training / (1.0 - reserve)) if reserve < 1 else training)
+        return RolloutPlan(max(batch, settings.epochs * train), None)
     total = limit - test
     training = int(total * (1.0 - reserve))
     if training < batch:

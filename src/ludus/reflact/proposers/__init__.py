@@ -70,6 +70,10 @@ class Proposer:
     needs_optimizer: ClassVar[bool] = False
     """Whether it asks the optimizer's model (`View.require_optimizer`)."""
 
+    names_causes: ClassVar[bool] = False
+    """Whether the recipe `ledger` asks analysts for the causes of failures instead of this proposer. With any other
+    proposer, outcomes alone speak for and against its items."""
+
     @property
     def identity(self) -> str:
         """Equal for proposers that make equal proposals. It is part of the run's identity: add your options to it."""

@@ -10,6 +10,7 @@
 #   make test-atropos  the tests of atroposlib against `ludus api`, and our worker against its server (fetches 1 GB once)
 #   make test-agents  mini-swe-agent, Codex and Claude Code in slots (fetches 1.4 GB once; needs npm, no account)
 #   make test-envs  environments with the packages they need: reasoning-gym, … (fetches 100 MB once; about 3 minutes)
+#   make test-harbor  a terminal task on a real Debian: apt, pip, uv (root, debootstrap; fetches 150 MB; 2 to 5 minutes)
 #   make docs    make the generated parts of docs/ again (after a change of settings or environments)
 #   make test-clients  client libraries (litellm, LangChain, AI SDK, …) at the gateway (fetches 0.7 GB once; needs npm)
 #   make lint    formatting, lint rules and types only
@@ -22,7 +23,7 @@ RUN    ?= runs/demo
 RL_VENV ?= .venv-rl
 RL_RUN  ?= runs/rl-demo
 
-.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-agents test-clients test-envs backends docs lint bench setup setup-dev clean
+.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-agents test-clients test-envs test-harbor backends docs lint bench setup setup-dev clean
 
 demo: setup
 	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
@@ -38,6 +39,10 @@ backends:
 
 test-hostile: setup-dev
 	@LUDUS_TEST_HOSTILE=1 $(BIN)/python -m pytest tests/sandbox/remote/test_hostile_remote.py
+
+test-harbor: setup-dev
+	@$(BIN)/python -m pip install --quiet uv
+	@LUDUS_TEST_HARBOR=1 $(BIN)/python -m pytest tests/envs/test_harbor_debian.py
 
 test-vllm: setup-dev
 	@scripts/test-vllm $(BIN)/python

@@ -121,8 +121,12 @@ def test_partial_credit_of_an_endless_task(bwrap: str, env: Harbor):
     assert (partial.value, partial.passed) == (pytest.approx(1 / 3), False)
 
 
-def test_what_the_agent_changed_of_the_system_is_said(bwrap: str, env: Harbor):
-    (rollout,) = attempt(env, "longest-line", ["echo 'exit 0' >/root/.bashrc"])
+def test_what_the_agent_did_to_the_system_is_said(bwrap: str, env: Harbor):
+    commands = ("echo 'exit 0' >/root/.bashrc", "rm -rf /root; ln -s /app /root", "rm -rf --no-preserve-root / 2>&-")
+    rollout, linked, broken = attempt(env, "longest-line", commands)
+    assert "root -> /app" in linked.left_out
+    assert broken.score is not None  # what the agent did to its slot is no failure of the world
+    assert broken.stop == "broken"
     assert any("1 changes of protected files, such as root/.bashrc" in line for line in rollout.left_out)
     assert rollout.score is not None
     assert "Not seen by the tests" in rollout.score.feedback

@@ -12,7 +12,7 @@ from ludus.env import Env
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import Job, run
 from ludus.sandbox import Sandbox, SandboxSpec, agent_files
-from ludus.sandbox.agent_files import collect_files, copy_files, find_obstacles, leave_out, merge_files
+from ludus.sandbox.agent_files import collect_files, copy_files, find_obstacles, is_above, leave_out, merge_files
 from ludus.sandbox.archive import ArchiveEntry
 from ludus.sandbox.pool import PoolSettings
 from ludus.sandbox.profiles import open_pool
@@ -257,6 +257,13 @@ def test_a_workspace_that_the_agent_has_locked_is_verified_too(bwrap, base, with
     [(rollout, _)] = run_and_verify(bwrap, Looking(), task, "echo mine >own; chmod 000 /workspace")
     assert rollout.score is not None, rollout.failure
     assert "./own" in rollout.score.feedback.splitlines()
+
+
+def test_what_is_above_protected_files():
+    protected = ("root/.local/bin", "home/*/.bashrc", "*/sitecustomize.py", "usr")
+    above = ("root", "root/.local", "home", "home/me")
+    not_above = ("root/.local/bin", "root/.config", "usr", "app", "app/root")
+    assert [path for path in (*above, *not_above) if is_above(path, protected)] == [*above]
 
 
 def test_files_with_too_long_paths_are_not_copied(bwrap):

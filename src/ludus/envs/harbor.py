@@ -130,6 +130,7 @@ class Harbor(Env, frozen=True):
         assert box is not None
         folder = self._find_folder(rollout.task)
         await _prepare_folders(box)
+        await _link_uv(box)
         score = await _score(folder, box)
         if score.passed or not rollout.left_out:
             return score
@@ -196,9 +197,12 @@ class Harbor(Env, frozen=True):
         return find_problem(self._make_image(folder))
 
     def _offer_uv(self) -> tuple[tuple[str, str], ...]:
-        """A folder with the binary of the package `uv`, for slots; none if it is not installed or not readable."""
+        """The programs of the package `uv`, for slots; none if it is not installed or slots may not read it."""
         found = _find_uv()
-        return ((str(found.parent), _BINARIES),) if found is not None else ()
+        if found is None:
+            return ()
+        programs = (found, found.with_name("uvx"))
+        return tuple((str(path), f"{_BINARIES}/{path.name}") for path in programs if path.is_file())
 
 
 def _find_uv() -> Path | None:
@@ -220,17 +224,23 @@ def _find_uv() -> Path | None:
 
 
 async def _prepare_folders(box: Sandbox) -> None:
-    """Make the verifier's folders, empty, and links to uv where its installer puts it."""
+    """Make the verifier's folders, empty."""
     folders = f"/tests {LOGS} /logs/agent /logs/artifacts"
     done = await box.exec(
-        f"for f in /logs /tests; do [ ! -L $f ] || rm -f $f; done; rm -rf {folders} && mkdir -p {folders}\n"
-        f'if [ -x {_BINARIES}/uv ]; then mkdir -p "$HOME/.local/bin" && for f in uv uvx; do '
-        f'ln -sf {_BINARIES}/$f "$HOME/.local/bin/$f"; done; '
-        "printf '%s\\n' 'export PATH=\"$HOME/.local/bin:$PATH\"' >\"$HOME/.local/bin/env\"; fi",
+        f"for f in /logs /tests; do [ ! -L $f ] || rm -f $f; done; rm -rf {folders} && mkdir -p {folders}",
         cwd="/",
     )
     if done.exit_code != 0:
         raise VerifierError(f"the folders {folders} cannot be made: {done.text.strip()[-300:]}")
+
+
+async def _link_uv(box: Sandbox) -> None:
+    """Put links to uv, and the file that sets the PATH, where uv's installer puts them."""
+    await box.exec(
+        f'[ -x {_BINARIES}/uv ] && mkdir -p "$HOME/.local/bin" && cd "$HOME/.local/bin" && '
+        f"ln -sf {_BINARIES}/* . && printf '%s\\n' 'export PATH=\"$HOME/.local/bin:$PATH\"' >env",
+        cwd="/",
+    )
 
 
 async def _score(folder: TaskFolder, box: Sandbox) -> Score:

@@ -15,7 +15,8 @@ base included. Links that `setup` or the base made, with the same target, are ke
 pipes, devices and hard links to something else than a file are not copied. `copy_files` returns what it has left out.
 
 In a slot with an image (`SandboxSpec.image`), all this is about the whole root file system instead of /workspace. There
-a link is not copied if it leads into one of the `hidden` folders, which the verifier fills. What was protected is named
+a link is not copied if it leads into one of the `hidden` folders, which the verifier fills, or stands in the place of a
+folder with protected files. What was protected is named
 among what was left out, because an agent may well have meant a change of a system folder.
 
 A pattern is matched as in `fnmatch` (`*` also matches `/`) against the path below /workspace and against each of its
@@ -120,7 +121,9 @@ async def copy_files(
         changed = await _run_by_size(entries, lambda: merge_files(found.values(), setup_entries, protected))
 
     def find_bad(links: Mapping[str, str]) -> frozenset[str]:
-        return find_leading_into(links, hidden) if tree == _ROOT else find_outward(links, WORKSPACE)
+        if tree != _ROOT:
+            return find_outward(links, WORKSPACE)
+        return find_leading_into(links, hidden) | {path for path in links if is_above(path, protected)}
 
     copied, left_out = await _run_by_size(changed, lambda: leave_out(changed, setup_links, find_bad))
     packed = await _run_by_size(copied, lambda: make_archive(copied))
@@ -243,6 +246,12 @@ def _drop_unreachable(found: Mapping[str, ArchiveEntry]) -> list[ArchiveEntry]:
 
 def is_protected(path: str, protected: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in (path, *_list_parents(path)) for pattern in protected)
+
+
+def is_above(path: str, protected: Sequence[str]) -> bool:
+    """Whether protected files are below a path, by the patterns. A link there would put other files in their place."""
+    above = {parent for pattern in protected for parent in _list_parents(pattern)} - {"*"}
+    return any(fnmatchcase(path, parent) for parent in above)
 
 
 def _list_parents(path: str) -> Iterator[str]:

@@ -80,6 +80,8 @@ _ETC_COPIES = (
     "mime.types",
     "os-release",
 )
+_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+_CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 _ETC_FOLDERS = ("ssl/certs", "pki/ca-trust/extracted", "pki/tls/certs", "ca-certificates/extracted", "alternatives")
 _ETC_FILES = {
     "passwd": f"root:x:0:0:root:/root:/bin/bash\nagent:x:{_USER}:{_USER}:agent:{HOME}:/bin/bash\n",
@@ -283,6 +285,10 @@ def _prepare_image_lib(host: HostDir, image: RootImage) -> Path:
         (unfinished / copy).unlink(missing_ok=True)
         write_file(unfinished / copy, found.read_bytes(), 0o111)
     write_file(unfinished / "apt.conf", b'APT::Sandbox::User "root";\n', 0o444)
+    for bundle in map(Path, _CERTIFICATES):
+        if bundle.is_file():
+            write_file(unfinished / "certificates.pem", bundle.read_bytes(), 0o444)
+            break
     try:
         unfinished.rename(lib)
     except OSError:  # another slot of the image was first
@@ -307,7 +313,7 @@ def _make_end_error() -> SandboxError:
 def _make_program(shared: _Shared, spec: SandboxSpec, keeper: int, user: int | None, view: _View) -> SlotProgram:
     image = view.image
     limited = () if image else ("/tmp", HOME) if view.layers else ("/tmp", HOME, WORKSPACE)
-    variables = _make_image_variables(shared, image) if image else shared.variables
+    variables = _make_image_variables(shared, view, spec) if image else shared.variables
     return SlotProgram(
         program=tuple(word.replace(_LIB, view.layout.lib) for word in shared.shell),
         home=view.layout.workspace,
@@ -318,12 +324,19 @@ def _make_program(shared: _Shared, spec: SandboxSpec, keeper: int, user: int | N
         init=tuple(word.replace(_LIB, view.layout.lib) for word in shared.init),
         filter=shared.root_rules if image else shared.rules,
         inodes={**dict.fromkeys(limited, spec.disk_mb * FILES_PER_MB), "/dev/shm": SHM_MB * FILES_PER_MB},
+        may_be_broken=image is not None,
     )
 
 
-def _make_image_variables(shared: _Shared, image: RootImage) -> dict[str, str]:
+def _make_image_variables(shared: _Shared, view: _View, spec: SandboxSpec) -> dict[str, str]:
+    """Make the variables of a slot with an image. With a network, its programs trust the servers that this machine
+    trusts: the way out may be a proxy that the image does not know."""
+    image, lib = view.image, view.lib
+    assert image is not None and lib is not None
     own = {"HOME": image.home, "USER": "root", "LOGNAME": "root", "APT_CONFIG": f"{_IMAGE_LIB}/apt.conf"}
     path = {"PATH": shared.variables["PATH"]} if image.has_host_programs else {}
+    if spec.network and (lib / "certificates.pem").is_file():
+        own |= dict.fromkeys(_CERTIFICATE_VARIABLES, f"{_IMAGE_LIB}/certificates.pem")
     return {**shared.variables, **own, **dict(image.env), **(path if dict(image.env).get("PATH") == PATH else {})}
 
 

@@ -60,6 +60,8 @@ class SlotProgram(Struct, frozen=True, kw_only=True):
     """The system-call filter."""
     inodes: Mapping[str, int] = {}
     """How many files each of the slot's own file systems may have, by mount point."""
+    may_be_broken: bool = False
+    """Whether the slot can change the libraries that its shell and its init need."""
 
 
 class ForkServer:
@@ -307,7 +309,12 @@ class ForkStarter:
                 return await self._server.start_shell(self._slot, self._options, folder, ends, groups)
             except _StartFailed:  # the kernel may be ending the slot's init right now, since it was out of memory
                 await self._server.end_processes(self._slot)
+            try:
                 return await self._server.start_shell(self._slot, self._options, folder, ends, groups)
+            except _StartFailed as error:
+                if self._options.may_be_broken:  # then nothing is known about whose fault it is
+                    raise SandboxError(str(error)) from error
+                raise
 
     async def end_processes(self) -> None:
         await self._server.end_processes(self._slot)

@@ -69,3 +69,10 @@ class TestClass:
 def helper(): ...
 """
     assert count(code) == {"test_both": 12, "TestClass::test_inner": 12}
+
+
+def test_classes_of_unittest_are_counted_by_their_base():
+    code = (
+        "class LeapTest(unittest.TestCase):\n    def test_a(self): ...\nclass Other(Base):\n    def test_b(self): ...\n"
+    )
+    assert count_module_cases(ast.parse(code)) == {"LeapTest::test_a": 1}

@@ -6,6 +6,7 @@ from types import MappingProxyType
 BUILTIN: Mapping[str, str] = MappingProxyType(
     {
         "docvqa": "ludus.envs.docvqa:DocVQA",
+        "exercism": "ludus.envs.exercism:Exercism",
         "gsm8k": "ludus.envs.gsm8k:Gsm8k",
         "harbor": "ludus.envs.harbor:Harbor",
         "humaneval": "ludus.envs.humaneval:HumanEval",

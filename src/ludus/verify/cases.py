@@ -25,10 +25,14 @@ def _count_body(node: ast.Module | ast.ClassDef, scope: _Scope) -> dict[str, int
     for item in node.body:
         if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and item.name.startswith("test"):
             found[item.name] = outer * prod(_count_mark(mark, scope) for mark in item.decorator_list)
-        elif isinstance(item, ast.ClassDef) and item.name.startswith("Test"):
+        elif isinstance(item, ast.ClassDef) and (item.name.startswith("Test") or _is_unittest(item)):
             inner = _count_body(item, scope)
             found |= {f"{item.name}::{name}": outer * number for name, number in inner.items()}
     return found
+
+
+def _is_unittest(item: ast.ClassDef) -> bool:
+    return any(ast.unparse(base).rpartition(".")[2].endswith("TestCase") for base in item.bases)
 
 
 def _list_marks(node: ast.Module | ast.ClassDef) -> list[ast.expr]:

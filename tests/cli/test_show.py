@@ -52,6 +52,20 @@ def test_show_prints_the_steps(ludus: Ludus, folder: Path):
     assert "question" in ludus("show", "run", "train-3").out
 
 
+def test_lines_are_those_of_a_training_run_with_a_ledger(ludus: Ludus, folder: Path):
+    write_sums(folder)
+    ludus("evaluate", "sums.py", "--out", "r", "--quiet", *script_flags())
+    assert "not a run of `ludus train`" in ludus("show", "r", "--lines").err
+    write_rules(folder)
+    ludus(*train_words("--out", "gated", "--quiet", "--train.recipe", "reflact", "--budget.calls", "1"))
+    done = ludus("show", "gated", "--lines")
+    assert done.code == 2 and "--train.recipe ledger" in done.err
+    ludus(*train_words("--out", "lines", "--quiet", "--train.recipe", "ledger"))
+    assert "line" in ludus("show", "lines", "--lines").out
+    found = json.loads(ludus("show", "lines", "--lines", "--json").out)
+    assert all({"line", "situation", "evidence_for", "events", "status"} <= each.keys() for each in found["lines"])
+
+
 def test_a_rollout_is_found_by_its_task_the_beginning_of_it_and_its_number():
     groups = [
         make_group(1.0, 0.0, task=make_task("alpha")),

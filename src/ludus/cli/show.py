@@ -21,6 +21,7 @@ from ludus.types import Group, Rollout, Usage, to_json
 class ShowArguments(Arguments):
     run: str
     rollout: str | None
+    lines: bool
 
 
 def run(arguments: ShowArguments) -> int:
@@ -30,6 +31,9 @@ def run(arguments: ShowArguments) -> int:
             from ludus.cli.output.headroom_table import show_headroom
 
             show_headroom(path, as_json=arguments.json)
+            return 0
+        if arguments.lines:
+            _show_lines(directory, as_json=arguments.json)
             return 0
         if CONTENT in directory.config and wanted is None:
             from ludus.cli.output.training_tables import show_training_run
@@ -52,6 +56,15 @@ def run(arguments: ShowArguments) -> int:
         if unscored:
             print_notice(describe_unscored(path, unscored))
     return 0
+
+
+def _show_lines(directory: RunDir, *, as_json: bool) -> None:
+    if find_kind(directory.config) != "training":
+        raise ConfigError(f"--lines: {directory.path} is not a run of `ludus train`: it has no lines")
+    from ludus.cli.output.line_list import show_lines
+    from ludus.cli.output.training_tables import read_train_settings
+
+    show_lines(directory, read_train_settings(directory), as_json=as_json)
 
 
 def _show_batch(path: Path, groups: Sequence[Group], *, as_json: bool) -> None:
@@ -119,7 +132,13 @@ COMMAND = Command(
     run,
     "ludus show runs/first\n"
     "ludus show runs/first greeting.txt      # its first rollout\n"
-    "ludus show runs/first greeting.txt#2    # its second",
-    (RUN, make_argument("rollout", metavar="ROLLOUT", nargs="?", help="a task id, with #N for its Nth rollout"), JSON),
+    "ludus show runs/first greeting.txt#2    # its second\n"
+    "ludus show runs/skill --lines           # each line of a trained skill, with the evidence for and against it",
+    (
+        RUN,
+        make_argument("rollout", metavar="ROLLOUT", nargs="?", help="a task id, with #N for its Nth rollout"),
+        make_argument("--lines", action="store_true", help="the lines of a training run with --train.recipe ledger"),
+        JSON,
+    ),
     ShowArguments,
 )

@@ -157,9 +157,7 @@ def _format_score(skill: MeasuredSkill, gate: Gate) -> str:
 
 def show_training_run(run: RunDir, *, as_json: bool) -> None:
     """Print a training run, finished or not, from its store."""
-    train = run.config["train"]
-    known = {f.name for f in msgspec.structs.fields(TrainSettings)}
-    settings = msgspec.convert({name: value for name, value in train.items() if name in known}, TrainSettings)
+    settings = read_train_settings(run)
     records = list(read_records(run))
     if as_json:
         lines = [json.loads(files.encode_line(record, settings.gate)) for record in records]
@@ -167,6 +165,13 @@ def show_training_run(run: RunDir, *, as_json: bool) -> None:
         return
     print_training(records, settings.gate)
     print(f"\none transcript: ludus show {shlex.quote(str(run.path))} TASK (or TASK#2 for its second rollout)")
+
+
+def read_train_settings(run: RunDir) -> TrainSettings:
+    """The recorded settings of a training run, as far as this version knows them."""
+    known = {f.name for f in msgspec.structs.fields(TrainSettings)}
+    recorded = {name: value for name, value in run.config["train"].items() if name in known}
+    return msgspec.convert(recorded, TrainSettings)
 
 
 def print_training(records: Sequence[Record], gate: Gate, console: "Console | None" = None) -> None:

@@ -31,6 +31,8 @@ from ludus.reflact.records import (
     count_exclusions,
 )
 from ludus.reflact.report.html_tags import Html, el, join_html, make_table
+from ludus.reflact.report.line_cards import render_lines
+from ludus.reflact.report.line_histories import collect_histories
 from ludus.reflact.report.score_curve import Curve, compute_score_interval, draw_curve, draw_legend, make_curve
 from ludus.reflact.report.transcripts_page import make_link, name_part
 from ludus.reflact.stages.evaluate import compute_score
@@ -90,7 +92,7 @@ def _render_tiles(settings: TrainSettings, records: Sequence[Record]) -> Iterabl
         return
     state, last = records[-1].state, records[-1]
     skills = {"initial": state.initial, "best": state.best}
-    if state.current != state.best:
+    if state.current.skill != state.best.skill:
         skills["final" if isinstance(last, Summary) else "current"] = state.current
     for name, skill in skills.items():
         note = format_interval(compute_score_interval(skill.measure, settings.gate))
@@ -105,7 +107,8 @@ def _render_tiles(settings: TrainSettings, records: Sequence[Record]) -> Iterabl
                 yield render_tile(f"{name}, test", format_number(overall.hard), note and f"95 %: {note}")
     actions = [step.verdict for step in records if isinstance(step, Step) and step.verdict is not None]
     accepted = sum(verdict.decision.accepted for verdict in actions)
-    yield render_tile("steps", str(state.step), f"{accepted} accepted")
+    note = f"{len(state.ledger.working)} lines at work" if state.ledger else f"{accepted} accepted"
+    yield render_tile("steps", str(state.step), note)
     usage = _sum_usage(get_spent(records))
     yield render_tile("tokens", f"{usage.tokens:,}", f"${usage.dollars:.4f}" if usage.dollars else "")
     yield render_tile("time", format_duration(sum(sum(record.seconds.values()) for record in records)), "")
@@ -130,13 +133,17 @@ def _render_body(settings: TrainSettings, records: Sequence[Record], linked: boo
         yield el("p", f"verdict {'negative' if last.canaries.suspicious else 'zero'}", last.canaries.describe())
     if warning := warn_of_exclusions(*count_exclusions(records)):
         yield el("p", "verdict negative", warning)
-    yield el("h2", "", f"Score on the selection split: {METRICS[settings.gate.metric]}")
     curve = make_curve(records, settings.gate)
+    measured = f"Score on the selection split: {METRICS[settings.gate.metric]}"
+    yield el("h2", "", measured if curve.current else "Share of train rollouts that passed")
     yield draw_curve(curve)
     yield draw_legend(_describe_curve(curve))
     if isinstance(last, Summary):
         yield el("h2", "", "The skills of the run")
         yield el("div", "card", *_render_products(last, settings.gate))
+    if linked and (histories := collect_histories(records, settings.ledger.tuning)):
+        yield el("h2", "", "The lines and their evidence")
+        yield from render_lines(histories)
     yield el("h2", "", "Step by step")
     yield from _render_parts(records, linked)
     yield el("h2", "", "Costs")
@@ -147,7 +154,9 @@ def _render_body(settings: TrainSettings, records: Sequence[Record], linked: boo
 
 def _describe_curve(curve: Curve) -> dict[str, str]:
     """What the legend says about each kind of line and dot."""
-    now = f" ({format_number(curve.current[-1][1])})" if curve.current else ""
+    if not curve.current:  # no gate, so nothing was measured on the selection split
+        return {"train": "share of train rollouts that passed, each with a text of its own"}
+    now = f" ({format_number(curve.current[-1][1])})"
     most = f" ({format_number(curve.best[-1][1])})" if curve.best else ""
     return {
         "current": f"current skill{now}",

@@ -154,10 +154,15 @@ class GroupRun:
             try:
                 async with asyncio.timeout(parts.seconds):
                     groups = await parts.host.run(lambda: collect_groups(parts.env, item))
-                if groups or not scope.failures:
-                    self._raise_fatal()
+                self._raise_fatal()
+                if groups or not (scope.failures or scope.failed):
                     return groups, scope.failed
+                if scope.failed:  # every rollout has failed, and was repeated
+                    self._put_failed(number, 0, scope.failed)
+                    raise GroupFailed(scope.failed[0])
                 error: BaseException = scope.failures[0]  # the file has swallowed it
+            except GroupFailed:
+                raise
             except Exception as caught:
                 error = caught
             self._raise_fatal()
@@ -165,7 +170,7 @@ class GroupRun:
             if repeats_left and world and getattr(error, "retryable", True):
                 continue
             failure = _make_failure(error, scope, parts.seconds)
-            self._put(number, 0, _make_failed(number, parts.provenance, failure))
+            self._put_failed(number, 0, [failure])
             raise GroupFailed(failure)
         raise AssertionError("the last repetition returns or raises")
 
@@ -193,9 +198,7 @@ class GroupRun:
                 kept.append(whole)
         for rollout in rollouts:
             self._put(number, rollout.provenance.replicate, _add_prompt(rollout))
-        for place, failure in enumerate(failed, len(rollouts)):
-            own = msgspec.structs.replace(parts.provenance, replicate=place)
-            self._put(number, place, _make_failed(number, own, failure))
+        self._put_failed(number, len(rollouts), failed)
         made = FileGroup(
             number=number,
             source=source,
@@ -210,6 +213,11 @@ class GroupRun:
 
     def _put(self, number: int, replicate: int, rollout: Rollout) -> None:
         self.parts.run.put(f"file/{number}/{replicate}", rollout)
+
+    def _put_failed(self, number: int, first: int, failed: list[Failure]) -> None:
+        for place, failure in enumerate(failed, first):
+            own = msgspec.structs.replace(self.parts.provenance, replicate=place)
+            self._put(number, place, _make_failed(number, own, failure))
 
     def _decode(self, ids: Any) -> str:
         try:

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 BUILTIN: Mapping[str, str] = MappingProxyType(
     {
+        "alfworld": "ludus.envs.alfworld:AlfWorld",
         "docvqa": "ludus.envs.docvqa:DocVQA",
         "exercism": "ludus.envs.exercism:Exercism",
         "gsm8k": "ludus.envs.gsm8k:Gsm8k",
@@ -22,5 +23,6 @@ BUILTIN: Mapping[str, str] = MappingProxyType(
         "searchqa": "ludus.envs.searchqa:SearchQA",
         "swe-smith-oracle": "ludus.envs.swe_smith:SweSmithOracle",
         "terminal-test": "ludus.envs.terminal_test:TerminalTest",
+        "textworld": "ludus.envs.textworld:TextWorldGames",
     }
 )

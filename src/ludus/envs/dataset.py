@@ -18,7 +18,7 @@ import io
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -96,8 +96,7 @@ def read_list_text(text: str) -> list[str]:
             except (ValueError, SyntaxError, RecursionError, MemoryError):
                 continue
             if isinstance(found, list):
-                items: list[Any] = found
-                return [str(item) for item in items]
+                return [str(item) for item in cast("list[Any]", found)]
     return [text]
 
 

@@ -1,0 +1,35 @@
+"""TextWorld with real games (make test-envs)."""
+
+import asyncio
+import importlib.util
+import os
+
+import pytest
+
+from ludus.agent import Policy
+from ludus.env_checks import validate
+from ludus.envs.textworld import TextWorldGames
+from ludus.errors import ConfigError
+from ludus.models.scripted import ScriptedModel, call
+from ludus.rollout import Job, run
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("textworld") is None or not os.environ.get("LUDUS_TEST_ENVS"), reason="make test-envs"
+)
+def test_games_are_made_valid_and_won_with_the_tool():
+    env = TextWorldGames(size=2)
+    tasks = list(env.tasks("train"))
+    assert tasks == list(TextWorldGames(size=2).tasks("train"))
+    assert len({task.prompt for task in tasks}) == 2
+    assert asyncio.run(validate(env, "train", tasks, None)).ok
+    replies = [call("act", command=command) for command in tasks[0].answer["walkthrough"]]
+    rollout = asyncio.run(run(Job(tasks[0], Policy(ScriptedModel([*replies, "Done."]))), env, None))
+    assert rollout.score is not None and rollout.score.passed
+    assert list(env.tasks("other")) == []
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ludus.envs.textworld.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"ludus-train\[textworld\]"):
+        list(TextWorldGames().tasks("train"))

@@ -1,8 +1,8 @@
 """Text games, played from their beginning. These functions run in a scoring process.
 
 `play` takes all commands of a game so far and returns its state after them. So a game has no state of its own that
-could be lost, a rollout can be judged from its record alone, and a crash in a game's engine (it is C code) costs one process.
-A process keeps the games that it played last, to continue them instead of playing them again.
+could be lost, a rollout can be judged from its record alone, and a crash in a game's engine (it is C code) costs one
+process. A process keeps the games that it played last, to continue them instead of playing them again.
 """
 
 import contextlib

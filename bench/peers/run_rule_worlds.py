@@ -2,15 +2,18 @@
 
 Variants: `ledger` (with options, as in `ledger:block_size=4`), `reflact` (the defaults of ReflACT: batches of 40, 4
 edits, cosine, slow update), `reflact-tuned` (batches of 12, 8 edits, constant, no slow update), `gate-off` (the same
-without the gate), and `random`: a search of its own that adds random lines and keeps what scores higher on the
-selection split.
+without the gate); each with `+store` for a complete run directory instead of a store in memory. And `random`: a search
+of its own that adds random lines and keeps what scores higher on the selection split.
 """
 
 import asyncio
 import json
 import re
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
@@ -29,6 +32,7 @@ from ludus.reflact.training_run import Resources
 from ludus.rollout import RunOptions
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.skill import Skill
+from ludus.store import RunDir, Store
 from ludus.types import Completion, Finish, Message, Rollout, Sampling, Score, Task, ToolSpec
 
 _SKILL = re.compile(r"# The skill as it is\n\n(.*?)\n\n# (?:What|Its)", re.DOTALL)
@@ -36,6 +40,9 @@ _LISTED = re.compile(r"^(L\d+) \[[^\n]*\((r\d+\.[xbhf]\d+)\)$", re.MULTILINE)
 _PROPOSAL = re.compile(r"^\[(\d+)\][^\n]*\nop: (\w+)(?:\ntarget: ([^\n]*))?(?:\ncontent: ([^\n]*))?", re.MULTILINE)
 _TEST = 64
 """The tasks of the sealed test split. Their rollouts do not count; the true accuracy is computed."""
+
+
+STORED = "+store"
 
 
 class RuleItems(Env, frozen=True):
@@ -140,7 +147,7 @@ def read_proposals(prompt: str) -> list[tuple[int, dict[str, str]]]:
 
 def make_settings(world: rw.World, variant: str) -> TrainSettings:
     setting = world.setting
-    name, _, options = variant.partition(":")
+    name, _, options = variant.removesuffix(STORED).partition(":")
     if name == "ledger":
         changes = dict(option.split("=") for option in options.split(",") if option)
         own = {key: json.loads(changes.pop(key)) for key in ("batch_size", "block_size") if key in changes}
@@ -169,16 +176,26 @@ class Stopwatch:
 
     def time(self, script: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any) -> Any:
-            started = time.thread_time()
+            started = time.process_time()
             try:
                 return script(*arguments)
             finally:
-                self.seconds += time.thread_time() - started
+                self.seconds += time.process_time() - started
 
         return timed
 
 
-async def train_world(world: rw.World, variant: str) -> dict[str, object]:
+@contextmanager
+def open_store(variant: str) -> Iterator[Store | None]:
+    """A run directory, if the variant wants one."""
+    if not variant.endswith(STORED):
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder, RunDir.open(Path(folder) / "run", {}) as run:
+        yield run
+
+
+async def train_world(world: rw.World, variant: str, store: Store | None) -> dict[str, object]:
     """Train until the budget is spent. A gated recipe ends with its best skill at that point, without shipping, which
     would cost it rollouts; the ledger ends with what it ships."""
     meter, watch = rw.Meter(world), Stopwatch()
@@ -187,14 +204,16 @@ async def train_world(world: rw.World, variant: str) -> dict[str, object]:
     optimizer = Optimizer(world, 8 if ledger else settings.edit_budget)
     tested = 2 * min(_TEST, world.setting.test)
     decide, deploy = watch.time(meter.decide), watch.time(meter.deploy)
-    started = time.thread_time()
+    started = time.process_time()
     records = train(
         RuleItems(),
         Policy(ScriptedModel(watch.time(make_agent(meter)), "agent"), Skill(rw.SKILL)),
         make_splits(world),
         settings,
         optimizer=ScriptedModel(watch.time(optimizer), "optimizer"),
-        resources=Resources(options=RunOptions(concurrency=16), rollouts=meter.budget + tested if ledger else None),
+        resources=Resources(
+            store=store, options=RunOptions(concurrency=16), rollouts=meter.budget + tested if ledger else None
+        ),
     )
     best, claim, first = rw.SKILL, 0.0, 0.0
     before: Record | None = None
@@ -218,7 +237,7 @@ async def train_world(world: rw.World, variant: str) -> dict[str, object]:
             deploy(state.current.skill.text if ledger else best)
         before = record
     await records.aclose()
-    trainer = time.thread_time() - started - watch.seconds
+    trainer = time.process_time() - started - watch.seconds
     return meter.report(best, claim, calls=optimizer.calls, trainer_cpu=trainer, tokens=meter.tokens)
 
 
@@ -248,7 +267,10 @@ def search_randomly(world: rw.World) -> dict[str, object]:
 
 
 def run(world: rw.World, variant: str) -> dict[str, object]:
-    return search_randomly(world) if variant == "random" else asyncio.run(train_world(world, variant))
+    if variant == "random":
+        return search_randomly(world)
+    with open_store(variant) as store:
+        return asyncio.run(train_world(world, variant, store))
 
 
 if __name__ == "__main__":

@@ -96,7 +96,9 @@ def test_the_targets_are_checked() -> None:
     good, _ = bench.make_checks(make_results(make_outcome(0.88, 60), make_outcome(0.1, 1600, 0)), methods)
     assert all(check.passed for check in good)
     bad, _ = bench.make_checks(make_results(make_outcome(0.45, 500), make_outcome(0.05, 1600, 2)), methods)
-    assert not any(check.passed for check in bad if "CPU" not in check.name)
+    assert not any(check.passed for check in bad)
+    stored = {(method.name, bench.PLACES[0]): {0: make_outcome(0.5, 100)} for method in bench.COSTS}
+    assert bench.check_cost(stored).value == 1.0
     assert bench.make_checks({}, bench.METHODS)[1] == ["ledger: not run"]
     table = bench.render_place(
         make_results(make_outcome(0.88, 60), make_outcome(0.1, 1600, 0)), bench.PLACES[0], methods

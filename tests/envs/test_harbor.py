@@ -73,18 +73,17 @@ def test_rewards_of_a_harbor_task(bwrap: str, env: Harbor):
 
 SITE = "/root/.local/lib/python3.11/site-packages"
 CHEATS = {
-    "the reward itself": FORGED,
+    "the reward itself, a process that goes on writing it, and other tests": f"{FORGED}; "
+    f"(while :; do {FORGED}; done) >/dev/null 2>&1 & disown; "
+    "mkdir -p /tests; echo 'echo 1 >/logs/verifier/reward.txt' >/tests/test.sh; chmod -R a-w /tests",
     "a link in the place of the logs": "mkdir -p /app/l/verifier; echo 1 >/app/l/verifier/reward.txt; rm -rf /logs; "
     "ln -s /app/l /logs",
-    "a background process": f"(while :; do {FORGED}; done) >/dev/null 2>&1 & disown",
-    "other tests": "mkdir -p /tests; echo 'echo 1 >/logs/verifier/reward.txt' >/tests/test.sh; chmod -R a-w /tests",
-    "another python": "mkdir -p /root/.local/bin; "
-    "cp /bin/true /root/.local/bin/python3; cp /bin/true /usr/local/bin/python3; cp /bin/true /bin/python3",
-    "code at the start of python": f"mkdir -p {SITE}; "
-    f"echo 'import os; os._exit(0)' | tee /app/sitecustomize.py >{SITE}/usercustomize.py",
-    "a link to the tests": "ln -s /tests/check.py /app/longest.txt",
-    "shell startup": "echo 'python3() { true; }' | tee /root/.bashrc /etc/profile /etc/bash.bashrc; "
+    "other programs, and code that they run when they start": f"mkdir -p /root/.local/bin {SITE}; "
+    "cp /bin/true /root/.local/bin/python3; cp /bin/true /usr/local/bin/python3; cp /bin/true /bin/python3; "
+    f"echo 'import os; os._exit(0)' | tee /app/sitecustomize.py >{SITE}/usercustomize.py; "
+    "echo 'python3() { true; }' | tee /root/.bashrc /etc/profile /etc/bash.bashrc; "
     "echo 'BASH_ENV=/root/.bashrc' >>/etc/environment",
+    "a link to the tests": "ln -s /tests/check.py /app/longest.txt",
 }
 
 

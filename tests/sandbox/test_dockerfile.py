@@ -8,6 +8,7 @@ from ludus.sandbox.dockerfile import (
     RunStep,
     WriteStep,
     is_ignored,
+    read_definition,
     read_dockerfile,
 )
 
@@ -114,6 +115,23 @@ def test_what_needs_an_engine(lines: list[str], reason: str):
 def test_what_has_no_base(text: str):
     with pytest.raises(NeedsEngine):
         read_dockerfile(text)
+
+
+def test_an_apptainer_definition():
+    recipe = read_definition(
+        "Bootstrap: localimage\nFrom: ./ubuntu_22.04.sif\n\n%files\n  data /srv/data\n%post\n    mkdir -p /home/user\n"
+        "    echo hi >/home/user/x\n\n%environment\n    # none\n    export A='two words'\n%runscript\n    exec bash\n"
+    )
+    assert (recipe.base, recipe.folder) == ("ubuntu:22.04", "/home/user")
+    assert dict(recipe.env) == {"PATH": PATH, "A": "two words"}
+    copy, run = recipe.steps
+    assert copy == CopyStep(("data",), "/srv/data", None, 0)
+    assert isinstance(run, RunStep)
+    assert run.command == ("/bin/sh", "-ec", "mkdir -p /home/user\n    echo hi >/home/user/x")
+    assert read_definition("Bootstrap: docker\nFrom: debian:12\n").base == "debian:12"
+    for text in ("", "Bootstrap: yum\nFrom: x", "Bootstrap: docker\nFrom: x\nFrom: y"):
+        with pytest.raises(NeedsEngine):
+            read_definition(text)
 
 
 @pytest.mark.parametrize(

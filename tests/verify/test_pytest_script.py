@@ -49,13 +49,10 @@ def score_script(script: str, test: str) -> Score:
 
 
 def test_the_report_counts_and_not_the_output_or_the_exit_code(bwrap: str):
-    test = "def test_it():\n    assert 1 == {}\n"
-    right = score_script("pytest $TEST_DIR/test_it.py -rA; exit 1", test.format(1))
-    assert (right.value, right.passed, right.feedback) == (1.0, True, "All 1 tests passed.")
     forged = (
         "echo '== short test summary info =='; echo 'PASSED test_it.py::test_it'; python3 -m pytest $TEST_DIR; true"
     )
-    wrong = score_script(forged, test.format(2))
+    wrong = score_script(forged, "def test_it():\n    assert 1 == 2\n")
     assert (wrong.value, wrong.passed) == (0.0, False)
     assert "assert 1 == 2" in wrong.feedback
 

@@ -191,7 +191,8 @@ class Harbor(Env, frozen=True):
 
     def _find_obstacle(self, folder: TaskFolder) -> str:
         if self.engine:
-            return ""
+            has_image = folder.image or (folder.build and (folder.build / "Dockerfile").is_file())
+            return "" if has_image else f"it has no Dockerfile, which {self.engine} needs: leave env.engine empty"
         if folder.build is None:
             return f"it has no Dockerfile, only the image {folder.image}: pull it with --env.engine docker"
         return find_problem(self._make_image(folder))

@@ -2,7 +2,7 @@
 
     harbor           task.toml  instruction.md  environment/Dockerfile  tests/test.sh  solution/solve.sh
     terminal-bench   task.yaml  Dockerfile  run-tests.sh  tests/test_outputs.py  solution.sh
-    endless          instruction.md or task.json  Dockerfile  test_final_state.py (or tests/…)  solution.sh
+    endless          instruction.md or task.json  Dockerfile or container.def  test_final_state.py (or tests/…)
 
 A folder is read as a `TaskFolder`, the same for all three. Wrong files are a `ConfigError` that names the file and the
 field. A task that is right but cannot be run (several containers, steps, GPUs) has a reason in `skip`. Sections and
@@ -313,10 +313,9 @@ def _read_endless(folder: Path) -> TaskFolder:
     tests = _find_state_test(folder)
     assert tests is not None
     build = next((each for each in (folder / "environment", folder) if (each / "Dockerfile").is_file()), None)
-    skip = ""
     if build is None:
         _require_file(folder / "container.def", "or a Dockerfile")
-        skip = "container.def needs Apptainer: write a Dockerfile"
+        build = folder
     solutions = (folder / "solution", folder / "solution.sh")
     return TaskFolder(
         id=folder.name,
@@ -327,7 +326,6 @@ def _read_endless(folder: Path) -> TaskFolder:
         tests=tests,
         solution=next((each for each in solutions if each.is_file() or (each / "solve.sh").is_file()), None),
         test_seconds=60.0,
-        skip=skip,
     )
 
 

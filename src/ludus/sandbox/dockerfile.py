@@ -1,4 +1,4 @@
-"""Reads a Dockerfile as steps that can be replayed in a slot, without a container engine.
+"""Reads a Dockerfile, or an Apptainer definition, as steps that can be replayed in a slot, without a container engine.
 
 `read_dockerfile` is a pure function from the text to a `Recipe`: the base, the steps with their variables, folder and
 user already filled in, and what the finished image has. Line continuations, comments inside them, here-documents,
@@ -368,6 +368,54 @@ def _read_documents(each: _Instruction, lines: Sequence[str], position: int) -> 
     block = "".join(f"{line}\n" for line in lines[start:position])
     quoted = bool(found[0][2])
     return _Instruction(each.name, each.rest, each.line, tuple(documents), block, quoted), position
+
+
+# ---- Apptainer ----------------------------------------------------------------------------------------------------
+
+
+def read_definition(text: str) -> Recipe:
+    """The steps of an Apptainer definition file: `From`, and the sections `%post`, `%environment` and `%files`.
+
+    Raises:
+        NeedsEngine: it has no base, or more than one stage.
+    """
+    head, sections = _split_sections(text)
+    base = head.get("from", "")
+    if not base or head.get("bootstrap", "") not in ("docker", "localimage", "library"):
+        raise NeedsEngine("it has no 'Bootstrap: docker' or 'localimage' with a 'From'")
+    name = base.rpartition("/")[2].removesuffix(".sif").replace("_", ":") if base.endswith(".sif") else base
+    exports = [line.strip().removeprefix("export ") for line in sections.get("environment", "").splitlines()]
+    env = {"PATH": PATH}
+    for word in (word for line in exports if "=" in line and not line.startswith("#") for word in _split_words(line)):
+        key, _, value = word.partition("=")
+        env[key] = _expand(value, env)
+    steps: list[Step] = []
+    for line in sections.get("files", "").splitlines():
+        words = list(_split_words(line))
+        if words:
+            target = words[-1] if len(words) > 1 else f"/{words[0]}"
+            steps.append(CopyStep((posixpath.normpath(words[0]),), target, None, 0))
+    if script := sections.get("post", "").strip():
+        steps.append(RunStep(("/bin/sh", "-ec", script), tuple(env.items()), "/", 0))
+    return Recipe(name, tuple(steps), tuple(env.items()), "/home/user", "")
+
+
+def _split_sections(text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The head of a definition file by lower-case key, and its sections by name."""
+    head: dict[str, str] = {}
+    sections: dict[str, str] = {}
+    section = ""
+    for line in text.splitlines():
+        if match := re.match(r"%(\w+)", line):
+            section = match[1]
+        elif section:
+            sections[section] = sections.get(section, "") + line + "\n"
+        elif ":" in line and not line.startswith("#"):
+            key, _, value = line.partition(":")
+            if key.strip().lower() in head:
+                raise NeedsEngine("it has several stages")
+            head[key.strip().lower()] = value.strip()
+    return head, sections
 
 
 # ---- .dockerignore ------------------------------------------------------------------------------------------------

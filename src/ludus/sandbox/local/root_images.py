@@ -41,6 +41,7 @@ from ludus.sandbox.dockerfile import (
     Step,
     WriteStep,
     is_ignored,
+    read_definition,
     read_dockerfile,
 )
 from ludus.sandbox.local import engine_images
@@ -148,18 +149,27 @@ def check_base(base: str | DebianBase) -> str:
 def find_problem(image: ImageSpec) -> str:
     """Why a Dockerfile cannot be replayed on this machine; empty if it can, as far as its text says."""
     try:
-        recipe = read_dockerfile(_read_text(image))
+        recipe = read_recipe(image)
         return check_base(choose_base(recipe.base, image.bases))
     except NeedsEngine as error:
         return str(error)
 
 
-def _read_text(image: ImageSpec) -> str:
+def read_recipe(image: ImageSpec) -> Recipe:
+    """The steps of the folder's Dockerfile, or of its `container.def` if it has no Dockerfile.
+
+    Raises:
+        NeedsEngine: it cannot be read, or not be replayed.
+    """
+    folder = Path(image.folder)
+    is_definition = not (folder / "Dockerfile").is_file() and (folder / "container.def").is_file()
+    path = folder / ("container.def" if is_definition else "Dockerfile")
     try:
-        return (Path(image.folder) / "Dockerfile").read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise NeedsEngine(f"{image.folder}/Dockerfile cannot be read: {words}") from None
+        raise NeedsEngine(f"{path} cannot be read: {words}") from None
+    return read_definition(text) if is_definition else read_dockerfile(text)
 
 
 # ---- the cache ----------------------------------------------------------------------------------------------------
@@ -197,7 +207,7 @@ class Images:
             return await asyncio.to_thread(self._make_with_engine, spec)
         try:
             async with asyncio.timeout(spec.seconds):
-                recipe = read_dockerfile(await asyncio.to_thread(_read_text, spec))
+                recipe = await asyncio.to_thread(read_recipe, spec)
                 cache = await asyncio.to_thread(_open_cache, spec.cache)
                 async with self._lock:  # images of one base would make it at the same time
                     base = await asyncio.to_thread(self._prepare_base, choose_base(recipe.base, spec.bases), cache)
@@ -450,9 +460,9 @@ async def _replay_run(step: RunStep, box: ShellSandbox, spec: ImageSpec) -> None
 
 def _require(done: ExecResult, spec: ImageSpec, line: int, what: str) -> None:
     if done.exit_code != 0:
-        words = done.text.strip()[-600:]
+        words, place = done.text.strip()[-600:], f"Dockerfile, line {line}" if line else "container.def"
         raise SandboxError(
-            f"{spec.folder}/Dockerfile, line {line}: '{what}' failed with exit code {done.exit_code}: {words}",
+            f"{spec.folder}: {place}: '{what}' failed with exit code {done.exit_code}: {words}",
             retryable=False,
         )
 

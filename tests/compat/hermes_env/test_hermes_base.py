@@ -1,9 +1,11 @@
 """Files of Hermes from the command line."""
 
+import itertools
 import json
 from pathlib import Path
 
 import pytest
+import tests.cli_kit as cli_kit
 from tests.cli_kit import Ludus
 from tests.file_kit import count_calls, flags, read_jsonl, write_files
 
@@ -52,3 +54,26 @@ def test_a_resumed_run_asks_only_for_what_is_missing(ludus: Ludus):
     assert ludus("process", "--resume", "--out", "run", "--budget.calls", "99").code == 0
     assert count_calls() == 2 * (2 + 3 + 2)
     assert [group["scores"] for group in read_jsonl("run/atropos_groups.jsonl")] == [[1.0, 1.0]] * 3
+
+
+def write_note(prompt: str) -> str:
+    """A model in token mode that plays the first task of hermes_notes_env.py."""
+    if "<tool_response>" in prompt:
+        return "done"
+    arguments = {"path": "notes/shopping.txt", "content": "bread\nmilk\npears"}
+    return f"<tool_call>\n{json.dumps({'name': 'write_file', 'arguments': arguments})}\n</tool_call>"
+
+
+def test_a_model_with_exact_ids_gives_rows_with_logprobs(ludus: Ludus, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cli_kit, "reply", write_note)
+    with cli_kit.serve_engine(folder) as url:
+        words = ["--openai.server_type", "vllm", "--openai.base_url", f"{url}/v1", "--env.tokenizer_name", "."]
+        given = [*words, "--env.use_wandb", "false", "--env.total_steps", "1", "--out", "run", "--json"]
+        done = ludus("process", f"hermes:{NOTES}", *given)
+    assert done.code == 0, done.err
+    (group,) = read_jsonl("run/atropos_groups.jsonl")
+    assert group["scores"] == [1.0, 1.0] and [m["role"] for m in group["messages"][0]][-1] == "assistant"
+    for ids, masks, logprobs in zip(group["tokens"], group["masks"], group["inference_logprobs"], strict=True):
+        assert len(ids) == len(masks) == len(logprobs)
+        assert sum(a == -100 and b != -100 for a, b in itertools.pairwise(masks)) == 2  # two replies
+    assert ludus("check", "run").code == 0

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import msgspec
 
-from ludus.types import Call, Completion, Finish, Message, Reasoning, Role, Sampling, ToolSpec, Usage
+from ludus.types import Call, Completion, Finish, Image, Message, Reasoning, Role, Sampling, ToolSpec, Usage
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -51,7 +51,7 @@ def read_messages(messages: Sequence[Any]) -> list[Message]:
     """The messages of a request.
 
     Raises:
-        ValueError: one has an image or another part that is not text.
+        ValueError: one has a part that is neither a text nor a picture.
     """
     return [_read_message(message) for message in messages]
 
@@ -60,12 +60,14 @@ def _read_message(given: Any) -> Message:
     message = _read_mapping(given)
     role = _ROLES.get(str(message.get("role")), "user")
     thought = message.get("reasoning_content") or message.get("reasoning")
+    text, images = read_content(message.get("content"))
     return Message(
         role,
-        read_text(message.get("content")),
+        text,
         tuple(_read_call(call) for call in message.get("tool_calls") or ()) if role == "assistant" else (),
         str(message.get("tool_call_id") or "") if role == "tool" else "",
         Reasoning(thought, "reasoning_content") if role == "assistant" and isinstance(thought, str) else None,
+        images if role in ("user", "tool") else (),
     )
 
 
@@ -73,21 +75,33 @@ def _read_mapping(given: Any) -> Mapping[str, Any]:
     return cast(Mapping[str, Any], given) if isinstance(given, Mapping) else given.model_dump()
 
 
-def read_text(content: Any) -> str:
-    """The content of a message as text: a text, None, or a list of text parts."""
+def read_content(content: Any) -> tuple[str, tuple[Image, ...]]:
+    """The content of a message, which is a text, None, or a list of parts: its text, and its pictures with their
+    places.
+
+    Raises:
+        ValueError: a part is neither a text nor a picture.
+    """
     if content is None:
-        return ""
+        return "", ()
     if not isinstance(content, list | tuple):
-        return content if isinstance(content, str) else str(content)
-    texts: list[str] = []
+        return (content if isinstance(content, str) else str(content)), ()
+    text, images = "", list[Image]()
     for part in cast(Sequence[Any], content):
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, Mapping) and isinstance(text := cast(Mapping[str, Any], part).get("text"), str):
-            texts.append(text)
+        given: Mapping[str, Any] = {"text": part} if isinstance(part, str) else _read_mapping(part)
+        if isinstance(words := given.get("text"), str):
+            text += f"\n{words}" if text and not images else words
+        elif url := _find_url(given.get("image_url")):
+            images.append(Image(url, len(text)))
         else:
-            raise ValueError("a message has a part that is not text: models get text only")
-    return "\n".join(texts)
+            raise ValueError(f"a message has a part of the type '{given.get('type')}': models get text and pictures")
+    return text, tuple(images)
+
+
+def _find_url(value: Any) -> str:
+    """The address of a picture: a text, or an object with a `url`."""
+    found = cast(Mapping[str, Any], value).get("url") if isinstance(value, Mapping) else value
+    return found if isinstance(found, str) else ""
 
 
 def _read_call(call: Any) -> Call:

@@ -18,7 +18,7 @@ from ludus.compat.atropos_env.file_runs import write_eval
 from ludus.compat.atropos_env.file_settings import make_model_tree
 from ludus.compat.atropos_env.group_filter import FilterRules
 from ludus.compat.atropos_env.group_run import FileParts
-from ludus.compat.atropos_env.model_desk import Fatal, ModelDesk, make_text_model
+from ludus.compat.atropos_env.model_desk import Fatal, ModelDesk, PromptScorer, make_text_model
 from ludus.compat.atropos_env.server_view import FileServer, FileServers, Thinking
 from ludus.config.build_models import build_endpoints, build_model
 from ludus.config.reading import convert_tree
@@ -66,7 +66,7 @@ async def open_file(
     journal = CallJournal(session.run)
     async with AsyncExitStack() as stack:
         desks = _make_desks(session, journal, fatal)
-        for desk in desks[1:]:
+        for desk in desks:
             stack.push_async_callback(desk.close)
         servers = _make_views(session, desks)
         services = FileServices(
@@ -148,6 +148,9 @@ def _make_desk(
     text = None
     if isinstance(settings, OpenAISettings) and settings.mode == "chat":
         text = make_text_model(settings, build_endpoints(settings))
+    scorer = None
+    if isinstance(settings, OpenAISettings) and settings.mode == "token" and settings.engine in ("atropos", "vllm"):
+        scorer = PromptScorer(settings, build_endpoints(settings))
     return ModelDesk(
         model,
         session.ledger,
@@ -155,6 +158,7 @@ def _make_desk(
         fatal,
         sampling=session.policy.sampling,
         text=text,
+        scorer=scorer,
         eval_requests=int(server.get("num_requests_for_eval", 64)),
     )
 

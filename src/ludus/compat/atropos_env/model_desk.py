@@ -7,14 +7,14 @@ to the server's `/completions`, or, in token mode, to the engine.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import Struct
 
 from ludus.compat.atropos_env.call_journal import CallJournal, CallScope, get_scope
 from ludus.config.token_mode import find_token_model
-from ludus.errors import BudgetExhausted, LudusError, ModelUnusable
+from ludus.errors import BudgetExhausted, ConfigError, LudusError, ModelUnusable
 from ludus.models import Model
 from ludus.models.ledger import Ledger, MeteredModel
 from ludus.models.openai import OpenAISettings, encode_body
@@ -22,7 +22,8 @@ from ludus.models.server import BadReply, Endpoint, ModelServer, Price, make_usa
 from ludus.models.server_pool import ServerPool
 from ludus.models.token_estimate import estimate_reply
 from ludus.tokens import EngineFacts, Generation
-from ludus.types import Completion, Finish, JsonObject, Message, Sampling, ToolSpec, Usage
+from ludus.tokens.engines import make_headers, make_root_url
+from ludus.types import Completion, Finish, JsonObject, Message, Sampling, ToolSpec, Usage, to_json
 
 if TYPE_CHECKING:
     from ludus.tokens.token_model import TokenModel
@@ -50,9 +51,12 @@ class ModelDesk:
         *,
         sampling: Sampling = Sampling(),
         text: Model | None = None,
+        scorer: "PromptScorer | None" = None,
         eval_requests: int = 64,
     ) -> None:
         self.sampling = sampling
+        self._ledger = ledger
+        self._scorer = scorer
         self._model = model
         self._journal = journal
         self._fatal = fatal
@@ -116,6 +120,21 @@ class ModelDesk:
             for each in done
         ]  # fmt: skip
 
+    async def score_prompt(self, ids: Sequence[int], k: int) -> list[JsonObject]:
+        """The logprobs of the `k` likeliest ids at each place of a prompt, of a vLLM server."""
+        if self._scorer is None:
+            raise ConfigError("get_logprobs needs a vLLM server: --openai.server_type vllm")
+        scope, scorer = get_scope(), self._scorer
+
+        async def ask(number: int) -> PromptScores:
+            async with self._ledger.reserve(ROLE, Usage()) as charge:
+                found = await scorer.score(ids, k)
+                charge.settle(Usage(len(ids)))
+            return PromptScores(found)
+
+        async with self._guard(scope, "eval"):
+            return (await self._journal.remember(scope, ("score", self.name, ids, k), PromptScores, ask)).places
+
     async def _draw(
         self,
         model: MeteredModel,
@@ -138,6 +157,8 @@ class ModelDesk:
         await self._model.close()
         if self._text is not None:
             await self._text.close()
+        if self._scorer is not None:
+            await self._scorer.close()
 
 
 class _Guard:
@@ -215,6 +236,70 @@ class JournalEngine:
 
     async def close(self) -> None:
         await self._engine.close()
+
+
+# ---- logprobs of a prompt -------------------------------------------------------------------------------------------
+
+
+class PromptScores(Struct, frozen=True):
+    """For each place of a prompt, the likeliest ids: `{"ids": […], "logprobs": […]}`."""
+
+    places: list[JsonObject]
+
+
+class PromptScorer:
+    """Asks a vLLM server, or the /generate server of Atropos' trainers, for the logprobs of a prompt."""
+
+    def __init__(self, settings: OpenAISettings, endpoints: Sequence[Endpoint]) -> None:
+        self._generate = settings.engine == "atropos"
+        self._name = settings.name
+        path = "/generate" if self._generate else "/v1/completions"
+        servers = [_make_score_server(settings, endpoint, path) for endpoint in endpoints]
+        self._servers = ServerPool(servers, settings.retry)
+
+    async def score(self, ids: Sequence[int], k: int) -> list[JsonObject]:
+        fixed = {"prompt_logprobs": k, "max_tokens": 1, "temperature": 0.0, "top_p": 1.0, "n": 1}
+        prompt = {"prompt": {"prompt_token_ids": ids}} if self._generate else {"prompt": ids, "model": self._name}
+        body = to_json({**prompt, **fixed})
+        return await self._servers.run_with_retries(
+            lambda lane: lane.server.exchange(body, lambda data: read_prompt_scores(data, k))
+        )
+
+    async def close(self) -> None:
+        await self._servers.close()
+
+
+def read_prompt_scores(data: bytes, k: int) -> list[JsonObject]:
+    """The likeliest ids of each place. Servers write a place as an object of ids, or as a list of such objects, with
+    the logprob or an object that has one; the first place has none."""
+    reply: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
+    choices: list[dict[str, Any]] = reply.get("choices") or [{}]
+    found: Any = reply.get("prompt_logprobs") or choices[0].get("prompt_logprobs")
+    if not isinstance(found, list) or not found:
+        raise BadReply("it has no prompt_logprobs; does the server support them?")
+    places = cast(list[Any], found)
+    if len(places) == 1 and isinstance(places[0], list) and any(each is None for each in cast(list[Any], places[0])):
+        places = cast(list[Any], places[0])  # one list for each prompt
+    return [_read_place(place, k) for place in places]
+
+
+def _read_place(place: Any, k: int) -> JsonObject:
+    parts: list[Any] = cast(list[Any], place) if isinstance(place, list) else [place] if place else []
+    pairs: dict[int, float] = {}
+    for part in parts:
+        for id, value in cast(dict[str, Any], part or {}).items():
+            number: Any = cast(dict[str, Any], value)["logprob"] if isinstance(value, dict) else value
+            pairs[int(id)] = float(number)
+    ordered = sorted(pairs.items(), key=lambda pair: -pair[1])[:k]
+    return {"ids": [id for id, _ in ordered], "logprobs": [value for _, value in ordered]}
+
+
+def _make_score_server(settings: OpenAISettings, endpoint: Endpoint, path: str) -> ModelServer:
+    def refuse(*_: object) -> Any:
+        raise AssertionError("this server gets no conversations")
+
+    url = make_root_url(endpoint) + path
+    return ModelServer(settings, endpoint, url=url, headers=make_headers(endpoint), encode=refuse, parse=refuse)
 
 
 # ---- text completions of a chat server ----------------------------------------------------------------------------

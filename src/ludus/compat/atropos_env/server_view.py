@@ -76,6 +76,21 @@ class FileServer:
             [each.finish.value for each in drawn],
         )
 
+    async def get_logprobs(self, **arguments: Any) -> dict[str, Any]:
+        """The likeliest ids at each place of a prompt: `prompt_tokens`, `prompt_topk_token_ids`,
+        `prompt_topk_logprobs`. vLLM servers have them."""
+        require_tokens(self.desk, "get_logprobs")
+        assert self.desk.token_model is not None
+        given = arguments.get("input_ids")
+        ids = self.desk.token_model.codec.tokenizer.encode(arguments["prompt"]) if given is None else list(given)
+        k = int(arguments.get("top_k") or arguments.get("top_logprobs") or 1)
+        places = await self._wait(self.desk.score_prompt(ids, k), arguments.get("timeout"))
+        return {
+            "prompt_tokens": ids,
+            "prompt_topk_token_ids": [place["ids"] for place in places],
+            "prompt_topk_logprobs": [place["logprobs"] for place in places],
+        }
+
     async def draw_chat(self, arguments: dict[str, Any], session: "TokenSession | None" = None) -> list[Completion]:
         desk, sampling = self.desk, read_sampling(arguments, self.desk.sampling)
         if not arguments.get("skip_reasoning"):
@@ -157,6 +172,9 @@ class FileServers:
 
     async def tokens_and_logprobs_completion(self, **arguments: Any) -> Any:
         return await self._choose().tokens_and_logprobs_completion(**arguments)
+
+    async def get_logprobs(self, **arguments: Any) -> dict[str, Any]:
+        return await self._choose().get_logprobs(**arguments)
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         return await self._choose().complete(messages, tools, sampling)

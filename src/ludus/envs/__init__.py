@@ -21,6 +21,7 @@ BUILTIN: Mapping[str, str] = MappingProxyType(
         "reasoning-gym": "ludus.envs.reasoning:ReasoningGym",
         "repair": "ludus.envs.repair:Repair",
         "searchqa": "ludus.envs.searchqa:SearchQA",
+        "spreadsheetbench": "ludus.envs.spreadsheetbench:SpreadsheetBench",
         "swe-smith-oracle": "ludus.envs.swe_smith:SweSmithOracle",
         "terminal-test": "ludus.envs.terminal_test:TerminalTest",
         "textworld": "ludus.envs.textworld:TextWorldGames",

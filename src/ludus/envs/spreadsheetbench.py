@@ -106,7 +106,8 @@ class SpreadsheetBench(Env, frozen=True):
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         assert box is not None
         answer = rollout.task.answer
-        problems = [await self._run_case(box, *case, answer["position"], answer["sheet"]) for case in answer["cases"]]
+        cases: list[tuple[str, str]] = answer["cases"]
+        problems = [await self._run_case(box, *case, answer["position"], answer["sheet"]) for case in cases]
         soft = sum(not problem for problem in problems) / len(problems)
         wrong = [f"case {number}: {problem}" for number, problem in enumerate(problems, 1) if problem]
         feedback = "; ".join(wrong[:3]) if wrong else "Every test case has the right cells."

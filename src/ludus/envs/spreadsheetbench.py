@@ -121,10 +121,10 @@ class SpreadsheetBench(Env, frozen=True):
             for source, gold in task.answer["cases"]
         }
         program = (
-            "import base64, json, os\n"
+            "import base64, json\nfrom os import environ\n"
             f"known = json.loads({json.dumps(json.dumps(known))})\n"
-            "source = base64.b64encode(open(os.environ['INPUT_PATH'], 'rb').read()).decode()\n"
-            "open(os.environ['OUTPUT_PATH'], 'wb').write(base64.b64decode(known[source]))\n"
+            "source = base64.b64encode(open(environ['INPUT_PATH'], 'rb').read()).decode()\n"
+            "open(environ['OUTPUT_PATH'], 'wb').write(base64.b64decode(known[source]))\n"
         )
         await box.write("solution.py", program.encode())
         return "Done."

@@ -6,6 +6,7 @@ from types import MappingProxyType
 BUILTIN: Mapping[str, str] = MappingProxyType(
     {
         "alfworld": "ludus.envs.alfworld:AlfWorld",
+        "bfcl": "ludus.envs.bfcl:Bfcl",
         "docvqa": "ludus.envs.docvqa:DocVQA",
         "exercism": "ludus.envs.exercism:Exercism",
         "gsm8k": "ludus.envs.gsm8k:Gsm8k",

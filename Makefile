@@ -8,6 +8,7 @@
 #   make test-trainers  the built-in trainer, TRL, Tinker and vLLM with real packages (in .venv-rl; fetches 5 GB once)
 #   make test-consumers  exported rows and metrics, loaded by the code they are for: verl, SkyRL, TRL, … (fetches 4 GB once)
 #   make test-atropos  the tests of atroposlib against `ludus api`, and our worker against its server (fetches 1 GB once)
+#   make test-swe  bugs of SWE-smith's generators in repositories of published packages (fetches 150 MB once; about 5 minutes)
 #   make test-agents  mini-swe-agent, Codex and Claude Code in slots (fetches 1.4 GB once; needs npm, no account)
 #   make test-envs  environments with the packages they need: reasoning-gym, … (fetches 100 MB once; about 3 minutes)
 #   make test-harbor  a terminal task on a real Debian: apt, pip, uv (root, debootstrap; fetches 150 MB; 2 to 5 minutes)
@@ -23,7 +24,7 @@ RUN    ?= runs/demo
 RL_VENV ?= .venv-rl
 RL_RUN  ?= runs/rl-demo
 
-.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-agents test-clients test-envs test-harbor backends docs lint bench setup setup-dev clean
+.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-swe test-agents test-clients test-envs test-harbor backends docs lint bench setup setup-dev clean
 
 demo: setup
 	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
@@ -55,6 +56,9 @@ test-consumers: setup-dev
 
 test-atropos: setup-dev
 	@scripts/test-atropos $(BIN)/python
+
+test-swe: setup-dev
+	@scripts/test-swe $(BIN)/python
 
 test-agents: setup-dev
 	@PYTHON=$(BIN)/python scripts/setup-agents

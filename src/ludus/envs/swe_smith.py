@@ -4,7 +4,8 @@ Three items in a small repository, written for Ludus, come with the package. A d
 (`--env.path rows.jsonl`, Parquet too) or from the hub (`--env.path hub:NousResearch/SWE-smith-oracle`). A row has
 `instance_id`, `repo`, `base_commit`, `problem_statement`, `FAIL_TO_PASS` and `PASS_TO_PASS` (lists, or lists as JSON
 text), and may have `text`, `patch` (the fix; with `--env.patch_is bug`, as in SWE-smith itself, the bug) and
-`test_patch`. Repositories are fetched from `repo_base_url`, which may be a folder of this host.
+`test_patch`. Repositories are fetched from `repo_base_url`, which may be a folder of this host. `scripts/make-swe-bugs`
+makes rows for a repository of your own.
 
 The agent works in /workspace/<repository>, in a working tree whose only commit is the state to repair: no history, and
 none of the test files in which a test has to change from failing to passing. Its `.venv` sees the packages of the slot.

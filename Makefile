@@ -14,6 +14,7 @@
 #   make test-harbor  a terminal task on a real Debian: apt, pip, uv (root, debootstrap; fetches 150 MB; 2 to 5 minutes)
 #   make docs    make the generated parts of docs/ again (after a change of settings or environments)
 #   make test-clients  client libraries (litellm, LangChain, AI SDK, …) at the gateway (fetches 0.7 GB once; needs npm)
+#   make test-browser  the toolset `browser` with a real Chromium (fetches 50 MB once; needs Debian's chromium; half a minute)
 #   make lint    formatting, lint rules and types only
 #   make bench   measure speed and compare it with other tools (downloads them; takes a while)
 
@@ -72,6 +73,10 @@ docs: setup-dev
 
 test-clients: setup-dev
 	@scripts/test-clients $(BIN)/python
+
+test-browser: setup-dev
+	@$(BIN)/python -m pip install --quiet -c constraints.txt 'playwright>=1.60'
+	@$(BIN)/python -m pytest tests/tools/test_browser.py
 
 lint: setup-dev
 	@$(BIN)/ruff format --check

@@ -110,6 +110,7 @@ NOT_YET_REACHED = {}
 STARTED_BY_PATH = {
     "ludus.sandbox.port.port_child",
     "ludus.sandbox.slotd.bundle_stubs",
+    "ludus.tools.browser_relay",
     "ludus.verify.in_slot",
     "ludus.verify.call_host",
     "ludus.verify.report_plugin",

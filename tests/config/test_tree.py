@@ -9,7 +9,16 @@ from ludus.config.tree import SECTIONS, Config
 
 def test_every_setting_that_may_change_on_resume_exists():
     record = to_record(
-        load([], [("model.name", "x"), ("optimizer.name", "x"), ("judge.name", "x"), ("second_judge.name", "x")])
+        load(
+            [],
+            [
+                ("model.name", "x"),
+                ("optimizer.name", "x"),
+                ("judge.name", "x"),
+                ("second_judge.name", "x"),
+                ("vision.name", "x"),
+            ],
+        )
     )
     for path in MAY_CHANGE:
         section, _, name = path.partition(".")

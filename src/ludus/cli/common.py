@@ -24,7 +24,7 @@ from ludus.cli.command import Arguments, RunArguments
 from ludus.cli.run_kind import refuse_other_kind
 from ludus.config import MAY_CHANGE, Config, assemble, list_assumed
 from ludus.config.build_agent import build_policy
-from ludus.config.build_models import build_ledger
+from ludus.config.build_models import build_ledger, build_vision
 from ludus.config.build_sandboxes import open_sandboxes
 from ludus.config.build_tools import open_registry
 from ludus.config.reading import Layer, is_tree, make_flag_layer, read_file_layer
@@ -162,14 +162,15 @@ class AgentParts:
 
 @asynccontextmanager
 async def open_agent(
-    config: Config, env: Env, model: Model, actor: Actor | None = None
+    config: Config, env: Env, model: Model, ledger: Ledger, actor: Actor | None = None
 ) -> AsyncGenerator[AgentParts, None]:
-    """Open the tools and the sandboxes, and wait for the model. Everything is closed afterwards."""
+    """Open the tools and the sandboxes, and wait for the model. Everything is closed afterwards. The calls of tools to
+    models of their own are in the ledger."""
     async with AsyncExitStack() as stack:
         stack.push_async_callback(model.close)
         if actor is not None:
             stack.push_async_callback(actor.close)
-        registry = await stack.enter_async_context(open_registry(config.tools))
+        registry = await stack.enter_async_context(open_registry(config.tools, build_vision(config, ledger)))
         pool = await stack.enter_async_context(open_sandboxes(config, env))
         policy = replace(build_policy(config, env, model, registry), actor=actor)
         await prepare_model(policy, env, print_notice)

@@ -24,6 +24,7 @@ from ludus.cli.skillopt_runs import redirect_prints
 from ludus.cli.token_rows import make_vocabulary, print_line
 from ludus.config import Config, assemble
 from ludus.config.build_agent import build_env
+from ludus.config.build_models import build_ledger, build_vision
 from ludus.config.build_tools import open_registry
 from ludus.config.reading import Layer
 from ludus.config.references import load_parser
@@ -299,7 +300,7 @@ def _make_encoder(
 
 async def _list_tools(config: Config) -> dict[str, ToolSpec]:
     """The tools of all toolsets, by name."""
-    async with open_registry(config.tools) as registry:
+    async with open_registry(config.tools, build_vision(config, build_ledger(config))) as registry:
         made = [toolset.make(NO_SLOT) for toolset in registry.toolsets if toolset.make]
     return {tool.name: tool.spec for tools in made for tool in tools}
 

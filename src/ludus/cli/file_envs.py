@@ -294,7 +294,7 @@ async def open_session(
     assert isinstance(env, AtroposFileEnv)
     model = build_model(config.model, ledger, tell=print_notice)
     async with AsyncExitStack() as stack:
-        agent = await stack.enter_async_context(open_agent(config, env, model))
+        agent = await stack.enter_async_context(open_agent(config, env, model, ledger))
         record = {k: v for k, v in to_record(config).items() if k not in (TRAINING | WEIGHTS) - keep}
         directory = stack.enter_context(
             RunDir.open(

@@ -224,7 +224,7 @@ async def _open_parts(config: Config, data: RlData, ledger: Ledger) -> AsyncGene
         trainer = build_trainer(config, print_notice)
         stack.push_async_callback(trainer.close)
         first = wrap(await trainer.get_model(trainer.name))
-        agent = await stack.enter_async_context(open_agent(config, data.env, first))
+        agent = await stack.enter_async_context(open_agent(config, data.env, first, ledger))
         await stack.enter_async_context(open_judges(config, data.env, ledger, print_notice))
         check_settings(config.rl, agent.policy.sampling)
         exchange = _open_exchange(config)

@@ -85,7 +85,7 @@ async def _run(prompt: str, config: Config, arguments: PromptArguments) -> int:
         if not arguments.json:
             print_turn(turn, console)
 
-    async with open_agent(config, env, build_model(config.model, ledger, tell=print_notice)) as agent:
+    async with open_agent(config, env, build_model(config.model, ledger, tell=print_notice), ledger) as agent:
         job = Job(Task(id="prompt", prompt=prompt), agent.policy, seed=config.run.seed)
         rollout = await run_retrying(job, env, agent.pool, retries=config.run.retries, on_turn=show)
     if arguments.json:

@@ -11,6 +11,7 @@ from typing import Any
 from ludus.cli.command import CONFIG, JSON, Arguments, Command
 from ludus.cli.common import NO_SLOT
 from ludus.config import load
+from ludus.config.build_models import build_ledger, build_vision
 from ludus.config.build_tools import open_registry
 from ludus.tools.distributions import PUBLISHED
 from ludus.tools.toolsets import Registry, Toolset
@@ -22,7 +23,7 @@ def run(arguments: Arguments) -> int:
 
 async def _list_tools(arguments: Arguments) -> int:
     config = load([Path(path) for path in arguments.config], arguments.flags)
-    async with open_registry(config.tools) as registry:
+    async with open_registry(config.tools, build_vision(config, build_ledger(config))) as registry:
         toolsets = [_describe_toolset(registry, toolset) for toolset in registry.toolsets]
     own = config.tools.distributions
     distributions = {name: dict(distribution.percent) for name, distribution in PUBLISHED.items()} | own

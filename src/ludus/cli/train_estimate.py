@@ -13,7 +13,7 @@ from ludus.cli.output.training_tables import print_estimate
 from ludus.cli.train_plan import Plan
 from ludus.config import Config, to_record
 from ludus.config.build_agent import build_policy
-from ludus.config.build_models import build_ledger, build_models
+from ludus.config.build_models import build_ledger, build_models, build_vision
 from ludus.config.build_tools import open_registry
 from ludus.config.tree import SameSettings
 from ludus.env import Env
@@ -30,7 +30,7 @@ _TURNS = 6
 
 async def print_dry_run(config: Config, plan: Plan, *, as_json: bool) -> None:
     """Print what the run would take. Nothing is started, and no model is called."""
-    async with open_registry(config.tools) as registry:
+    async with open_registry(config.tools, build_vision(config, build_ledger(config))) as registry:
         agent, optimizer = build_models(config, build_ledger(config))
         try:
             policy = build_policy(config, plan.env, agent, registry)

@@ -110,7 +110,7 @@ def list_homes() -> dict[str, str]:
     return found
 
 
-_SILENT = {"model": "embedded", "optimizer": "same", "judge": "none", "second_judge": "none"}
+_SILENT = {"model": "embedded", "optimizer": "same", "judge": "none", "second_judge": "none", "vision": "none"}
 """The type of a model for which no setting is given."""
 
 

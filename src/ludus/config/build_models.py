@@ -23,6 +23,9 @@ from ludus.models.server import Endpoint, ServerSettings
 from ludus.types import Completion, Message, Sampling, ToolSpec
 from ludus.verify.grading import JUDGE, SECOND, explain_missing
 
+VISION = "vision"
+"""The section of the settings, and the role in the ledger, of the model for pictures."""
+
 
 def build_ledger(config: Config, spent: Mapping[str, Totals] | None = None) -> Ledger:
     return Ledger(config.budget, spent)
@@ -46,6 +49,13 @@ def build_models(
     if not isinstance(config.optimizer, SameSettings):
         return agent, MeteredModel(_build_bare_model(config.optimizer, tell, "optimizer"), ledger, "optimizer")
     return agent, MeteredModel(bare, ledger, "optimizer") if has_optimizer(config) else None
+
+
+def build_vision(config: Config, ledger: Ledger) -> Model | None:
+    """The model that tools ask about pictures, if the settings name one."""
+    if isinstance(config.vision, NoModelSettings):
+        return None
+    return MeteredModel(_build_bare_model(config.vision, lambda _: None, VISION), ledger, VISION)
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from ludus.env import Env
 from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
+    from ludus.models import Model
     from ludus.tools.distributions import Distribution
     from ludus.tools.tool_settings import ToolsSettings
     from ludus.tools.toolsets import Registry, Toolset
@@ -39,18 +40,34 @@ def build_distribution(config: Config, env: Env, registry: "Registry") -> "Distr
 
 
 @asynccontextmanager
-async def open_registry(tools: "ToolsSettings") -> "AsyncGenerator[Registry, None]":
-    """Yield the toolsets of a run. Its search provider and its MCP servers are connected until the block ends."""
+async def open_registry(tools: "ToolsSettings", vision: "Model | None" = None) -> "AsyncGenerator[Registry, None]":
+    """Yield the toolsets of a run. Its search provider, its MCP servers and its browsers are connected until the block
+    ends. `vision`: the model that is asked about pictures; it is closed then, too."""
     from ludus.tools.toolsets import BUILTIN as REGISTRY
 
     async with AsyncExitStack() as stack:
         extra: list[Toolset] = []
         if tools.web.provider:
             extra += await _open_web_toolsets(tools.web, stack)
+        viewer = None
+        if vision is not None:
+            from ludus.tools.vision import Viewer, make_vision_toolset
+
+            stack.push_async_callback(vision.close)
+            viewer = Viewer(vision)
+            extra.append(make_vision_toolset(viewer))
+        if tools.browser.executable:
+            from ludus.tools.browser import BrowserHost, check_playwright, make_browser_toolset
+
+            check_playwright()
+            host = BrowserHost(tools.browser)
+            stack.push_async_callback(host.close)
+            extra.append(make_browser_toolset(host, viewer))
         for name, server in tools.mcp.items():
             from ludus.tools.mcp import open_mcp_toolset
 
             extra.append(await stack.enter_async_context(open_mcp_toolset(name, server, read_secret)))
+        extra += [_load_toolset(reference, name) for name, reference in tools.own.items()]
         registry = REGISTRY.extend(*extra)
         for setting, chosen in {"tools.enabled": tools.enabled, "tools.disabled": tools.disabled}.items():
             for name in chosen or ():
@@ -61,13 +78,15 @@ async def open_registry(tools: "ToolsSettings") -> "AsyncGenerator[Registry, Non
         yield registry.extend(*own)
 
 
-def _load_toolset(name: str) -> "Toolset":
-    """A toolset of the user's own. Its name is the reference in the settings."""
+def _load_toolset(reference: str, name: str = "") -> "Toolset":
+    """A toolset of the user's own. Unless it has another name, its name is the reference in the settings."""
     from ludus.sandbox import Sandbox
     from ludus.tools import BoundTool, Tool
     from ludus.tools.toolsets import Toolset
 
-    found = TOOL.load(name)
+    setting = f"tools.own.{name}" if name else ""
+    found = TOOL.load(reference, setting)
+    name = name or reference
     if isinstance(found, Toolset):
         return dataclasses.replace(found, name=name)
 

@@ -109,6 +109,9 @@ The model that grades replies, for environments that are graded by one (`judge`,
 settings as `model` above, under `judge`. Its cost is in the ledger under `judge`.""",
     "second_judge": """\
 A second judge. It changes no score: the summary of a run says how often the two agree.""",
+    "vision": """\
+The model that the toolset `vision` (and `browser_vision`) asks about pictures. It takes the same settings as `model`
+above, under `vision`. Its cost is in the ledger under `vision`.""",
 }
 
 _INTRODUCTION = """

@@ -80,6 +80,7 @@ class Config(Settings, frozen=True):
     optimizer: OptimizerSettings = SameSettings()
     judge: JudgeSettings = NoModelSettings()
     second_judge: JudgeSettings = NoModelSettings()
+    vision: JudgeSettings = NoModelSettings()
     gateway: GatewaySettings = GatewaySettings()
     rl: RlSettings = RlSettings()
     trainer: TrainerSettings = GrpoSettings()

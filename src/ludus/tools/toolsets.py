@@ -120,6 +120,8 @@ class Registry:
         return list(tools.values())
 
 
+_OWN = "Ludus has no tool for it; register one of your own in tools.own, as in --tools.own.NAME my_tools.py:name"
+
 BUILTIN = Registry(
     (
         Toolset("terminal", "run shell commands, also in the background", terminal_tools, needs_box=True),
@@ -128,6 +130,10 @@ BUILTIN = Registry(
         Toolset("todo", "keep a list of what is to be done", todo_tools),
         Toolset("search", "search the web", missing="it needs a provider; set tools.web.provider"),
         Toolset("extract", "read web pages", missing="it needs a provider; set tools.web.provider"),
+        Toolset("browser", "use a web browser", missing="it needs a Chromium in slots; set tools.browser.executable"),
+        Toolset("vision", "ask a model about a picture", missing="it needs a model for pictures; set vision.…"),
+        Toolset("moa", "ask several models at once", missing=_OWN),
+        Toolset("image_gen", "make a picture", missing=_OWN),
         Toolset("web", "search the web and read its pages", includes=("search", "extract")),
         Toolset("debugging", "terminal, files and web", includes=("terminal", "file", "web")),
         Toolset("coding", "terminal, files and Python", includes=("terminal", "file", "code")),

@@ -19,9 +19,10 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -35,8 +36,9 @@ from ludus.tools.toolsets import Toolset
 from ludus.tools.vision import Viewer
 from ludus.types import Count, Observation
 
-if TYPE_CHECKING:
-    from playwright.async_api import Browser, Page, Playwright
+Page = Any
+Browser = Any
+"""A page and a browser of `playwright.async_api`. The package is an extra: its types are not always there."""
 
 _RELAY = Path(__file__).with_name("browser_relay.py")
 _RELAY_PATH = "/tmp/ludus-browser-relay.py"
@@ -69,16 +71,15 @@ class BrowserHost:
     def __init__(self, settings: BrowserSettings) -> None:
         self.settings = settings
         self._lock = asyncio.Lock()
-        self._playwright: Playwright | None = None
+        self._playwright: Any = None
         self._sessions: set[asyncio.Task[None]] = set()
 
-    async def connect(self, url: str) -> "Browser":
+    async def connect(self, url: str) -> Browser:
         """Connect with a Chromium by the address of its debugging socket."""
         async with self._lock:
             if self._playwright is None:
-                from playwright.async_api import async_playwright
-
-                self._playwright = await async_playwright().start()
+                api: Any = import_module("playwright.async_api")  # an extra
+                self._playwright = await api.async_playwright().start()
         return await self._playwright.chromium.connect_over_cdp(url, timeout=1000 * _START_SECONDS)
 
     def keep(self, session: "asyncio.Task[None]") -> None:
@@ -107,7 +108,7 @@ class RolloutBrowser:
     def settings(self) -> BrowserSettings:
         return self._host.settings
 
-    async def get_page(self) -> "Page":
+    async def get_page(self) -> Page:
         """The page that was opened last. Starts the browser if none runs."""
         if self._page is None or self._page.is_closed():  # none yet, or the agent has ended it
             ready: asyncio.Future[Page] = asyncio.get_running_loop().create_future()
@@ -120,7 +121,7 @@ class RolloutBrowser:
                 raise
         return self._page
 
-    async def _serve(self, ready: "asyncio.Future[Page]") -> None:
+    async def _serve(self, ready: asyncio.Future[Page]) -> None:
         """Run a browser until its connection ends."""
         try:
             async with self._open_bridge() as bridge, self._open_page(bridge.url) as page:
@@ -131,13 +132,13 @@ class RolloutBrowser:
             if not ready.done():
                 ready.set_exception(error)
 
-    def _forget(self, page: "Page") -> None:
+    def _forget(self, page: Page) -> None:
         """Forget the pages of a browser that has ended, unless another one runs already."""
         if self._page is not None and self._page.context is page.context:
             self._page = None
 
     @asynccontextmanager
-    async def _open_page(self, url: str) -> "AsyncGenerator[Page, None]":
+    async def _open_page(self, url: str) -> AsyncGenerator[Page, None]:
         browser = await self._host.connect(url)
         try:
             size: Any = {"width": self.settings.width, "height": self.settings.height}
@@ -149,14 +150,20 @@ class RolloutBrowser:
             with contextlib.suppress(Exception):  # its connection may be gone
                 await browser.close()
 
-    def _watch(self, page: "Page") -> None:
+    def _watch(self, page: Page) -> None:
         """Make a new page, which a click may have opened, the current one."""
         self._page = page
-        page.on("console", lambda message: self.console.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: self.console.append(f"error: {error}"))
-        page.on("close", lambda closed: self._leave(closed))
+        page.on("console", self._note_message)
+        page.on("pageerror", self._note_error)
+        page.on("close", self._leave)
 
-    def _leave(self, closed: "Page") -> None:
+    def _note_message(self, message: Any) -> None:
+        self.console.append(f"{message.type}: {message.text}")
+
+    def _note_error(self, error: Any) -> None:
+        self.console.append(f"error: {error}")
+
+    def _leave(self, closed: Page) -> None:
         if closed is self._page:
             pages = [page for page in closed.context.pages if page is not closed]
             self._page = pages[-1] if pages else self._page
@@ -273,13 +280,13 @@ class _Bridge:
 # ---- the tools ----------------------------------------------------------------------------------------------------
 
 
-async def _describe_page(page: "Page") -> str:
+async def _describe_page(page: Page) -> str:
     """The page as a tree of roles and names. What can be acted on has a reference, `[ref=e5]`."""
     tree = await page.aria_snapshot(mode="ai")
     return f"{await page.title() or '(no title)'}\n{page.url}\n\n{tree.strip() or '(the page is empty)'}"
 
 
-def _find(page: "Page", ref: str) -> Any:
+def _find(page: Page, ref: str) -> Any:
     name = ref.strip().strip("[]@").removeprefix("ref=")
     if not name.isalnum():
         raise BadArguments(f"'{ref}' is no reference of the snapshot, such as e5")
@@ -385,7 +392,7 @@ async def browser_screenshot(browser: RolloutBrowser) -> Observation:
     return Observation(f"{page.url} as the window shows it:", (encode_image(await page.screenshot()),))
 
 
-async def _settle(browser: RolloutBrowser) -> "Page":
+async def _settle(browser: RolloutBrowser) -> Page:
     """The current page after an action that may have opened another one or another address. Nothing tells whether it
     will, so it gets a moment."""
     await asyncio.sleep(_SETTLE_SECONDS)

@@ -94,7 +94,7 @@ class ShippingSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     passes: Count = 4
     """The most passes over the selection split, each with new seeds. The first one drops the weaker half of the
     candidates."""
-    certainty: Probability = 0.9
+    certainty: Probability = 0.95
     """A candidate is shipped if it is better than the initial skill with at least this probability. Otherwise the
     initial skill stays."""
     reserve: Probability = 0.2

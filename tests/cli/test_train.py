@@ -166,9 +166,10 @@ def test_other_settings_are_refused_with_the_difference(ludus: Ludus):
 def test_a_run_of_an_earlier_version_goes_on_as_it_began(ludus: Ludus):
     """It has no record of later settings, whose defaults would decide otherwise."""
     old = ("--train.guards.enabled", "false", "--train.selection_draw", "first", "--train.selection_size", "4")
+    old += ("--train.support", "minibatch")
     assert ludus(*train_words("--out", "run", "--quiet", *old)).code == 0
     recorded = json.loads(Path("run/config.json").read_text())["train"]
-    assert not {"guards", "selection_draw"} & recorded.keys()
+    assert not {"guards", "selection_draw", "support"} & recorded.keys()
     before = read_results("run")
     done = ludus("train", "--resume", "--out", "run", "--json")
     assert done.code == 0, done.err

@@ -16,7 +16,7 @@ from ludus.reflact.stages import slow_update as slow
 from ludus.skill import Edit
 
 OURS = Prompts.load()
-PARTS = {"item_edit", "item_suggestion", "item_document", "notes", "reask"}
+PARTS = {"item_edit", "item_suggestion", "item_document", "notes", "origins", "reask"}
 
 
 @pytest.mark.parametrize("name", OURS.names)
@@ -105,6 +105,12 @@ REPLIES = {
     "item_suggestion": Suggestion,
     "item_document": Document,
 }
+
+
+def test_runs_of_the_first_version_find_their_prompts_unchanged():
+    """A change of these prompts makes such runs impossible to resume."""
+    assert OURS.compute_digest("reflact", "minibatch") == "83a21e415e1be269"
+    assert OURS.compute_digest("reflact", "named") != OURS.compute_digest("reflact", "minibatch")
 
 
 @pytest.mark.parametrize("name", REPLIES)

@@ -278,7 +278,7 @@ def _list_facts(parts: TrainingParts) -> dict[str, str]:
         "optimizer": parts.optimizer.name if parts.optimizer else "none",
         "proposer": plan.proposer.name,
         "tasks": f"{sizes.train} train, {sizes.selection} selection, {sizes.test} test",
-        "prompts": plan.prompts.compute_digest(plan.settings.recipe),
+        "prompts": plan.prompts.compute_digest(plan.settings.recipe, plan.settings.support),
     }
 
 

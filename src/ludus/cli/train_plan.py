@@ -65,7 +65,7 @@ def hash_content(plan: Plan, policy: Policy) -> dict[str, str]:
         "env": f"{plan.env.name} {plan.env.version}",
         "tasks": plan.splits.digest,
         "skill": get_initial_skill(policy).hash,
-        "prompts": plan.prompts.compute_digest(plan.settings.recipe),
+        "prompts": plan.prompts.compute_digest(plan.settings.recipe, plan.settings.support),
         "proposer": plan.proposer.identity,
     }
 

@@ -129,6 +129,9 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     success_at: float | None = None
     """For analysts and comparisons, a rollout with at least this partial credit (`soft`) is a success. None: the
     environment decides (`passed`)."""
+    support: Literal["named", "minibatch"] = "named"
+    """Which rollouts an analyst's proposal counts as learned from: those that the analyst names for it, or all that it
+    has read."""
     show_reference: bool = True
     """Show the analysts the reference answers (`Task.answer`) of the train tasks. The agent never sees them."""
     trajectory_tokens: Count = 48_000
@@ -198,11 +201,13 @@ class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """Options of a proposer of your own: the fields of its class."""
 
     added_later: ClassVar[tuple[str, ...]] = (
-        "proposer_options", "recipe", "ledger", "shipping", "guards", "selection_draw",
+        "proposer_options", "recipe", "ledger", "shipping", "guards", "selection_draw", "support",
     )  # fmt: skip
     assumed_before: ClassVar[Mapping[str, Any]] = {
+        "recipe": "reflact",
         "guards": GuardSettings(enabled=False),
         "selection_draw": "first",
+        "support": "minibatch",
     }
 
     @property

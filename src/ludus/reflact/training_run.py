@@ -227,7 +227,7 @@ def start_run(
         policy.fingerprint,
         (optimizer.name if optimizer else "", settings.sampling),
         proposer.identity,
-        prompts.compute_digest(settings.recipe),
+        prompts.compute_digest(settings.recipe, settings.support),
         settings.identity,
         splits.digest,
         *(() if rule is None else (getattr(rule, "__qualname__", type(rule).__qualname__),)),

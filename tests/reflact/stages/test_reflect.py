@@ -50,6 +50,43 @@ def test_partial_credit_is_not_a_success_unless_a_threshold_says_so(world: Simpl
     assert [(r.source, r.tasks) for r in loose] == [("failure", ("b",)), ("success", ("a",))]
 
 
+@pytest.mark.parametrize(
+    ("origins", "evidence"),
+    [
+        ([{"item": 1, "rollouts": [2]}, {"item": 2, "rollouts": [1, 3, 3]}], [("b",), ("a", "c")]),
+        ([{"item": 2, "rollouts": [1]}], [(), ("a",)]),
+        ([], [("a", "b", "c")] * 2),
+    ],
+)
+def test_an_item_counts_the_rollouts_that_it_was_learned_from(world: SimpleNamespace, origins: Any, evidence: Any):
+    """Without any origins nothing better is known than the minibatch."""
+    reply = {"items": [world.edit("x"), world.edit("y")], "origins": origins}
+    scripted = ScriptedView(world, lambda m: reply, minibatch_size=3)
+    (found,) = asyncio.run(reflect(scripted.view, 1, stream([make_result(id, False) for id in "abc"])))
+    assert [item.evidence for item in found.items] == evidence
+    assert [item.support for item in found.items] == [len(tasks) for tasks in evidence]
+    assert '"origins"' in scripted.requests[0][0].content
+
+
+@pytest.mark.parametrize(
+    ("origin", "problem"),
+    [
+        ({"item": 1, "rollouts": [9]}, "rollouts that were not shown: [9]"),
+        ({"item": 7}, "items that do not exist: [7]"),
+    ],
+)
+def test_origins_that_do_not_exist_are_sent_back(world: SimpleNamespace, origin: Any, problem: str):
+    scripted = ScriptedView(world, lambda m: {"items": [world.edit("x")], "origins": [origin]})
+    (found,) = asyncio.run(reflect(scripted.view, 1, stream([make_result("a", False)])))
+    assert found.items == () and problem in scripted.requests[1][-1].content
+
+
+def test_runs_of_earlier_versions_are_not_asked_for_origins(world: SimpleNamespace):
+    scripted = ScriptedView(world, support="minibatch")
+    asyncio.run(reflect(scripted.view, 1, stream([make_result("a", False)])))
+    assert '"origins"' not in scripted.requests[0][0].content
+
+
 def test_support_is_the_minibatch_that_was_read_and_not_what_the_model_claims(world: SimpleNamespace):
     """SkillOpt aborts on a claim that is not a number."""
 

@@ -2,8 +2,9 @@
 
 Failures and successes go into separate minibatches, in the order of the batch's plan and not of completion, so the same
 rollouts always make the same minibatches. An analyst starts when its minibatch is full, while other rollouts still run.
-Rollouts without a score are in no minibatch. The patterns that an analyst reports name rollouts by number. A number
-that was not shown is refused.
+Rollouts without a score are in no minibatch. The patterns of an analyst and the origins of its proposals name rollouts
+by number. A number that was not shown is refused. A proposal counts only the rollouts that it was learned from. If an
+analyst names none for any proposal, all that it has read count.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from ludus.reflact.items import FORMS, Document, Suggestion, credit_item
+from ludus.reflact.items import FORMS, Document, ItemForm, Suggestion, credit_item
 from ludus.reflact.journal import open_task_group
 from ludus.reflact.measure import is_success
 from ludus.reflact.proposers import View
@@ -31,9 +32,18 @@ class PatternReply(Struct, frozen=True):
     rollouts: tuple[int, ...] = ()
 
 
+class ItemOrigin(Struct, frozen=True):
+    """The rollouts that an item was learned from, by number."""
+
+    item: int
+    """The place of the item in the list, from 1."""
+    rollouts: tuple[int, ...] = ()
+
+
 class AnalystReply(Struct, Generic[I], frozen=True):
     items: tuple[I, ...]
     patterns: tuple[PatternReply, ...] = ()
+    origins: tuple[ItemOrigin, ...] = ()
     notes: str | tuple[str | dict[str, Any], ...] = ()
     reasoning: str = ""
 
@@ -83,7 +93,6 @@ async def analyse(view: View, source: Source, minibatch: Sequence[Rollout], plac
         render_transcript(rollout, reference=settings.show_reference, title=f"Rollout {number}: {rollout.task.id}")
         for number, rollout in enumerate(minibatch, 1)
     ]
-    limit = {"limit": str(settings.edit_budget)} if form.limited else {}
     reply = await optimizer.ask(
         f"analyst_{source}",
         {
@@ -93,7 +102,7 @@ async def analyse(view: View, source: Source, minibatch: Sequence[Rollout], plac
             "memory": view.memory.strip() or "Nothing yet.",
             "count": str(len(minibatch)),
             "rollouts": "\n\n---\n\n".join(fit_texts(texts, settings.trajectory_tokens)),
-            "item": optimizer.prompts.render_part(form.prompt, **limit),
+            "item": _render_item(view, form),
             "notes": optimizer.prompts.render_part("notes") if notes else "",
         },
         REPLIES[settings.update_mode],
@@ -109,12 +118,34 @@ async def analyse(view: View, source: Source, minibatch: Sequence[Rollout], plac
     return Reflection(
         source,
         tasks,
-        tuple(credit_item(item, source, tasks) for item in items),
+        tuple(credit_item(item, source, tasks) for item, tasks in zip(items, list_origins(reply, tasks), strict=False)),
         tuple(Pattern(p.name, p.description, tuple(tasks[n - 1] for n in p.rollouts)) for p in reply.patterns),
         parse_notes(reply.notes) if notes else (),
         reply.reasoning,
         len(reply.items) - len(items),
     )
+
+
+def _render_item(view: View, form: ItemForm) -> str:
+    """What an item looks like, and that its origin must be named."""
+    prompts = view.require_optimizer().prompts
+    limit = {"limit": str(view.settings.edit_budget)} if form.limited else {}
+    parts = [prompts.render_part(form.prompt, **limit)]
+    if view.settings.support == "named":
+        parts.append(prompts.render_part("origins"))
+    return "\n\n".join(parts)
+
+
+def list_origins(reply: AnalystReply[Any], tasks: Sequence[str]) -> list[tuple[str, ...]]:
+    """The tasks that each item was learned from. All of the minibatch if the analyst named none for any item."""
+    if not reply.origins:
+        return [tuple(tasks) for _ in reply.items]
+    numbers: dict[int, list[int]] = {}
+    for origin in reply.origins:
+        numbers.setdefault(origin.item, []).extend(origin.rollouts)
+    return [
+        tuple(tasks[n - 1] for n in dict.fromkeys(numbers.get(place, ()))) for place in range(1, len(reply.items) + 1)
+    ]
 
 
 def _wants_notes(view: View, source: Source) -> bool:
@@ -134,5 +165,10 @@ def parse_notes(notes: str | Sequence[str | dict[str, Any]]) -> tuple[str, ...]:
 
 
 def _check_rollouts(reply: AnalystReply[Any], count: int) -> str:
-    wrong = sorted({n for pattern in reply.patterns for n in pattern.rollouts if not 1 <= n <= count})
-    return f"its patterns name rollouts that were not shown: {wrong}; they are numbered 1 to {count}" if wrong else ""
+    named = {"patterns": reply.patterns, "origins": reply.origins}
+    for name, entries in named.items():
+        wrong = sorted({n for entry in entries for n in entry.rollouts if not 1 <= n <= count})
+        if wrong:
+            return f"its {name} name rollouts that were not shown: {wrong}; they are numbered 1 to {count}"
+    unknown = sorted({origin.item for origin in reply.origins if not 1 <= origin.item <= len(reply.items)})
+    return f"its origins name items that do not exist: {unknown}; there are {len(reply.items)}" if unknown else ""

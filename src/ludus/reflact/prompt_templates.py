@@ -53,8 +53,8 @@ class Prompts:
 
     def compute_digest(self, recipe: str = "reflact", support: str = "named") -> str:
         """A hash of the prompts that a recipe may use. Runs of earlier versions did not ask for the origin of items."""
-        unused = (set() if recipe == "ledger" else _LEDGER_PROMPTS) | (set() if support == "named" else {"origins"})
-        names = [name for name in self.names if name not in unused]
+        names = [name for name in self.names if recipe == "ledger" or name not in _LEDGER_PROMPTS]
+        names = [name for name in names if support == "named" or name != "origins"]
         return hashlib.sha256(canonical({name: self.get_hash(name) for name in names})).hexdigest()[:16]
 
     def render_part(self, name: str, /, **values: str) -> str:

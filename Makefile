@@ -15,6 +15,7 @@
 #   make docs    make the generated parts of docs/ again (after a change of settings or environments)
 #   make test-clients  client libraries (litellm, LangChain, AI SDK, …) at the gateway (fetches 0.7 GB once; needs npm)
 #   make test-browser  the toolset `browser` with a real Chromium (fetches 50 MB once; needs Debian's chromium; half a minute)
+#   make test-verifiers  an environment of the package verifiers 0.1.14 (fetches 0.8 GB once)
 #   make lint    formatting, lint rules and types only
 #   make bench   measure speed and compare it with other tools (downloads them; takes a while)
 
@@ -25,7 +26,7 @@ RUN    ?= runs/demo
 RL_VENV ?= .venv-rl
 RL_RUN  ?= runs/rl-demo
 
-.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-swe test-agents test-clients test-envs test-harbor backends docs lint bench setup setup-dev clean
+.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-swe test-agents test-browser test-verifiers test-clients test-envs test-harbor backends docs lint bench setup setup-dev clean
 
 demo: setup
 	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
@@ -77,6 +78,9 @@ test-clients: setup-dev
 test-browser: setup-dev
 	@$(BIN)/python -m pip install --quiet -c constraints.txt 'playwright>=1.60'
 	@$(BIN)/python -m pytest tests/tools/test_browser.py
+
+test-verifiers: setup-dev
+	@scripts/test-verifiers $(BIN)/python
 
 lint: setup-dev
 	@$(BIN)/ruff format --check

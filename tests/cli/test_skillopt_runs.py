@@ -7,6 +7,7 @@ import pytest
 
 from ludus.cli.skillopt_runs import find_proposer, get_adapter_name, make_actor, read_layers, redirect_prints
 from ludus.envs.gsm8k import Gsm8k
+from ludus.models.scripted import ScriptedModel
 
 FILE = """
 env: {name: gsm8k}
@@ -42,4 +43,8 @@ def test_only_adapters_print_to_stderr(capsys: pytest.CaptureFixture[str]):
 
 
 def test_other_environments_are_no_adapters():
-    assert (make_actor(Gsm8k()), find_proposer(Gsm8k()), get_adapter_name(Gsm8k())) == (None, None, "")
+    assert (make_actor(Gsm8k(), ScriptedModel(["x"])), find_proposer(Gsm8k()), get_adapter_name(Gsm8k())) == (
+        None,
+        None,
+        "",
+    )

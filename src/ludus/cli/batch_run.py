@@ -107,7 +107,7 @@ async def open_batch(config: Config, ledger: Ledger) -> AsyncGenerator[tuple[Bat
     if skipped := env.skipped(config.env.split):
         print_notice(explain_skipped(env, skipped))
     model = build_model(config.model, ledger, tell=print_notice)
-    agent_parts = open_agent(config, env, model, ledger, make_actor(env))
+    agent_parts = open_agent(config, env, model, ledger, make_actor(env, model))
     async with agent_parts as agent, open_judges(config, env, ledger, print_notice):
         distribution = build_distribution(config, env, agent.registry)
         size, seed = config.env.group_size, config.run.seed

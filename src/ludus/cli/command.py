@@ -46,7 +46,8 @@ ENV = make_argument(
     "env",
     metavar="ENV",
     nargs="?",
-    help="a name (see: ludus envs), module:Class, file.py, file.py:Class, atropos:FILE.py or hermes:FILE.py",
+    help="a name (see: ludus envs), module:Class, file.py, file.py:Class, atropos:FILE.py, hermes:FILE.py or "
+    "verifiers:NAME",
 )
 RUN = make_argument("run", metavar="RUN", help="a run directory, finished or not")
 JUDGE_ENV = make_argument(

@@ -61,13 +61,21 @@ def print_notice(text: str) -> None:
 # ---- settings -----------------------------------------------------------------------------------------------------
 
 
+def _name_env(words: str) -> list[tuple[str, str]]:
+    """The settings that an environment on the command line stands for: `verifiers:NAME` names one of that package."""
+    if words.startswith("verifiers:"):
+        kind = "ludus.compat.verifiers_env:VerifiersEnv"
+        return [("env.name", kind), ("env.id", words.removeprefix("verifiers:"))]
+    return [("env.name", words)]
+
+
 def read_settings(arguments: RunArguments, base: Sequence[Layer] = ()) -> Config:
     """The settings of a command, over those of `base`. With `--resume`, the run's own settings are below all others."""
     from ludus.compat.hermes_env.flat_settings import translate_flat  # needed by commands that run something, only
 
     flags = list(arguments.flags)
     if arguments.env:
-        flags.append(("env.name", arguments.env))
+        flags += _name_env(arguments.env)
     if arguments.out:
         flags.append(("run.out", arguments.out))
     if arguments.resume:

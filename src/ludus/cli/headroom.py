@@ -75,7 +75,8 @@ def run(arguments: HeadroomArguments) -> int:
 
 async def _run(config: Config, plan: Plan, arguments: HeadroomArguments) -> int:
     ledger = open_ledger(config)
-    async with open_agent(config, plan.env, build_model(config.model, ledger), ledger, make_actor(plan.env)) as agent:
+    model = build_model(config.model, ledger)
+    async with open_agent(config, plan.env, model, ledger, make_actor(plan.env, model)) as agent:
         content = {**hash_content(plan, agent.policy), "command": HEADROOM, "hints": str(arguments.hints)}
         with open_run(config, {**to_record(config), CONTENT: content}) as directory, redirect_prints(config.env.name):
             bar = None if arguments.quiet or arguments.json else _open_bar(plan, arguments.hints)

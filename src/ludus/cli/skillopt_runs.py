@@ -12,9 +12,11 @@ from ludus.agent import Actor
 from ludus.cli.common import print_notice
 from ludus.config.reading import Layer, is_tree, make_flag_layer, read_file_layer
 from ludus.env import Env
+from ludus.models import Model
 from ludus.reflact.proposers import Proposer
 
 _ADAPTER = "skillopt-adapter"
+_VERIFIERS = "verifiers"
 
 
 def read_layers(file: str, config: Sequence[str], flags: Sequence[tuple[str, str]]) -> list[Layer]:
@@ -42,8 +44,13 @@ def redirect_prints(env: str) -> Generator[None]:
         yield
 
 
-def make_actor(env: Env) -> Actor | None:
-    """The agent that acts in place of the loop: an adapter does everything itself. None for other environments."""
+def make_actor(env: Env, model: Model) -> Actor | None:
+    """The agent that acts in place of the loop: an adapter of SkillOpt, or an environment of verifiers. None for other
+    environments."""
+    if env.name == _VERIFIERS:
+        from ludus.compat.verifiers_env import VerifiersActor, VerifiersEnv
+
+        return VerifiersActor(env, model) if isinstance(env, VerifiersEnv) else None
     if env.name != _ADAPTER:
         return None
     from ludus.compat.skillopt.adapters import AdapterActor, AdapterEnv

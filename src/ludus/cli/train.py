@@ -186,7 +186,7 @@ async def _open_parts(config: Config, plan: Plan, ledger: Ledger) -> AsyncGenera
         if optimizer is not None and not isinstance(config.optimizer, SameSettings):
             stack.push_async_callback(optimizer.close)
         own = await stack.enter_async_context(open_file_actor(config, plan.env, model, ledger))
-        actor = own or make_actor(plan.env)
+        actor = own or make_actor(plan.env, model)
         agent = await stack.enter_async_context(open_agent(config, plan.env, model, ledger, actor))
         await stack.enter_async_context(open_judges(config, plan.env, ledger, print_notice))
         yield TrainingParts(config, plan, ledger, agent.policy, optimizer, agent.pool)

@@ -32,7 +32,7 @@ def test_a_file_with_the_five_hooks_runs_as_it_is(ludus: Ludus, agent: str, scor
     assert read_jsonl("run/metrics.jsonl")[0]["train/mean_reward"] == score
 
 
-@pytest.mark.parametrize(("agent", "score"), [("mend", 1.0), ("mend_half", 0.5), ("ruin", 0.0), ("empty", 0.0)])
+@pytest.mark.parametrize(("agent", "score"), [("mend", 1.0), ("mend_half", 0.5), ("ruin", 0.0)])
 def test_a_file_with_the_hooks_of_the_pool_runs_as_it_is(ludus: Ludus, agent: str, score: float):
     assert process(ludus, REPO, agent, "--env.tool_pool_mode", "default") == [[score] * 2] * 2
 

@@ -31,7 +31,9 @@ def answer_order(messages: Sequence[Message], tools: Sequence[ToolSpec], samplin
 async def main() -> None:
     policy = Policy(ScriptedModel(answer_order), examples_as="turns")
     splits = Splits.from_tasks(TASKS["train"], TASKS["validation"], TASKS["test"])
-    settings = TrainSettings(epochs=1, batch_size=8, edit_budget=6, slow=SlowUpdate(enabled=False), memory=False)
+    settings = TrainSettings(
+        recipe="reflact", epochs=1, batch_size=8, edit_budget=6, slow=SlowUpdate(enabled=False), memory=False
+    )
     async for record in train(ENV, policy, splits, settings, proposer=Exemplars()):
         match record:
             case Baseline():

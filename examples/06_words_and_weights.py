@@ -62,7 +62,13 @@ class DeskNotes(Proposer):
 async def train_skill(policy: Policy, store: RunDir) -> Skill:
     splits = Splits.from_tasks(*(tuple(ENV.tasks(split)) for split in ("train", "validation", "test")))
     settings = TrainSettings(
-        epochs=1, batch_size=48, edit_budget=6, slow=SlowUpdate(enabled=False), memory=False, test=False
+        recipe="reflact",
+        epochs=1,
+        batch_size=48,
+        edit_budget=6,
+        slow=SlowUpdate(enabled=False),
+        memory=False,
+        test=False,
     )
     resources = Resources(store=store, options=OPTIONS)
     skill = Skill("")

@@ -232,7 +232,8 @@ env: {name: rules.py}
 model: {type: scripted, script: "models.py:agent", name: agent}
 optimizer: {type: scripted, script: "models.py:optimizer", name: optimizer}
 data: {ratio: "1:1:1"}
-train: {epochs: 2, batch_size: 3, minibatch_size: 2, edit_budget: 2, min_edit_budget: 1, slow: {samples: 2}}
+train:
+  {recipe: reflact, epochs: 2, batch_size: 3, minibatch_size: 2, edit_budget: 2, min_edit_budget: 1, slow: {samples: 2}}
 run: {concurrency: 1}
 """
 

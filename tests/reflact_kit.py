@@ -29,7 +29,13 @@ from ludus.types import Message, Rollout, Score
 T = TypeVar("T")
 
 REPORT_SETTINGS = TrainSettings(
-    epochs=2, batch_size=3, minibatch_size=2, edit_budget=2, min_edit_budget=1, slow=SlowUpdate(samples=3)
+    recipe="reflact",
+    epochs=2,
+    batch_size=3,
+    minibatch_size=2,
+    edit_budget=2,
+    min_edit_budget=1,
+    slow=SlowUpdate(samples=3),
 )
 EVIL = "<script>alert(1)</script><img src=http://example.org/x onerror=y>"
 

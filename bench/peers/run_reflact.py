@@ -89,7 +89,11 @@ async def train_in(path: Path, plan: world.Plan) -> Summary:
     env, (agent, optimizer) = Questions(), make_models(plan.delay)
     splits = load_splits(env, DataSettings(mode="splits", selection="val"))
     settings = TrainSettings(
-        epochs=plan.epochs, batch_size=world.PER_STEP // plan.batches, accumulation=plan.batches, lenient_edits=True
+        recipe="reflact",
+        epochs=plan.epochs,
+        batch_size=world.PER_STEP // plan.batches,
+        accumulation=plan.batches,
+        lenient_edits=True,
     )
     policy = Policy(agent, Skill(world.SKILL))
     with RunDir.open(path, {}, resume=True) as run:

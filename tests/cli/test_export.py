@@ -69,6 +69,8 @@ def trained(typed, folder: Path, shipped: Path) -> Path:
     (folder / "optimizer.py").write_text(OPTIMIZER)
     words = [
         "train",
+        "--recipe",
+        "reflact",
         "doubles.py",
         "--out",
         "run",

@@ -326,7 +326,8 @@ def test_terminal_test_with_the_skill_as_a_file_and_as_text(ludus: Ludus):
     Path("SKILL.md").write_text("---\nname: files\ndescription: How to make files.\n---\n\nObey.\n")
     words = (
         "train terminal-test --out run --quiet --data.pool train,test --data.ratio 1:1:1 --data.limit 2 "
-        "--model.type scripted --model.script models.py:write --sandbox.backend local --train.epochs 1 "
+        "--model.type scripted --model.script models.py:write --sandbox.backend local --recipe reflact "
+        "--train.epochs 1 "
         "--optimizer.type scripted --optimizer.script models.py:optimizer --agent.skill_as both --agent.skill SKILL.md"
     )
     done = ludus(*words.split())

@@ -659,7 +659,7 @@ def test_a_skill_is_trained_for_an_agent_of_its_own(tmp_path):
         "model": {"type": "scripted", "script": f"{file}:agent"},
         "optimizer": {"type": "scripted", "script": f"{file}:optimizer"},
         "data": {"ratio": "1:1:1"},
-        "train": {"epochs": 1},
+        "train": {"recipe": "reflact", "epochs": 1},
         "run": {"out": str(tmp_path / "run"), "concurrency": 6},
     }
     (tmp_path / "settings.yaml").write_text(json.dumps(settings))

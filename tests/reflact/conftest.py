@@ -210,6 +210,7 @@ def optimizer_model(replies: Replies = optimizer, log: list[Request] | None = No
 
 
 SETTINGS = TrainSettings(
+    recipe="reflact",
     epochs=2,
     batch_size=3,
     minibatch_size=2,

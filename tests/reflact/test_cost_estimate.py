@@ -15,7 +15,9 @@ from ludus.reflact.records import Summary
 from ludus.reflact.splits import plan_epoch
 from ludus.reflact.train_settings import Appendix, SlowUpdate, TrainSettings
 
-SMALL = TrainSettings(epochs=3, batch_size=2, minibatch_size=2, merge_batch_size=2, edit_budget=2, min_edit_budget=1)
+SMALL = TrainSettings(
+    recipe="reflact", epochs=3, batch_size=2, minibatch_size=2, merge_batch_size=2, edit_budget=2, min_edit_budget=1
+)
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "accumulation": {"accumulation": 2, "batch_size": 4},

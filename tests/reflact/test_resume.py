@@ -34,6 +34,7 @@ from ludus.types import Message, Rollout, Sampling, to_json
 KILLS = int(os.environ.get("LUDUS_KILLS", "25"))
 
 SETTINGS = TrainSettings(
+    recipe="reflact",
     epochs=3,
     batch_size=2,
     accumulation=2,

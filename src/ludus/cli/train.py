@@ -69,7 +69,7 @@ settings (list them: ludus config; explained in docs/skill-training.md):
   --data.pool train,test --data.ratio 2:1:7                how tasks are divided: train, selection, test
   --model.base_url URL --model.name NAME                   the agent's model
   --optimizer.base_url URL --optimizer.name NAME           the model that proposes changes
-  --train.epochs 4 --train.batch_size 40 --train.edit_budget 4 --agent.skill SKILL.md --budget.dollars 2"""
+  --recipe ledger --train.epochs 4 --agent.skill SKILL.md --budget.rollouts 800 --budget.dollars 2"""
 
 FILES = {
     "steps": files.STEPS,

@@ -104,7 +104,7 @@ class ShippingSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
 class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """How `ludus train` trains the skill. Any change here makes it another run."""
 
-    recipe: Recipe = "reflact"
+    recipe: Recipe = "ledger"
     """`ledger`: every rollout is evidence for and against each line of the skill (`docs/skill-training.md`). `reflact`:
     a gate on the selection split accepts or rejects each candidate."""
     ledger: LedgerSettings = LedgerSettings()

@@ -31,7 +31,9 @@ def shows_off(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: 
 def train_records(**settings: int) -> list[Record]:
     async def collect() -> list[Record]:
         policy = Policy(ScriptedModel(shows_off), examples_as="turns")
-        options = TrainSettings(batch_size=8, slow=SlowUpdate(enabled=False), memory=False, **settings)
+        options = TrainSettings(
+            recipe="reflact", batch_size=8, slow=SlowUpdate(enabled=False), memory=False, **settings
+        )
         splits = load_splits(Orders(), DataSettings(mode="splits"))
         return [record async for record in train(Orders(), policy, splits, options, proposer=Exemplars())]
 

@@ -187,7 +187,13 @@ def made(file: Path, kind: str = "Rules", **settings: Any) -> AdapterEnv:
 
 DATA = DataSettings(mode="splits", train="train", selection="val", test="test")
 SETTINGS = TrainSettings(
-    epochs=2, batch_size=3, minibatch_size=2, slow=SlowUpdate(enabled=False), memory=False, edit_budget=2
+    recipe="reflact",
+    epochs=2,
+    batch_size=3,
+    minibatch_size=2,
+    slow=SlowUpdate(enabled=False),
+    memory=False,
+    edit_budget=2,
 )
 
 

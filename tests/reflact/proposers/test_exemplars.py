@@ -29,7 +29,9 @@ from ludus.types import (
     ToolSpec,
 )
 
-SETTINGS = TrainSettings(epochs=2, batch_size=8, edit_budget=4, slow=SlowUpdate(enabled=False), memory=False)
+SETTINGS = TrainSettings(
+    recipe="reflact", epochs=2, batch_size=8, edit_budget=4, slow=SlowUpdate(enabled=False), memory=False
+)
 FORM = "Answer with one line of 3 parts with `|` between them, and nothing else."
 
 

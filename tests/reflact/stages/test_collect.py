@@ -23,7 +23,13 @@ from ludus.types import Message, Rollout
 def test_the_batches_of_a_step_run_together(world: SimpleNamespace):
     """Three batches of two: the first rollouts of a run that need each other to be under way."""
     settings = TrainSettings(
-        epochs=1, batch_size=2, accumulation=3, slow=SlowUpdate(enabled=False), memory=False, test=False
+        recipe="reflact",
+        epochs=1,
+        batch_size=2,
+        accumulation=3,
+        slow=SlowUpdate(enabled=False),
+        memory=False,
+        test=False,
     )
     waiting = make_waiting_agent(world, 6)
 

@@ -19,9 +19,11 @@ from ludus.cli.output.terminal import (
     make_printable,
     make_text,
 )
+from ludus.config import list_assumed
 from ludus.reflact.cost_estimate import Estimate
 from ludus.reflact.gate import METRICS, Gate, Verdict
 from ludus.reflact.journal import StageProgress
+from ludus.reflact.ledger.line_records import LineLedger
 from ludus.reflact.records import (
     Baseline,
     EpochEnd,
@@ -141,7 +143,11 @@ def _describe_step(step: Step, gate: Gate) -> str:
         parts.append(f"train {format_number(step.hard)}")
     if step.events:
         parts.append(f"{len(step.events)} {'reply' if len(step.events) == 1 else 'replies'} unusable")
-    return ", ".join([*parts, describe_scores(step.state.current, step.state.best, gate)])
+    if isinstance(step.state.ledger, LineLedger):
+        parts.append(
+            f"{len(step.state.ledger.working)} lines in the working text, {len(step.state.ledger.alive)} alive"
+        )
+    return ", ".join(filter(None, [*parts, describe_scores(step.state.current, step.state.best, gate)]))
 
 
 def _count_applied(step: Step) -> int:
@@ -171,7 +177,7 @@ def read_train_settings(run: RunDir) -> TrainSettings:
     """The recorded settings of a training run, as far as this version knows them."""
     known = {f.name for f in msgspec.structs.fields(TrainSettings)}
     recorded = {name: value for name, value in run.config["train"].items() if name in known}
-    return msgspec.convert(recorded, TrainSettings)
+    return msgspec.convert(list_assumed()["train"] | recorded, TrainSettings)
 
 
 def print_training(records: Sequence[Record], gate: Gate, console: "Console | None" = None) -> None:

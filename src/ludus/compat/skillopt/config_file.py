@@ -272,6 +272,7 @@ class _Reading:
         words = evaluation.leading_words
         words = [word.strip() for word in words.split(",") if word.strip()] if isinstance(words, str) else words
         settings: Tree = {
+            "recipe": "reflact",
             "epochs": train.num_epochs,
             "batch_size": train.batch_size,
             "accumulation": train.accumulation,

@@ -10,7 +10,7 @@
 #   make test-atropos  the tests of atroposlib against `ludus api`, and our worker against its server (fetches 1 GB once)
 #   make test-swe  bugs of SWE-smith's generators in repositories of published packages (fetches 150 MB once; about 5 minutes)
 #   make test-agents  mini-swe-agent, Codex and Claude Code in slots (fetches 1.4 GB once; needs npm, no account)
-#   make test-envs  environments with the packages they need: reasoning-gym, … (fetches 100 MB once; about 3 minutes)
+#   make test-envs  environments with the packages they need: reasoning-gym, … (fetches 100 MB once; about 5 minutes)
 #   make test-harbor  a terminal task on a real Debian: apt, pip, uv (root, debootstrap; fetches 150 MB; 2 to 5 minutes)
 #   make docs    make the generated parts of docs/ again (after a change of settings or environments)
 #   make test-clients  client libraries (litellm, LangChain, AI SDK, …) at the gateway (fetches 0.7 GB once; needs npm)

@@ -191,6 +191,6 @@ def test_a_class_or_option_that_is_wrong_is_reported(flags, words, tmp_path, mon
 
 def test_the_sandbox_section_has_every_setting_of_a_slot_that_is_plain():
     ours = {f.name for f in msgspec.structs.fields(SandboxSettings)}
-    assert {f.name for f in msgspec.structs.fields(SandboxSpec)} - ours == {"env", "base", "caches"}, (
+    assert {f.name for f in msgspec.structs.fields(SandboxSpec)} - ours == {"env", "base", "caches", "image"}, (
         "those are the environment's own"
     )

@@ -90,6 +90,7 @@ class _Child:
             stderr=subprocess.DEVNULL,
             env={"PYTHONHASHSEED": "0", "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
             cwd="/",
+            start_new_session=True,  # a Ctrl-C is for the driver, which finishes what runs
         )
 
     @property

@@ -29,6 +29,6 @@ def test_modules_are_there_inside_the_block_alone(tmp_path: Path):
 
 
 def test_they_are_removed_after_an_error():
-    with pytest.raises(RuntimeError), provide_modules({"a.b": {}}):
+    with pytest.raises(RuntimeError), provide_modules({"provided_here.inner": {}}):
         raise RuntimeError
-    assert "a" not in sys.modules
+    assert "provided_here" not in sys.modules

@@ -174,7 +174,7 @@ class Simulator(Rules):
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "rules_adapter.py"
     path.write_text(ADAPTER)
-    for split, count in (("train", 6), ("val", 3), ("test", 3)):
+    for split, count in (("train", 6), ("val", 6), ("test", 3)):
         items = [{"id": f"{split}:{n}", "question": f"{split} {n}?", "rule": f"RULE-{n % 3}"} for n in range(count)]
         (tmp_path / "data" / split).mkdir(parents=True)
         (tmp_path / "data" / split / "items.json").write_text(json.dumps(items))

@@ -16,6 +16,7 @@
 #   make test-clients  client libraries (litellm, LangChain, AI SDK, …) at the gateway (fetches 0.7 GB once; needs npm)
 #   make test-browser  the toolset `browser` with a real Chromium (fetches 50 MB once; needs Debian's chromium; half a minute)
 #   make test-verifiers  an environment of the package verifiers 0.1.14 (fetches 0.8 GB once)
+#   make test-openenv    servers of the package openenv-core 0.3.0 (fetches 0.5 GB once)
 #   make lint    formatting, lint rules and types only
 #   make bench   measure speed and compare it with other tools (downloads them; takes a while)
 
@@ -26,7 +27,7 @@ RUN    ?= runs/demo
 RL_VENV ?= .venv-rl
 RL_RUN  ?= runs/rl-demo
 
-.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-swe test-agents test-browser test-verifiers test-clients test-envs test-harbor backends docs lint bench setup setup-dev clean
+.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-swe test-agents test-browser test-verifiers test-openenv test-clients test-envs test-harbor backends docs lint bench setup setup-dev clean
 
 demo: setup
 	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
@@ -81,6 +82,9 @@ test-browser: setup-dev
 
 test-verifiers: setup-dev
 	@scripts/test-verifiers $(BIN)/python
+
+test-openenv: setup-dev
+	@scripts/test-openenv $(BIN)/python
 
 lint: setup-dev
 	@$(BIN)/ruff format --check

@@ -46,8 +46,8 @@ ENV = make_argument(
     "env",
     metavar="ENV",
     nargs="?",
-    help="a name (see: ludus envs), module:Class, file.py, file.py:Class, atropos:FILE.py, hermes:FILE.py or "
-    "verifiers:NAME",
+    help="a name (see: ludus envs), module:Class, file.py, file.py:Class, atropos:FILE.py, hermes:FILE.py, "
+    "verifiers:NAME or openenv:URL",
 )
 RUN = make_argument("run", metavar="RUN", help="a run directory, finished or not")
 JUDGE_ENV = make_argument(

@@ -62,7 +62,11 @@ def print_notice(text: str) -> None:
 
 
 def _name_env(words: str) -> list[tuple[str, str]]:
-    """The settings that an environment on the command line stands for: `verifiers:NAME` names one of that package."""
+    """The settings that an environment on the command line stands for: `verifiers:NAME` names one of that package,
+    `openenv:URL` a server."""
+    if words.startswith("openenv:"):
+        kind = "ludus.compat.openenv_env:OpenEnvEnv"
+        return [("env.name", kind), ("env.url", words.removeprefix("openenv:"))]
     if words.startswith("verifiers:"):
         kind = "ludus.compat.verifiers_env:VerifiersEnv"
         return [("env.name", kind), ("env.id", words.removeprefix("verifiers:"))]

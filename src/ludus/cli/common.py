@@ -110,7 +110,7 @@ def _read_run_settings(out: Path, arguments: RunArguments) -> list[Layer]:
     source, tree = read_file_layer(out / CONFIG)  # JSON is YAML
     refuse_other_kind(out, tree, arguments.command)
     before = tree["env"].get("name") if is_tree(tree.get("env")) else None
-    if env and before and env != before:
+    if env and before and dict(_name_env(env))["env.name"] != before:
         raise ConfigError(f"{out} is a run of {before}, not of {env}: leave the environment out, or name another --out")
     return [Layer(source, list_assumed()), Layer(source, {name: tree[name] for name in tree if name != CONTENT})]
 

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -197,6 +197,11 @@ def _read_resumed(
 
 def run_file(arguments: RunArguments) -> int:
     """`ludus process` or `ludus evaluate` of a file."""
+    return run_loaded(arguments, lambda config, loaded: _run(config, loaded, arguments))
+
+
+def run_loaded(arguments: RunArguments, work: "Callable[[Config, LoadedFile], Coroutine[Any, Any, int]]") -> int:
+    """Read the settings and the file, do the work with them, and unload the file. Returns the exit code."""
     config, loaded = read_file_settings(arguments)
     try:
         if arguments.print_config:
@@ -205,7 +210,7 @@ def run_file(arguments: RunArguments) -> int:
         config = set_out(config)
         if not arguments.quiet:
             print_model_hint(config)
-        return asyncio.run(_run(config, loaded, arguments))
+        return asyncio.run(work(config, loaded))
     finally:
         loaded.close()
 

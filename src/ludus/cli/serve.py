@@ -32,7 +32,7 @@ from ludus.cli.common import (
     set_out,
     write_spent,
 )
-from ludus.cli.file_envs import is_file_run, open_session, read_file_settings
+from ludus.cli.file_envs import is_file_run, open_session, run_loaded
 from ludus.cli.output.worker_tables import WorkerLine, print_worker_report
 from ludus.cli.token_rows import make_vocabulary
 from ludus.config import Config, to_record, to_yaml
@@ -122,17 +122,7 @@ async def _run(config: Config, arguments: ServeArguments) -> int:
 
 def _serve_file(arguments: ServeArguments) -> int:
     """Serve the groups of a file of another system."""
-    config, loaded = read_file_settings(arguments)
-    try:
-        if arguments.print_config:
-            print(to_yaml(config), end="")
-            return 0
-        config = set_out(config)
-        if not arguments.quiet:
-            print_model_hint(config)
-        return asyncio.run(_run_file(config, loaded, arguments))
-    finally:
-        loaded.close()
+    return run_loaded(arguments, lambda config, loaded: _run_file(config, loaded, arguments))
 
 
 async def _run_file(config: Config, loaded: "LoadedFile", arguments: ServeArguments) -> int:

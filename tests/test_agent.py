@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.agent import Limits, Policy, Spill, ToolHandler, _cut_ends, take_turns
+from ludus.agent import Limits, NextMessage, Policy, Spill, ToolHandler, _cut_ends, take_turns
 from ludus.errors import BudgetExhausted, ModelError, SandboxError, ToolBroken
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.skill import Skill
@@ -478,3 +478,51 @@ def test_system_text_is_environment_then_policy_then_skill():
 def test_limits_refuse_unknown_keys():
     with pytest.raises(msgspec.ValidationError, match="turnz"):
         msgspec.convert({"turnz": 3}, Limits)
+
+
+# ---- a user who goes on -------------------------------------------------------------------------------------------
+
+
+def converse(script: Any, next_message: NextMessage, limits: Limits = Limits()) -> list[Turn]:
+    async def collect() -> list[Turn]:
+        policy = Policy(ScriptedModel(script), limits=limits)
+        return [turn async for turn in take_turns(policy, USER, (add,), next_message=next_message)]
+
+    return asyncio.run(collect())
+
+
+def test_a_user_goes_on_after_a_reply_and_brings_other_tools():
+    heard: list[int] = []
+    prompts: list[tuple[list[str], list[str]]] = []
+
+    async def ask(turns: Sequence[Turn]) -> tuple[Message, Sequence[Tool]] | None:
+        heard.append(len(turns))
+        return (Message("user", "And now?"), (submit,)) if len(heard) == 1 else None
+
+    def act(messages: Sequence[Message], tools: Any, sampling: Any) -> Message:
+        prompts.append(([message.content for message in messages], [spec.name for spec in tools]))
+        return [call("add", a=1, b=2), say("3"), say("still 3")][len(prompts) - 1]
+
+    turns = converse(act, ask)
+    assert heard == [2, 3]  # it is asked after replies without a call only
+    assert [turn.stop for turn in turns] == [None, None, StopReason.FINISHED]
+    assert [message.content for message in turns[1].messages] == ["3", "And now?"]
+    assert prompts[2] == (["go", "", "3", "3", "And now?"], ["submit"])
+
+
+def test_an_empty_reply_leaves_the_word_to_the_user_and_a_cut_one_ends_the_rollout():
+    async def ask(turns: Sequence[Turn]) -> tuple[Message, Sequence[Tool]] | None:
+        return Message("user", "Go on."), ()
+
+    cut = Completion(Message("assistant", "I was"), Finish.LENGTH)
+    assert [turn.stop for turn in converse([say(""), cut], ask)] == [None, StopReason.LENGTH]
+
+
+def test_a_user_who_never_ends_meets_the_limits():
+    async def ask(turns: Sequence[Turn]) -> tuple[Message, Sequence[Tool]] | None:
+        return Message("user", "word " * 50), ()
+
+    turns = converse(["a", "b", "c"], ask, Limits(turns=2))
+    assert [turn.stop for turn in turns] == [None, StopReason.MAX_TURNS]
+    assert turns[-1].notices  # what was said stays on the record
+    assert [turn.stop for turn in converse(["a", "b", "c"], ask, Limits(context_tokens=60))] == [StopReason.CONTEXT]

@@ -12,7 +12,7 @@ import pytest
 from tests.build import make_turn
 
 from ludus.agent import Limits, Policy
-from ludus.env import Env
+from ludus.env import Env, FollowUp
 from ludus.errors import BudgetExhausted, ConfigError, ModelError, ModelUnusable, StoreError
 from ludus.harness import AgentResult
 from ludus.models.scripted import ScriptedModel, call, say
@@ -705,3 +705,62 @@ def test_the_time_of_a_rollout_does_not_count_its_wait_for_a_slot():
     rollout, waited = asyncio.run(go())
     assert rollout.score == Score.of(1.0, "compared")
     assert rollout.seconds < waited
+
+
+# ---- conversations ------------------------------------------------------------------------------------------------
+
+
+class Chat(Yes, frozen=True):
+    """A user who asks twice, and brings a tool for the second question."""
+
+    name: ClassVar[str] = "chat"
+
+    async def follow_up(self, task: Task, turns: Sequence[Turn], box: Sandbox | None) -> FollowUp | None:
+        @tool
+        async def look() -> str:
+            return "yes"
+
+        return FollowUp("Look, then say it again.", (look,)) if not any(turn.notices for turn in turns) else None
+
+
+def test_the_environment_says_what_the_user_says_next():
+    rollout = asyncio.run(run(Job(TASK, policy(["no", call("look"), "yes"])), Chat(), None))
+    assert rollout.score == Score.of(1.0, "compared")
+    assert [message.content for message in rollout.turns[0].notices] == ["Look, then say it again."]
+    assert rollout.provenance.tools == ("look",)
+    assert msgspec.json.decode(to_json(rollout), type=Rollout) == rollout
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("more", "follow_up returns str, not ludus.env.FollowUp"),
+        (FollowUp("more", ("look",)), "follow_up returns str, not Tool"),  # pyright: ignore[reportArgumentType]
+        (RuntimeError("no user"), "no user"),
+    ],
+)
+def test_a_broken_follow_up_is_a_failure_and_not_a_zero(said: Any, message: str):
+    class Broken(Chat, frozen=True):
+        async def follow_up(self, task: Task, turns: Sequence[Turn], box: Sandbox | None) -> FollowUp | None:
+            if isinstance(said, Exception):
+                raise said
+            return said
+
+    rollout = asyncio.run(run(Job(TASK, policy("yes")), Broken(), None))
+    assert rollout.failure is not None and rollout.score is None
+    assert rollout.failure.boundary == "tool"
+    assert message in rollout.failure.message
+    assert len(rollout.turns) == 0 or rollout.turns[0].completion.message.content == "yes"
+
+
+def test_another_agent_than_the_loop_cannot_hear_the_user():
+    class Someone:
+        name = "someone"
+
+        async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> AgentResult:
+            raise AssertionError("it must not act")
+
+        async def close(self) -> None: ...
+
+    rollout = asyncio.run(run(Job(TASK, policy("yes", actor=Someone())), Chat(), None))
+    assert rollout.failure is not None and "someone cannot hear" in rollout.failure.message

@@ -4,6 +4,8 @@
         ^                             │yes
         └──── observations <── run the tools
 
+A user may go on after a reply without a call (`NextMessage`): then the conversation does not end there.
+
 The loop yields each `Turn` when it is complete and keeps nothing else, so the caller has everything that happened
 before a failure. Two rules decide where a mistake goes. The model's own mistakes (an unknown tool, arguments that are
 not JSON or do not fit the schema, a tool that raises or takes too long) go back to the model as an observation and are
@@ -56,6 +58,10 @@ ToolHandler = Callable[[Call, JsonObject], Awaitable["str | Observation"]]
 Spill = Callable[[str, bytes], Awaitable[str]]
 """Stores a result that is too long to show. Takes a file name and the whole text, and returns the path in the slot."""
 
+
+NextMessage = Callable[[Sequence[Turn]], Awaitable["tuple[Message, Sequence[Tool]] | None"]]
+"""Says what the user answers to a reply without a call, and which tools there are from then on. Takes the turns so far.
+None: the user has nothing more to say."""
 
 SkillAs = Literal["text", "file", "both"]
 ExamplesAs = Literal["text", "turns"]
@@ -210,6 +216,7 @@ async def take_turns(
     seed: int | None = None,
     handler: ToolHandler | None = None,
     spill: Spill | None = None,
+    next_message: NextMessage | None = None,
 ) -> AsyncGenerator[Turn, None]:
     """Run the agent from `opening` until something stops it. The last turn has the reason in `Turn.stop`.
 
@@ -222,9 +229,9 @@ async def take_turns(
             the policy but the server decided that, so it is no zero.
         SandboxError: the slot failed, after a turn with the reply whose calls were running.
     """
-    by_name = {tool.name: tool for tool in tools}
-    specs = tuple(tool.spec for tool in tools)
+    by_name, specs = _index_tools(tools)
     messages = list(opening)
+    turns: list[Turn] = []
     limits = policy.limits
     if not _fits_context(limits, messages, specs):
         return
@@ -246,8 +253,13 @@ async def take_turns(
                 yield Turn(completion, seconds=time.monotonic() - started)
                 raise
         turn = Turn(completion, tuple(results), seconds=time.monotonic() - started)
-        messages.extend(turn.messages)
         stop = _decide_stop(turn, number, limits.turns, by_name)
+        if next_message is not None and stop in _END_OF_REPLY and (said := await next_message((*turns, turn))):
+            turn = msgspec.structs.replace(turn, notices=(said[0],))
+            by_name, specs = _index_tools(said[1])
+            stop = StopReason.MAX_TURNS if number >= limits.turns else None
+        turns.append(turn)
+        messages.extend(turn.messages)
         if stop is None and not _fits_context(limits, messages, specs, turn):
             stop = StopReason.CONTEXT
         yield turn if stop is None else msgspec.structs.replace(turn, stop=stop)
@@ -265,6 +277,9 @@ def seed_sampling(sampling: Sampling, seed: int | None, turn: int = 1) -> Sampli
 
 
 # ---- stopping -----------------------------------------------------------------------------------------------------
+
+_END_OF_REPLY = (StopReason.FINISHED, StopReason.EMPTY)
+"""The stops that leave the next word to the user, if there is one."""
 
 
 def _decide_stop(turn: Turn, number: int, most: int, tools: Mapping[str, Tool]) -> StopReason | None:
@@ -284,16 +299,20 @@ def _fits_context(
     limits: Limits, messages: Sequence[Message], specs: Sequence[ToolSpec], last: Turn | None = None
 ) -> bool:
     """Whether the next prompt fits the context. Its size is what the server counted for the last turn and an estimate
-    of the new results; if nothing was counted, it is an estimate of everything."""
+    of what is new since then; if nothing was counted, it is an estimate of everything."""
     if limits.context_tokens is None:
         return True
     size = last.completion.usage.tokens if last else 0
     if last and size:
-        size += sum(estimate_text(result.content) + 8 for result in last.results)
+        size += sum(estimate_text(new.content) + 8 for new in (*last.results, *last.notices))
     return (size or estimate_prompt(messages, specs)) < limits.context_tokens
 
 
 # ---- tools --------------------------------------------------------------------------------------------------------
+
+
+def _index_tools(tools: Sequence[Tool]) -> tuple[dict[str, Tool], tuple[ToolSpec, ...]]:
+    return {tool.name: tool for tool in tools}, tuple(tool.spec for tool in tools)
 
 
 async def _run_calls(

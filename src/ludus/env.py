@@ -21,7 +21,7 @@ from msgspec import Struct
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.settings import Settings
 from ludus.tools import Tool
-from ludus.types import Count, Message, Rollout, Score, Task, place_images
+from ludus.types import Completion, Count, Message, Rollout, Score, StopReason, Task, Turn, place_images
 from ludus.verify.grading import Grader
 
 
@@ -62,6 +62,15 @@ class EnvFacts(Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             if any(mark in getattr(self, name) for mark in "|\n"):
                 raise ValueError(f"EnvFacts.{name}: one line without '|', please: it is a cell of a table")
+
+
+class FollowUp(Struct, frozen=True):
+    """What comes after a reply without a call."""
+
+    text: str
+    """What the user says next."""
+    tools: Sequence[Tool] | None = None
+    """The environment's own tools from now on; None: as before."""
 
 
 class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,18 +136,35 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The environment's own tools, beside those of the toolsets. `ludus.tools.tool` makes one of a function."""
         return ()
 
+    async def follow_up(self, task: Task, turns: Sequence[Turn], box: Sandbox | None) -> FollowUp | None:
+        """What the user says after a reply without a call, for tasks that are conversations. `turns` are all turns so
+        far; those after which the user spoke have the message in `notices`. None: the conversation is over."""
+        return None
+
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         """Judge a finished rollout. `rollout.answer` is the agent's last text; /workspace is as the agent left it,
         except for `protected` files. Hidden tests are used only here. The score is what this method returns: nothing
         that the agent writes in the slot can be a score."""
         raise NotImplementedError(f"{type(self).__name__} does not define verify(rollout, box)")
 
-    async def solve(self, task: Task, box: Sandbox | None) -> str:
-        """Solve the task perfectly, as proof that it can be scored: change the slot, and return the final answer.
-        `ludus validate` calls it. No agent ever does."""
+    async def solve(self, task: Task, box: Sandbox | None) -> str | Sequence[Turn]:
+        """Solve the task perfectly, as proof that it can be scored: change the slot, and return the final answer; or
+        all turns, if `verify` judges more than the answer. `ludus validate` calls it. No agent ever does."""
         raise NotImplementedError(f"{type(self).__name__} does not define solve(task, box)")
 
 
 def can_solve(env: Env) -> bool:
     """Whether the environment defines `solve`."""
     return type(env).solve is not Env.solve
+
+
+def can_follow_up(env: Env) -> bool:
+    """Whether the environment defines `follow_up`."""
+    return type(env).follow_up is not Env.follow_up
+
+
+def make_turns(solution: str | Sequence[Turn]) -> tuple[Turn, ...]:
+    """The turns of an agent that does what `solve` returned."""
+    if not isinstance(solution, str):
+        return tuple(solution)
+    return (Turn(Completion(Message("assistant", solution)), stop=StopReason.FINISHED),)

@@ -18,19 +18,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ludus.agent import Limits
-from ludus.env import Env, can_solve
+from ludus.env import Env, can_solve, make_turns
 from ludus.errors import SandboxError, SetupError, describe_error, explain_not_async
 from ludus.judging import FilesUnusable, open_judging_slot
 from ludus.rollout import make_opening, make_own_tools
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.pool import Pool
-from ludus.types import Completion, Message, Provenance, Rollout, Score, StopReason, Task, Turn, canonical
+from ludus.types import Provenance, Rollout, Score, StopReason, Task, Turn, canonical
 
 LONGEST_ID = 200
 SHORTEST_LEAK = 6
@@ -368,9 +368,9 @@ async def try_task(env: Env, evidence: Evidence, pool: Pool | None, limits: Limi
     evidence.opening = await _attempt(evidence, "opening", limits.setup_seconds, render_opening) or ""
     if env.sandbox is None:
         for gold in (False, True):
-            answer = await _get_answer(env, evidence, None, limits, gold=gold)
-            if answer is not None:
-                await _verify_twice(env, evidence, None, limits, answer, gold=gold)
+            solution = await _get_solution(env, evidence, None, limits, gold=gold)
+            if solution is not None:
+                await _verify_twice(env, evidence, None, limits, solution, gold=gold)
         return
     assert pool is not None, "an environment with a sandbox is validated with a pool"
     spec = await _attempt(evidence, "setup", limits.setup_seconds, get_spec)
@@ -393,18 +393,20 @@ async def _try_in_slot(
             return
         evidence.files.append(await list_files(box))
         evidence.leaks = evidence.leaks or await _find_answer(box, task)
-        answer = await _get_answer(env, evidence, box, limits, gold=gold)
-        if answer is None:
+        solution = await _get_solution(env, evidence, box, limits, gold=gold)
+        if solution is None:
             return
         try:
             async with open_judging_slot(env, task, box, pool, limits) as judge_box:
-                await _verify_twice(env, evidence, judge_box, limits, answer, gold=gold)
+                await _verify_twice(env, evidence, judge_box, limits, solution, gold=gold)
         except FilesUnusable as error:
             evidence.broken["solve"] = str(error)
 
 
-async def _get_answer(env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, *, gold: bool) -> str | None:
-    """The empty answer, or that of the gold solution; None if there is no solution or it failed."""
+async def _get_solution(
+    env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, *, gold: bool
+) -> str | Sequence[Turn] | None:
+    """The empty answer, or the gold solution; None if there is none or it failed."""
 
     async def make_tools() -> None:
         make_own_tools(env, evidence.task, box)
@@ -414,20 +416,26 @@ async def _get_answer(env: Env, evidence: Evidence, box: Sandbox | None, limits:
         return ""
     if not can_solve(env):
         return None
-    answer: object = await _attempt(evidence, "solve", limits.rollout_seconds, lambda: env.solve(evidence.task, box))
-    if isinstance(answer, str):
-        evidence.gold_answer = answer
-        return answer
-    evidence.broken.setdefault("solve", f"solve returned {type(answer).__name__}, not the final answer as text")
-    return None
+    solution = await _attempt(evidence, "solve", limits.rollout_seconds, lambda: env.solve(evidence.task, box))
+    if not (isinstance(solution, str) or _are_turns(solution)):
+        what = f"solve returned {type(solution).__name__}, not the final answer as text, nor turns"
+        evidence.broken.setdefault("solve", what)
+        return None
+    evidence.gold_answer = make_rollout(evidence.task, solution).answer
+    return solution
+
+
+def _are_turns(solution: object) -> TypeGuard[Sequence[Turn]]:
+    """Whether it is a conversation: an environment is foreign code."""
+    return isinstance(solution, list | tuple) and all(isinstance(each, Turn) for each in cast("list[Any]", solution))
 
 
 async def _verify_twice(
-    env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, answer: str, *, gold: bool
+    env: Env, evidence: Evidence, box: Sandbox | None, limits: Limits, solution: str | Sequence[Turn], *, gold: bool
 ) -> None:
     """Verify twice and keep the scores."""
     step, scores = ("verify gold", evidence.gold) if gold else ("verify empty", evidence.empty)
-    rollout = make_rollout(evidence.task, answer)
+    rollout = make_rollout(evidence.task, solution)
     for _ in range(2):
         score: object = await _attempt(evidence, step, limits.verify_seconds, lambda: env.verify(rollout, box))
         if isinstance(score, Score):
@@ -451,11 +459,10 @@ async def _attempt(evidence: Evidence, step: str, seconds: float, work: Callable
     return None
 
 
-def make_rollout(task: Task, answer: str) -> Rollout:
-    """The rollout that `verify` gets if the agent says only `answer`."""
-    turn = Turn(Completion(Message("assistant", answer)), stop=StopReason.FINISHED)
+def make_rollout(task: Task, solution: str | Sequence[Turn]) -> Rollout:
+    """The rollout that `verify` gets if the agent says only this, or took these turns."""
     provenance = Provenance(policy="validate", model="validate")
-    return Rollout(task=task, provenance=provenance, turns=(turn,), stop=StopReason.FINISHED)
+    return Rollout(task=task, provenance=provenance, turns=make_turns(solution), stop=StopReason.FINISHED)
 
 
 _LIST = rf"""list() {{

@@ -14,7 +14,7 @@ that raises when the agent wrote no file has no score for the first state, but w
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ import msgspec
 
 from ludus.agent import Limits
 from ludus.causes import Cause, FailureEvidence, Phase, decide_cause, explain_fault
-from ludus.env import Env, can_solve
+from ludus.env import Env, can_solve, make_turns
 from ludus.errors import (
     LudusError,
     ModelUnusable,
@@ -37,7 +37,7 @@ from ludus.sandbox import Sandbox
 from ludus.sandbox.agent_files import collect_files, copy_files
 from ludus.sandbox.file_tree import CollectedFiles
 from ludus.sandbox.pool import Pool, is_alive
-from ludus.types import Completion, Message, Rollout, Score, StopReason, Task, Turn
+from ludus.types import Rollout, Score, StopReason, Task, Turn
 
 KeepFiles = Callable[[CollectedFiles], str]
 """Keeps the files that an agent left, and returns their hash; empty if they are not kept."""
@@ -204,15 +204,14 @@ class Judge:
             return False
 
     async def _try_verify(self, acted: Rollout, box: Sandbox | None, *, solved: bool) -> bool:
-        answer = ""
+        solution: str | Sequence[Turn] = ""
         if solved:
             async with asyncio.timeout(self.limits.rollout_seconds):
-                answer = await self.env.solve(acted.task, box)
+                solution = await self.env.solve(acted.task, box)
             if box is not None:
                 await box.settle()
-        turn = Turn(Completion(Message("assistant", answer)), stop=StopReason.FINISHED)
-        stop = StopReason.FINISHED
-        said = msgspec.structs.replace(acted, turns=(turn,), stop=stop, exit=None, details=None, left_out=())
+        turns, stop = make_turns(solution), StopReason.FINISHED
+        said = msgspec.structs.replace(acted, turns=turns, stop=stop, exit=None, details=None, left_out=())
         await self._verify(said, box)
         return True
 

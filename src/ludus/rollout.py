@@ -12,7 +12,7 @@ import hashlib
 import platform
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,9 +21,9 @@ from typing import ClassVar
 import msgspec
 
 from ludus import __version__
-from ludus.agent import Actor, Policy, Spill, ToolHandler, seed_sampling, take_turns
+from ludus.agent import Actor, NextMessage, Policy, Spill, ToolHandler, seed_sampling, take_turns
 from ludus.causes import Phase
-from ludus.env import Env
+from ludus.env import Env, FollowUp, can_follow_up
 from ludus.errors import (
     BudgetExhausted,
     LudusError,
@@ -31,6 +31,7 @@ from ludus.errors import (
     RolloutError,
     SandboxError,
     SetupError,
+    ToolBroken,
     boundary,
     describe_bug,
     find_first,
@@ -94,6 +95,22 @@ class _Trace:
             self.on_turn(turn)
 
 
+@dataclass(frozen=True)
+class _Offer:
+    """The tools that the agent can call: those of the toolsets, and the environment's own."""
+
+    shared: tuple[Tool, ...]
+    own: tuple[Tool, ...]
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return (*self.shared, *self.own)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(tool.name for tool in self.tools)
+
+
 async def run(
     job: Job,
     env: Env,
@@ -141,9 +158,9 @@ async def run(
                 await set_up(env, job.task, box, job.policy.limits)
             await _place_skill(job.policy, box)
             tools, trace.opening = _prepare_opening(job, env, box)
-            trace.tools = tuple(tool.name for tool in tools)
+            trace.tools = tools.names
             try:
-                stop = await _act(job, tools, trace, handler, box)
+                stop = await _act(job, env, tools, trace, handler, box)
             except SandboxError as error:
                 acted = record(StopReason.BROKEN)
                 return await judge.blame(acted, box, error, Phase.ACTING, has_acted=bool(box and trace.turns))
@@ -194,33 +211,47 @@ async def _place_skill(policy: Policy, box: Sandbox | None) -> None:
         await box.write(await resolve_path(path, box), skill.text.encode())
 
 
-def _prepare_opening(job: Job, env: Env, box: Sandbox | None) -> tuple[list[Tool], tuple[Message, ...]]:
+def _prepare_opening(job: Job, env: Env, box: Sandbox | None) -> tuple[_Offer, tuple[Message, ...]]:
     """The tools of the agent and the conversation before its first turn."""
     toolsets = env.toolsets if job.policy.toolsets is None else job.policy.toolsets
+    agent = job.policy.agent_name
     with boundary(SetupError, f"{env.name}: tools and opening of task '{job.task.id}'"):
         own = make_own_tools(env, job.task, box)
-        tools = [] if job.policy.agent_name else [*make_tools(toolsets, box, job.policy.registry), *own]
+        shared = () if agent else tuple(make_tools(toolsets, box, job.policy.registry))
         opening = (*job.policy.example_messages, *make_opening(env, job.task))
-    if job.policy.agent_name and own:
+    if agent and own:
+        names = ", ".join(tool.name for tool in own)
         raise SetupError(
-            f"{env.name} brings tools of its own ({', '.join(tool.name for tool in own)}), which "
-            f"{job.policy.agent_name} cannot call: leave agent.harness out",
+            f"{env.name} brings tools of its own ({names}), which {agent} cannot call: leave agent.harness out",
             retryable=False,
         )
-    twice = [name for name, count in Counter(tool.name for tool in tools).items() if count > 1]
+    if agent and can_follow_up(env):
+        raise SetupError(
+            f"the user of {env.name} goes on after a reply, which {agent} cannot hear: leave agent.harness out",
+            retryable=False,
+        )
+    system = job.policy.build_system_text(env.system)
+    offer = _check_offer(_Offer(shared, own), env)
+    return offer, ((Message("system", system), *opening) if system else opening)
+
+
+def _check_offer(offer: _Offer, env: Env) -> _Offer:
+    twice = [name for name, count in Counter(offer.names).items() if count > 1]
     if twice:
         raise SetupError(f"{env.name}: two tools are called '{twice[0]}': rename the environment's", retryable=False)
-    system = job.policy.build_system_text(env.system)
-    return tools, ((Message("system", system), *opening) if system else opening)
+    return offer
 
 
 def make_own_tools(env: Env, task: Task, box: Sandbox | None) -> tuple[Tool, ...]:
     """The environment's own tools. Raises TypeError if they are of another type: an environment is foreign code."""
-    own = tuple(env.tools(task, box))
-    for each in own:
+    return _check_tools(env.tools(task, box), "tools()")
+
+
+def _check_tools(tools: Sequence[Tool], source: str) -> tuple[Tool, ...]:
+    for each in tools:
         if not isinstance(each, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"tools() returns {type(each).__name__}, not Tool: make one with @tool (and bind it)")
-    return own
+            raise TypeError(f"{source} returns {type(each).__name__}, not Tool: make one with @tool (and bind it)")
+    return tuple(tools)
 
 
 def make_opening(env: Env, task: Task) -> tuple[Message, ...]:
@@ -235,27 +266,33 @@ def make_opening(env: Env, task: Task) -> tuple[Message, ...]:
 
 
 async def _act(
-    job: Job, tools: list[Tool], trace: _Trace, handler: ToolHandler | None, box: Sandbox | None
+    job: Job, env: Env, offer: _Offer, trace: _Trace, handler: ToolHandler | None, box: Sandbox | None
 ) -> StopReason:
     """Let the agent act: the loop, a command-line agent or another one."""
     if job.policy.actor is not None:
         return await _run_actor(job, job.policy.actor, trace)
     if box is not None and job.policy.harness is not None:
         return await _run_harness(job, job.policy.harness, trace, box)
-    return await _take_turns(job, tools, trace, handler, _make_spill(box) if box else None)
+    next_message = _make_next_message(job, env, offer, trace, box) if can_follow_up(env) else None
+    loop = take_turns(
+        job.policy,
+        trace.opening,
+        offer.tools,
+        seed=job.seed,
+        handler=handler,
+        spill=_make_spill(box) if box else None,
+        next_message=next_message,
+    )
+    return await _take_turns(job, loop, trace)
 
 
-async def _take_turns(
-    job: Job, tools: list[Tool], trace: _Trace, handler: ToolHandler | None, spill: Spill | None
-) -> StopReason:
+async def _take_turns(job: Job, loop: AsyncGenerator[Turn, None], trace: _Trace) -> StopReason:
     """Take turns until the agent stops or its time is over."""
     clock = asyncio.timeout(job.policy.limits.rollout_seconds)
     try:
-        async with clock:
-            loop = take_turns(job.policy, trace.opening, tools, seed=job.seed, handler=handler, spill=spill)
-            async with aclosing(loop):
-                async for turn in loop:
-                    trace.add(turn)
+        async with clock, aclosing(loop):
+            async for turn in loop:
+                trace.add(turn)
     except TimeoutError:
         if not clock.expired():
             raise
@@ -302,6 +339,26 @@ def _keep_acted(acted: AgentResult, trace: _Trace) -> StopReason:
     if acted.error is not None:
         raise acted.error
     return acted.stop
+
+
+def _make_next_message(job: Job, env: Env, offer: _Offer, trace: _Trace, box: Sandbox | None) -> NextMessage:
+    """Ask the environment what the user says next. Its errors are failures of the world: the agent only spoke."""
+    current = offer
+
+    async def ask(turns: Sequence[Turn]) -> tuple[Message, Sequence[Tool]] | None:
+        nonlocal current
+        with boundary(ToolBroken, f"{env.name}: follow_up of task '{job.task.id}'"):
+            said = await env.follow_up(job.task, turns, box)
+            if said is None:
+                return None
+            if not isinstance(said, FollowUp):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"follow_up returns {type(said).__name__}, not ludus.env.FollowUp or None")
+            if said.tools is not None:
+                current = _check_offer(_Offer(offer.shared, _check_tools(said.tools, "follow_up")), env)
+        trace.tools = tuple(dict.fromkeys((*trace.tools, *current.names)))
+        return Message("user", said.text), current.tools
+
+    return ask
 
 
 def _make_spill(box: Sandbox) -> Spill:

@@ -239,3 +239,30 @@ def test_an_engine_that_cuts_the_prompt_is_refused(tokens):
 
     with pytest.raises(ModelError, match="another prompt than it was sent"):
         asyncio.run(main())
+
+
+def test_a_user_who_goes_on_with_other_tools_leaves_exact_ids(tokens):
+    """The user's message continues the sequence; other tools change the beginning of the prompt and start a new one."""
+
+    @tool
+    async def listen() -> str:
+        """Listen."""
+        return "Silence."
+
+    said = [(Message("user", "Are you sure?"), (look,)), (Message("user", "Listen."), (look, listen)), None]
+
+    async def ask(turns):
+        return said.pop(0)
+
+    async def converse(model):
+        policy = Policy(model, sampling=Sampling(max_tokens=500))
+        return [turn async for turn in take_turns(policy, OPENING, (look,), next_message=ask)]
+
+    codec = tokens.codec()
+    engine = ToyEngine(codec.tokenizer, ["At home.", "Yes.", "I hear nothing."])
+    first, second, third = asyncio.run(converse(TokenModel(engine, codec)))
+    assert second.completion.splice is None and third.completion.splice is not None
+    ids = (*first.completion.tokens.ids, *second.completion.tokens.ids)
+    assert ids == (*engine.log[1].prompt, *engine.log[1].ids)
+    kept = ids[: third.completion.splice.kept]
+    assert (*kept, *third.completion.tokens.ids) == (*engine.log[2].prompt, *engine.log[2].ids)

@@ -41,7 +41,7 @@ def check_env(kind: type[Env], label: str) -> str:
         return f"{label} has a field '{min(both)}', a name that Ludus uses itself; rename it"
     return (
         _check_defined(kind, Env, {"tasks": "tasks(split)", "verify": "verify(rollout, box)"}, label)
-        or _check_async(kind, ("setup", "verify", "solve"), label)
+        or _check_async(kind, ("prepare", "setup", "follow_up", "verify", "solve"), label)
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ BUILTIN: Mapping[str, str] = MappingProxyType(
     {
         "alfworld": "ludus.envs.alfworld:AlfWorld",
         "bfcl": "ludus.envs.bfcl:Bfcl",
+        "bfcl-multi-turn": "ludus.envs.bfcl_conversations:BfclConversations",
         "docvqa": "ludus.envs.docvqa:DocVQA",
         "exercism": "ludus.envs.exercism:Exercism",
         "gsm8k": "ludus.envs.gsm8k:Gsm8k",

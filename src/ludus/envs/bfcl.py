@@ -3,8 +3,8 @@
 `pip install --no-deps bfcl-eval`: its other dependencies are clients of models, which are not needed. The functions of
 a task are the agent's tools. The calls of its first reply are checked, and end the rollout; nothing is run. Where no
 function fits (`irrelevance`), a reply without a call is right. Agents that cannot call tools may write the calls as
-JSON: `[{"name": …, "arguments": {…}}]`. Java and JavaScript are left out, and so are the tasks with several turns,
-memory and web search.
+JSON: `[{"name": …, "arguments": {…}}]`. Java and JavaScript are left out, and so are memory and web search. The tasks
+with several turns are an environment of their own: `bfcl_conversations`.
 """
 
 import json
@@ -68,14 +68,12 @@ class Bfcl(Env, frozen=True):
 
     def tasks(self, split: str) -> Iterator[Task]:
         folder = find_data()
-        for name in self.categories:
-            if name not in CATEGORIES:
-                raise ConfigError(f"env.categories: there is no '{name}'; {suggest(name, list(CATEGORIES))}")
+        check_categories(self.categories, CATEGORIES)
         if split != "test":
             return
         for category in self.categories or CATEGORIES:
-            golds = _read_golds(folder, category)
-            for row in _read_lines(folder / f"BFCL_v4_{category}.json"):
+            golds = read_golds(folder, category)
+            for row in read_lines(folder / f"BFCL_v4_{category}.json"):
                 if row["id"] in LEFT_OUT:
                     continue
                 messages: list[dict[str, str]] = row["question"][0]
@@ -122,7 +120,15 @@ def find_data() -> Path:
     return Path(found.submodule_search_locations[0]) / "data"
 
 
-def _read_lines(file: Path) -> Iterator[dict[str, Any]]:
+def check_categories(names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise ConfigError if a category is not known."""
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"env.categories: there is no '{name}'; {suggest(name, list(known))}")
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file of the package."""
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
         try:
             yield json.loads(line)
@@ -130,9 +136,10 @@ def _read_lines(file: Path) -> Iterator[dict[str, Any]]:
             raise ConfigError(f"bfcl-eval: {file}, line {number}: {error}; install the package again") from None
 
 
-def _read_golds(folder: Path, category: str) -> dict[str, Any]:
+def read_golds(folder: Path, category: str) -> dict[str, Any]:
+    """The right calls of a category by the id of the task."""
     file = folder / "possible_answer" / f"BFCL_v4_{category}.json"
-    return {row["id"]: row["ground_truth"] for row in _read_lines(file)} if file.exists() else {}
+    return {row["id"]: row["ground_truth"] for row in read_lines(file)} if file.exists() else {}
 
 
 # ---- calls --------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from ludus.env import Env
 from ludus.errors import BudgetExhausted
 from ludus.models import Model
 from ludus.reflact import step_buffer as buffer
-from ludus.reflact.gate import Gate, Rule
+from ludus.reflact.gate import Gate, Rule, pair_marks
 from ludus.reflact.guards import REFUSED_STATUSES
 from ludus.reflact.items import Item
 from ludus.reflact.journal import Clock, open_task_group
@@ -60,11 +60,9 @@ from ludus.reflact.records import (
     make_epoch_stats,
 )
 from ludus.reflact.shipping import (
-    PairedDifference,
-    compute_difference,
+    compute_claim_interval,
     count_test_uses,
     make_claim,
-    pair_marks,
     ship,
 )
 from ludus.reflact.splits import FinishedSkills, Splits, TrainBatch, count_epoch_steps, plan_epoch
@@ -94,6 +92,7 @@ from ludus.reflact.stages.update import NO_UPDATE, update
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import Resources, Run, get_initial_skill, start_run
 from ludus.skill import Skill, read_notes
+from ludus.stats import PairedStats, compare_pairs
 
 
 async def train(
@@ -425,9 +424,10 @@ def use_fresh_measure(held: MeasuredSkill, shipment: Shipment) -> MeasuredSkill:
     return held if fresh is None else replace(held, measure=fresh)
 
 
-def compare_tests(gate: Gate, finished: FinishedSkills, tested: Mapping[Skill, TestResult]) -> PairedDifference | None:
+def compare_tests(gate: Gate, finished: FinishedSkills, tested: Mapping[Skill, TestResult]) -> PairedStats | None:
     """The paired difference of the shipped skill and the initial one on the test split, in passed tasks."""
     if finished.best == finished.initial or finished.best not in tested:
         return None
     hard = replace(gate, metric="hard")
-    return compute_difference(pair_marks(hard, tested[finished.best].measure, tested[finished.initial].measure))
+    differences = pair_marks(hard, tested[finished.best].measure, tested[finished.initial].measure)
+    return compare_pairs(differences, compute_claim_interval)

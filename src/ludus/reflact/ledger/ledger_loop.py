@@ -98,12 +98,11 @@ def plan_run(run: Run) -> RolloutPlan:
 
 async def take_ledger_step(run: Run, state: RunState) -> Step:
     """One step of the ledger: draw, rollout, read, credit, admit, assess."""
-    settings, number = run.settings, state.step + 1
-    tuning, ledger = settings.ledger.tuning, state.ledger or LineLedger()
+    number, ledger = state.step + 1, state.ledger or LineLedger()
     epoch = 1 + ledger.taken // len(run.splits.train)
     clock = Clock(run.journal, epoch, number)
     view = run.make_view(replace(state, epoch=epoch), number)
-    base = add_notes(state.initial.skill, ledger.notes) if ledger.notes else state.initial.skill
+    base = _add_ledger_notes(state.initial.skill, ledger)
 
     # 1 draw
     draws, taken = draw_step(run, ledger, base, number)
@@ -111,7 +110,7 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
     clock.lap("draw")
 
     # 2 rollout
-    seed = derive_step_seed(settings.seed, number)
+    seed = derive_step_seed(run.settings.seed, number)
     rollouts = await run.runner.roll([Trial(draw.skill, draw.task, seed) for draw in draws], "rollout")
     clock.lap("rollout")
 
@@ -120,28 +119,14 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
     readings, reflections = await read(run.proposer, view, ledger, base, draws, rollouts)
     clock.lap("reflect")
 
-    # 4 credit
-    credited = add_readings(replace(ledger, taken=taken), readings, tuning)
-
-    # 5 admit
-    proposals = [proposal for each in reflections for proposal in each.proposals][: settings.ledger.most_proposals]
-    allowed, refused = check_proposals(run.guard, base, proposals)
-    admitted, changes = admit_proposals(credited, allowed, number, tuning)
-
-    # 6 assess
-    assessed, moved = update_working(admitted, number, tuning)
-    added = LineStep(readings, (*changes, *moved))
+    # 4 credit, 5 admit, 6 assess
+    learned = learn_lines(run, replace(ledger, taken=taken), base, number, readings, reflections)
     base, consolidated = await _add_step_notes(view, base, reflections)
-    after = replace(
-        assessed,
-        notes=read_notes(base) if settings.appendix.enabled else (),
-        digest=extend_digest(ledger.digest, added, proposals),
-    )
+    after = replace(learned.ledger, notes=read_notes(base) if run.settings.appendix.enabled else ())
     working, _ = compose_text(base, after.get_lines(after.working))
     clock.lap("assess")
 
     changed = working != state.current.skill
-    action = LEDGER_ACTIONS[0] if changed else LEDGER_ACTIONS[1]
     spent = run.journal.sum_costs()
     return Step(
         number=number,
@@ -149,13 +134,13 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
         place=number,
         batches=(BatchReport.from_rollouts(seed, rollouts),),
         reflections=tuple(_describe_reflection(each) for each in reflections),
-        fates=(*_list_fates(allowed, changes), *refused),
+        fates=learned.fates,
         candidate=working if changed else None,
-        action=action,
+        action=LEDGER_ACTIONS[0] if changed else LEDGER_ACTIONS[1],
         notes_added=len(set(after.notes) - set(ledger.notes)),
         notes=len(after.notes),
         consolidated=consolidated,
-        lines=added,
+        lines=learned.lines,
         events=run.journal.list_events(),
         spent=spent,
         seconds=clock.seconds,
@@ -168,6 +153,11 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
             ledger=after,
         ),
     )
+
+
+def _add_ledger_notes(initial: Skill, ledger: LineLedger) -> Skill:
+    """The text that lines are added to: the initial skill with the notes of the ledger."""
+    return add_notes(initial, ledger.notes) if ledger.notes else initial
 
 
 # ---- 1 draw ---------------------------------------------------------------------------------------------------------
@@ -197,11 +187,6 @@ def record_draws(store: Store, step: int, draws: Sequence[Draw]) -> None:
     """Store which lines each text has, before it is run."""
     body = to_json(DrawRecord(step, {draw.skill.hash: draw.lines for draw in draws}))
     store.put_record(hashlib.sha256(DRAWS.encode() + body).hexdigest()[:32], DRAWS, body)
-
-
-def extend_digest(digest: str, added: LineStep, proposals: Sequence[LineProposal]) -> str:
-    """A hash of everything that made a ledger: the one before, what was read, and what was proposed."""
-    return hashlib.sha256(digest.encode() + to_json((added, proposals))).hexdigest()[:32]
 
 
 # ---- 3 read ---------------------------------------------------------------------------------------------------------
@@ -295,6 +280,43 @@ async def _add_step_notes(view: View, base: Skill, reflections: Sequence[LineRef
     return await extend_notes(view, base, [note for reflection in reflections for note in reflection.notes])
 
 
+# ---- 4 credit, 5 admit, 6 assess ------------------------------------------------------------------------------------
+
+
+class LearnedLines(NamedTuple):
+    """What a step changed in the ledger."""
+
+    ledger: LineLedger
+    lines: LineStep
+    fates: tuple[Fate, ...]
+    """What became of each proposal."""
+
+
+def learn_lines(
+    run: Run,
+    ledger: LineLedger,
+    base: Skill,
+    number: int,
+    readings: tuple[Reading, ...],
+    reflections: Sequence[LineReflection],
+) -> LearnedLines:
+    """Credit the readings of step `number` to the lines, admit what was proposed, and choose the working text."""
+    settings = run.settings.ledger
+    credited = add_readings(ledger, readings, settings.tuning)
+    proposals = [proposal for each in reflections for proposal in each.proposals][: settings.most_proposals]
+    allowed, refused = check_proposals(run.guard, base, proposals)
+    admitted, changes = admit_proposals(credited, allowed, number, settings.tuning)
+    assessed, moved = update_working(admitted, number, settings.tuning)
+    lines = LineStep(readings, (*changes, *moved))
+    after = replace(assessed, digest=extend_digest(ledger.digest, lines, proposals))
+    return LearnedLines(after, lines, (*_list_fates(allowed, changes), *refused))
+
+
+def extend_digest(digest: str, added: LineStep, proposals: Sequence[LineProposal]) -> str:
+    """A hash of everything that made a ledger: the one before, what was read, and what was proposed."""
+    return hashlib.sha256(digest.encode() + to_json((added, proposals))).hexdigest()[:32]
+
+
 def check_proposals(
     guard: Guard, base: Skill, proposals: Sequence[LineProposal]
 ) -> tuple[list[LineProposal], tuple[Fate, ...]]:
@@ -340,7 +362,7 @@ def _name_status(change: LineChange) -> str:
 def list_candidates(run: Run, state: RunState) -> list[MeasuredSkill]:
     """The skills that could be shipped: the working text, and the same with only those lines that are more certain."""
     ledger = state.ledger or LineLedger()
-    base = add_notes(state.initial.skill, ledger.notes) if ledger.notes else state.initial.skill
+    base = _add_ledger_notes(state.initial.skill, ledger)
     working = ledger.get_lines(ledger.working)
     sets = {
         "working_text": working,

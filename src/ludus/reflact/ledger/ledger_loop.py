@@ -201,9 +201,7 @@ async def read_rollouts(
     rollouts: Sequence[Rollout],
 ) -> tuple[tuple[Reading, ...], list[LineReflection]]:
     """What each rollout says, and what the analysts propose."""
-    readings = [
-        _make_reading(draw, rollout, view.settings.success_at) for draw, rollout in zip(draws, rollouts, strict=True)
-    ]
+    readings = _make_readings(draws, rollouts, view.settings.success_at)
     failed = [place for place, reading in enumerate(readings) if reading.passed is False]
     size = view.settings.minibatch_size
     parts = [failed[start : start + size] for start in range(0, len(failed), size)]
@@ -240,9 +238,7 @@ async def propose_from_outcomes(
     Nobody reads why a rollout failed, so only its outcome counts, and each item has its own situation. The proposer
     sees the text with all lines that are alive, so that it does not propose them again.
     """
-    readings = [
-        _make_reading(draw, rollout, view.settings.success_at) for draw, rollout in zip(draws, rollouts, strict=True)
-    ]
+    readings = _make_readings(draws, rollouts, view.settings.success_at)
     shown = dataclasses.replace(view, skill=compose_text(base, ledger.alive)[0])
     found = await proposer.reflect(shown, 1, _stream(rollouts))
     reflections = check_result(proposer, "reflect", found, Reflection, "Reflections")
@@ -269,9 +265,13 @@ def _make_own_proposal(item: Item, place: int, step: int, ledger: LineLedger, ba
     return LineProposal(edit=edit, situation=situation, replaces=replaces, by_outcome=True)
 
 
-def _make_reading(draw: Draw, rollout: Rollout, success_at: float | None) -> Reading:
-    passed = None if rollout.score is None else is_success(rollout, success_at)
-    return Reading(task=draw.task.id, kind=draw.task.kind, skill=draw.skill.hash, lines=draw.lines, passed=passed)
+def _make_readings(draws: Sequence[Draw], rollouts: Sequence[Rollout], success_at: float | None) -> list[Reading]:
+    """The outcome of each rollout. Nothing is known about situations yet."""
+    readings: list[Reading] = []
+    for (task, skill, lines), rollout in zip(draws, rollouts, strict=True):
+        passed = None if rollout.score is None else is_success(rollout, success_at)
+        readings.append(Reading(task=task.id, kind=task.kind, skill=skill.hash, lines=lines, passed=passed))
+    return readings
 
 
 async def _add_step_notes(view: View, base: Skill, reflections: Sequence[LineReflection]) -> tuple[Skill, bool]:

@@ -8,7 +8,7 @@ needed only for the bodies of groups that still wait. A segment without such gro
 
 A record is complete or it does not count. After a kill, an incomplete one at the end is cut off: its post was never
 answered. A segment appears under its name when its first record is complete. If the disk is full, the record is taken
-back and the caller is told; a small reserve is released for events without bodies, so that batches can still be given
+back and the caller gets an error; a small reserve is released for events without bodies, so that batches can still be given
 out, which makes room.
 
 A write reaches the operating system before the post is answered: a killed process loses nothing. What the operating

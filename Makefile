@@ -92,7 +92,7 @@ lint: setup-dev
 	@$(BIN)/ruff check
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
-BENCHES := footprint "exec --peers" "loop --peers" "tokens --peers" templates "parsers --peers" pool keep_files containers \
+BENCHES := footprint "exec --peers" "loop --peers" "tokens --peers" templates "parsers --peers" pool stall keep_files containers \
            "reflact --peers" "optimizer --peers" "gateway --peers" "api --peers" rl_loop rl
 
 bench: setup-dev

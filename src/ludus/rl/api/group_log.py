@@ -33,7 +33,7 @@ from ludus.rl.api.batching import QueuedGroup
 SEGMENT_BYTES = 256 * 1024 * 1024
 RESERVE_BYTES = 1024 * 1024
 MOST_PARTS = 512
-"""So many parts are written by one system call; more are joined first."""
+"""How many parts are written by one system call; more are joined first."""
 
 _HEAD = struct.Struct("<4sIII")
 """Magic, length of the event, length of the bodies, checksum of the event."""

@@ -27,7 +27,8 @@ RUN    ?= runs/demo
 RL_VENV ?= .venv-rl
 RL_RUN  ?= runs/rl-demo
 
-.PHONY: demo rl-demo test test-trainers test-consumers test-vllm test-swe test-agents test-browser test-verifiers test-openenv test-clients test-envs test-harbor backends docs lint bench setup setup-dev clean
+.PHONY: demo rl-demo test test-hostile test-harbor test-vllm test-trainers test-consumers test-atropos test-swe test-agents test-envs \
+        test-clients test-browser test-verifiers test-openenv backends docs lint bench setup setup-dev clean
 
 demo: setup
 	@LUDUS=$(BIN)/ludus scripts/demo $(RUN)
@@ -91,23 +92,16 @@ lint: setup-dev
 	@$(BIN)/ruff check
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
+BENCHES := footprint "exec --peers" "loop --peers" "tokens --peers" templates "parsers --peers" pool stall keep_files containers \
+           "reflact --peers" "optimizer --peers" "gateway --peers" "api --peers" rl_loop rl
+
 bench: setup-dev
-	@$(BIN)/python bench/footprint.py; a=$$?; \
-	 $(BIN)/python bench/exec.py --peers; b=$$?; \
-	 $(BIN)/python bench/loop.py --peers; c=$$?; \
-	 $(BIN)/python bench/tokens.py --peers; d=$$?; \
-	 $(BIN)/python bench/templates.py; m=$$?; \
-	 $(BIN)/python bench/parsers.py --peers; e=$$?; \
-	 $(BIN)/python bench/pool.py; f=$$?; \
-	 $(BIN)/python bench/keep_files.py; n=$$?; \
-	 $(BIN)/python bench/containers.py; g=$$?; \
-	 $(BIN)/python bench/reflact.py --peers; h=$$?; \
-	 $(BIN)/python bench/optimizer.py --peers; n=$$?; \
-	 $(BIN)/python bench/gateway.py --peers; i=$$?; \
-	 $(BIN)/python bench/api.py --peers; l=$$?; \
-	 $(BIN)/python bench/rl_loop.py; j=$$?; \
-	 $(BIN)/python bench/rl.py; k=$$?; \
-	 exit $$((a + b + c + d + e + f + g + h + i + j + k + l + m + n > 0))
+	@failed=0; \
+	 for each in $(BENCHES); do \
+	     set -- $$each; name=$$1; shift; \
+	     $(BIN)/python bench/$$name.py "$$@" || failed=1; \
+	 done; \
+	 exit $$failed
 
 setup: $(VENV)/.setup
 setup-dev: $(VENV)/.setup-dev

@@ -16,8 +16,8 @@ from ludus.stats import (
     Spread,
     ToolUse,
     compare_pairs,
+    compute_adjusted_interval,
     compute_interval,
-    compute_paired_interval,
     compute_spread,
     compute_t_quantile,
     compute_win_probability,
@@ -259,7 +259,7 @@ def test_pairs_are_compared_task_by_task():
 
 def test_equal_results_are_not_certainty():
     """Ten ties: the difference is 0, but its interval is not a point. It shrinks with the number of tasks."""
-    few, many = compute_paired_interval([0.0] * 10), compute_paired_interval([0.0] * 100)
+    few, many = compute_adjusted_interval([0.0] * 10), compute_adjusted_interval([0.0] * 100)
     assert few.low == -few.high and few.high > 0.2 > many.high > 0
 
 
@@ -268,7 +268,7 @@ def test_an_interval_of_differences_covers_the_truth():
     missed = 0
     for _ in range(400):
         wins = [random.choices([1.0, 0.0, -1.0], [0.25, 0.6, 0.15])[0] for _ in range(40)]
-        interval = compute_paired_interval(wins)
+        interval = compute_adjusted_interval(wins)
         missed += not interval.low <= 0.1 <= interval.high
     assert missed < 0.07 * 400
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from ludus.stats import Interval, compute_interval, compute_spread, summarize
+from ludus.stats import Interval, compare_pairs, compute_interval, compute_spread, summarize
 from ludus.types import Group, Task, Usage
 
 TaskKey = tuple[str, str]
@@ -93,16 +93,17 @@ def _compare_pair(
     shared = [key for key in firsts if key in seconds]
     same = [key for key in shared if firsts[key].task.prompt == seconds[key].task.prompt]
     differences = [firsts[key].score - seconds[key].score for key in same]
+    paired = compare_pairs(differences)
     reach = _find_range([score.score for scores in (firsts, seconds) for score in scores.values()])
     return PairComparison(
         first=first,
         second=second,
         tasks=len(same),
-        difference=math.fsum(differences) / len(differences) if differences else None,
+        difference=paired.difference if paired else None,
         interval=compute_paired_interval(differences, reach),
-        won=sum(d > 0 for d in differences),
-        lost=sum(d < 0 for d in differences),
-        tied=sum(d == 0 for d in differences),
+        won=paired.wins if paired else 0,
+        lost=paired.losses if paired else 0,
+        tied=paired.ties if paired else 0,
         changed=len(shared) - len(same),
         usage_first=_average_usage(firsts[key] for key in same),
         usage_second=_average_usage(seconds[key] for key in same),

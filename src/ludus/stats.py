@@ -19,7 +19,7 @@ rollouts.
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -188,23 +188,33 @@ class PairedStats(Struct, frozen=True):
     better: float
     """The probability that the first one wins more than half of the tasks on which they differ."""
 
+    @property
+    def ties(self) -> int:
+        """The number of tasks on which both are equal."""
+        return self.tasks - self.wins - self.losses
 
-def compare_pairs(differences: Sequence[float]) -> PairedStats | None:
-    """Compare two policies by the differences of their scores, one for each task; None without a task."""
+
+def compare_pairs(
+    differences: Sequence[float], interval: Callable[[Sequence[float]], Interval] | None = None
+) -> PairedStats | None:
+    """Compare two policies by the differences of their scores, one for each task; None without a task.
+
+    `interval` computes the interval of the differences; by default it is `compute_adjusted_interval`.
+    """
     if not differences:
         return None
     wins, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
     return PairedStats(
         len(differences),
         math.fsum(differences) / len(differences),
-        compute_paired_interval(differences),
+        (interval or compute_adjusted_interval)(differences),
         wins,
         losses,
         compute_win_probability(wins, losses),
     )
 
 
-def compute_paired_interval(differences: Sequence[float]) -> Interval:
+def compute_adjusted_interval(differences: Sequence[float]) -> Interval:
     """The 95 % interval of a mean difference of scores between 0 and 1, over tasks.
 
     One win and one loss are added to the tasks (Bonett and Price), because few tasks differ: without them the interval

@@ -93,6 +93,10 @@ class ToolSpec(Struct, frozen=True):
     parameters: JsonObject
 
 
+RESPONSE_FORMAT = "response_format"
+"""The name in `Sampling.extra` of the form that a reply must have, as the chat API writes it."""
+
+
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How completions are sampled. A field that is None is left to the server."""
 

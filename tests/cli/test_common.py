@@ -219,3 +219,10 @@ def test_an_error_that_nobody_expects_is_not_an_outcome():
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(run_to_end(work, (ModelError,)))
+
+
+@pytest.mark.parametrize("name", ["env.split", "env.limit", "env.ids", "env.group_size", "run.seed"])
+@pytest.mark.parametrize(("command", "aim"), [("train", "to train"), ("rl", "for rl")])
+def test_settings_of_batches_are_refused_elsewhere_with_what_to_use(ludus: Ludus, command: str, aim: str, name: str):
+    done = ludus(command, "sums.py", f"--{name}", "3", *script_flags())
+    assert done.code == 2 and f"{name} is for process and evaluate; {aim}, use " in done.err

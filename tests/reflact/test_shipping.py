@@ -8,20 +8,19 @@ from types import SimpleNamespace
 import pytest
 from tests.reflact_kit import make_run
 
-from ludus.reflact.gate import Gate, Mark, Measure
+from ludus.reflact.gate import Gate, Mark, Measure, pair_marks
 from ludus.reflact.records import MeasuredSkill, ShipCandidate
 from ludus.reflact.shipping import (
     choose_winner,
-    compute_certainty,
-    compute_difference,
+    compute_claim_interval,
     count_test_uses,
     judge_candidate,
     keep_better_half,
     make_claim,
-    pair_marks,
     ship,
 )
 from ludus.skill import Skill
+from ludus.stats import PairedStats, compare_pairs
 
 BAD, GOOD, HALF = Skill("# Skill\n"), Skill("Obey RULE-0. Obey RULE-1. Obey RULE-2."), Skill("Obey RULE-0.")
 
@@ -72,7 +71,11 @@ def test_an_allowance_is_kept_and_a_part_of_a_pass_is_continued(world: SimpleNam
     ("better", "worse", "certainty"), [(0, 0, 0.5), (3, 0, 0.9375), (2, 0, 0.875), (0, 3, 0.0625), (5, 5, 0.5)]
 )
 def test_certainty_has_a_flat_prior(better: int, worse: int, certainty: float):
-    assert compute_certainty(better, worse) == pytest.approx(certainty)
+    tasks = [str(number) for number in range(better + worse)]
+    one = Measure(GOOD.hash, {task: Mark(float(place < better), 0.0) for place, task in enumerate(tasks)})
+    other = Measure(BAD.hash, {task: Mark(float(place >= better), 0.0) for place, task in enumerate(tasks)})
+    judged = judge_candidate(Gate(), make_candidate(GOOD), one, other)
+    assert (judged.better, judged.worse, judged.certainty) == (better, worse, pytest.approx(certainty))
 
 
 def test_the_winner_has_the_largest_difference_and_must_be_certain():
@@ -96,18 +99,22 @@ def test_tasks_without_a_score_under_both_are_missing_data():
 # ---- the claim ------------------------------------------------------------------------------------------------------
 
 
+def compare_claim(differences: list[float]) -> PairedStats | None:
+    return compare_pairs(differences, compute_claim_interval)
+
+
 def test_the_interval_is_honest_where_all_tasks_agree():
-    found = compute_difference([1.0] * 10)
-    assert found is not None and found.mean == 1.0
+    found = compare_claim([1.0] * 10)
+    assert found is not None and found.difference == 1.0
     assert 0.5 < found.interval.low < 0.8 and found.interval.high == 1.0
-    same = compute_difference([0.0] * 10)
+    same = compare_claim([0.0] * 10)
     assert same is not None and same.interval.low == -same.interval.high < 0
-    assert compute_difference([]) is None
+    assert compare_claim([]) is None
 
 
 def test_the_interval_agrees_with_the_usual_one_for_many_tasks():
-    found = compute_difference([1.0] * 300 + [-1.0] * 100 + [0.0] * 600)
-    assert found is not None and found.mean == pytest.approx(0.2)
+    found = compare_claim([1.0] * 300 + [-1.0] * 100 + [0.0] * 600)
+    assert found is not None and found.difference == pytest.approx(0.2)
     assert (found.interval.low, found.interval.high) == (
         pytest.approx(0.163, abs=0.002),
         pytest.approx(0.237, abs=0.002),
@@ -125,7 +132,7 @@ def test_the_interval_agrees_with_the_usual_one_for_many_tasks():
 )
 def test_the_claim_is_one_plain_sentence(wins: int, losses: int, uses: int, sentence: str, gain: bool):
     differences = [1.0] * wins + [-1.0] * losses + [0.0] * (64 - wins - losses)
-    claim = make_claim(GOOD, compute_difference(differences), shipped=True, uses=uses)
+    claim = make_claim(GOOD, compare_claim(differences), shipped=True, uses=uses)
     assert re.fullmatch(sentence, claim.sentence), claim.sentence
     assert (claim.gain, claim.tasks, claim.test_uses) == (gain, 64, uses)
 

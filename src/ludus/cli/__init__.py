@@ -36,7 +36,7 @@ start here:
   ludus --version
 
 exit codes:
-  0 done   1 nothing could be scored or learned, the model's server refuses, a check failed, or a rollout met a bug
+  0 done   1 nothing could be scored or learned, the model's server refused, a check failed, or there is a bug
   2 wrong settings or run directory   3 a budget is spent
   130 interrupted (Ctrl-C once: finish the running rollouts; twice: stop at once)
 """

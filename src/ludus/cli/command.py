@@ -64,13 +64,17 @@ OUT = make_argument("--out", metavar="DIR", help="the run directory; default: ru
 RESUME = make_argument("--resume", action="store_true", help="continue the run in --out with its own settings")
 PRINT_CONFIG = make_argument("--print-config", action="store_true", help="print the settings as YAML and stop")
 QUIET = make_argument("--quiet", action="store_true", help="print only the path of the run directory")
-JSON = make_argument("--json", action="store_true", help="print JSON for machines on stdout")
+JSON = make_argument("--json", action="store_true", help="print the result as JSON, on stdout")
 PARSER = make_argument(
     "--parser", metavar="NAME", default="", help="the format of tool calls: hermes, llama3_json, … or auto"
 )
 
-SLURM = make_argument("--slurm", metavar="BOOL", help="for files of Atropos; servers are named by --openai.base_url")
-TESTING = make_argument("--testing", metavar="BOOL", help="for files of Atropos; must be false")
+SLURM = make_argument(
+    "--slurm",
+    metavar="BOOL",
+    help="an option of Atropos' files: true needs --openai.base_url, because servers are not searched on SLURM nodes",
+)
+TESTING = make_argument("--testing", metavar="BOOL", help="an option of Atropos' files: only false is possible")
 
 RUN_TAKES = (ENV, CONFIG, OUT, RESUME, PRINT_CONFIG, QUIET, JSON)
 """What `RunArguments` are read from."""
@@ -78,6 +82,7 @@ FILE_TAKES = (*RUN_TAKES, SLURM, TESTING)
 """The same for commands that run files of other systems (`atropos:FILE.py`)."""
 
 ANY_SETTINGS = "settings: --section.setting VALUE (list them: ludus config)"
+JUDGE_SETTINGS = "settings: --env.SETTING VALUE and others (list them: ludus config); the rest are the run's own"
 RUN_SETTINGS = """\
 settings (list them: ludus config):
   --env.limit 20 --env.group_size 4 --env.split test       which tasks, and how often

@@ -15,10 +15,10 @@ Group = Literal["run", "train", "serve", "look", "check", "make"]
 GROUPS: dict[Group, str] = {
     "run": "run an agent",
     "train": "train a skill or weights",
-    "serve": "serve a model",
+    "serve": "serve rollouts to trainers, or a model to agents",
     "look": "look at runs, environments, tools and settings",
     "check": "check that things work",
-    "make": "make data",
+    "make": "make environments, scores and training data",
 }
 
 
@@ -40,9 +40,9 @@ COMMANDS = (
     Listing(
         "train", "train", "train the skill of an agent: propose changes from rollouts, keep those that score higher"
     ),
-    Listing("train", "headroom", "measure before training whether it is worth it: noise, room, cost, in one sentence"),
+    Listing("train", "headroom", "measure, before training, whether it is worth it: noise, room for a gain, cost"),
     Listing("serve", "serve", "send groups of scored rollouts to a trajectory server, for a trainer of weights"),
-    Listing("train", "rl", "train the weights of a policy: rollouts, groups, updates, and rollouts again"),
+    Listing("train", "rl", "train the weights of a policy by reinforcement learning"),
     Listing("serve", "api", "take scored groups from environments and give batches to trainers, as Atropos does"),
     Listing("serve", "gateway", "serve the model to any agent, and record its requests and replies"),
     Listing("look", "show", "print the numbers of a run, the steps of a training run, or one transcript"),
@@ -53,9 +53,13 @@ COMMANDS = (
     Listing("look", "config", "print every setting, as Markdown"),
     Listing("check", "doctor", "check what works on this machine, and print how to fix what does not"),
     Listing("check", "validate", "check without a model that an environment scores correctly"),
-    Listing("check", "sandbox", "list sandbox backends, run a command in a slot, or remove what ended processes left"),
-    Listing("check", "check", "check training rows (any Atropos JSONL, or a run) before a trainer uses them"),
-    Listing("make", "new", "begin an environment of your own: a package that is valid at once"),
+    Listing(
+        "check",
+        "sandbox",
+        "list sandbox backends, run a command in a slot, or remove what is left over",
+    ),
+    Listing("check", "check", "check training rows before a trainer uses them: a run, or any JSONL in Atropos' format"),
+    Listing("make", "new", "create a package for an environment of your own; it passes ludus validate as it is"),
     Listing("make", "rescore", "judge the rollouts of a run again with a corrected verifier, without the model"),
     Listing("make", "score", "judge the sessions of a gateway run with an environment"),
     Listing("make", "export", "write the training data of a run: rows for RL, conversations, preferences"),

@@ -37,6 +37,7 @@ from ludus.errors import BUG, BudgetExhausted, ConfigError, ModelUnusable, Store
 from ludus.models import Model
 from ludus.models.embedded import EmbeddedSettings
 from ludus.models.ledger import Ledger, Totals
+from ludus.rollout import RunSettings
 from ludus.sandbox.pool import Pool
 from ludus.store import CONFIG, RunDir, make_safe_name
 from ludus.tools.toolsets import Registry
@@ -143,6 +144,15 @@ def require_env(config: Config, example: str) -> None:
         raise ConfigError(f"{config.run.out or '--out'}: there is no run to resume; to start one, leave out --resume")
     if not config.env.name:
         raise ConfigError(f"which environment? For example: {example} (see: ludus envs)")
+
+
+def refuse_batch_settings(config: Config, aim: str, instead: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for settings that only `process` and `evaluate` use. `instead` has what to use, by name."""
+    unset = {"env": EnvSettings(), "run": RunSettings()}
+    for name, other in instead.items():
+        section, _, key = name.partition(".")
+        if getattr(getattr(config, section), key) != getattr(unset[section], key):
+            raise ConfigError(f"{name} is for process and evaluate; {aim}, use {other}")
 
 
 def choose_out(config: Config) -> Path:

@@ -105,7 +105,8 @@ COMMAND = Command(
             action="append",
             default=[],
             metavar="A,B",
-            help="models to compare: names, or YAML files with settings of their own; a run each, below --out",
+            help="models to compare: names, or YAML files with settings of their own; "
+            "each has a run of its own in a folder below --out",
         ),
         make_argument(
             "--skillopt", metavar="FILE", default="", help="settings in SkillOpt's YAML; --config overrides them"

@@ -359,8 +359,8 @@ COMMAND = Command(
             "--splits",
             metavar="NAMES",
             default="",
-            help="of a training run: which of train, selection and test, with commas; default: train, because a model "
-            "must not be trained on what measures it",
+            help="of a training run: which of train, selection and test, separated by commas; default: train, "
+            "because a model must not be trained on what measures it",
         ),
         make_argument("--retokenize", metavar="TOKENIZER", default="", help="make rows from text, for fine-tuning"),
         PARSER,

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from ludus.cli.command import CONFIG, JSON, OUT, PRINT_CONFIG, Arguments, Command
+from ludus.cli.command import CONFIG, JSON, PRINT_CONFIG, Arguments, Command, make_argument
 from ludus.cli.common import drain_on_interrupt, print_notice
 from ludus.cli.session_runs import SESSIONS, SessionWriter
 from ludus.compat.atropos import Connect, ManagedRoutes, ServerView, Setup
@@ -208,6 +208,11 @@ COMMAND = Command(
     run,
     "ludus gateway --model.base_url http://127.0.0.1:8000/v1 --model.name qwen --out runs/agents\n"
     "OPENAI_BASE_URL=http://127.0.0.1:8100/s/first/v1 OPENAI_API_KEY=first my-agent   # recorded as 'first'",
-    (CONFIG, OUT, PRINT_CONFIG, JSON),
+    (
+        CONFIG,
+        make_argument("--out", metavar="DIR", help="the run directory; default: runs/gateway-<time>"),
+        PRINT_CONFIG,
+        JSON,
+    ),
     GatewayArguments,
 )

@@ -173,7 +173,7 @@ COMMAND = Command(
             type=int,
             default=16,
             metavar="N",
-            help="train tasks to run with their reference as a hint, for the upper bound; default: 16",
+            help="how many train tasks are run with the reference answer as a hint, for the upper bound; default: 16",
         ),
     ),
     HeadroomArguments,

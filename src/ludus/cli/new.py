@@ -1,4 +1,4 @@
-"""`ludus new`: begin an environment of your own as a package that is valid at once.
+"""`ludus new`: create a package for an environment of your own, which passes `ludus validate` as it is.
 
 The files of the package are in `cli/new_env`, with `$name`, `$title`, `$module` and `$class_name` in place of its
 names. What is there already is never written over.
@@ -89,9 +89,9 @@ COMMAND = Command(
     run,
     "ludus new env word-games\nludus validate word-games/src/word_games/env.py",
     (
-        make_argument("kind", choices=["env"], help="what is begun: an environment"),
+        make_argument("kind", choices=["env"], help="what to create: an environment"),
         make_argument("name", metavar="NAME", help="its name: lower-case letters, digits and hyphens"),
-        make_argument("--folder", metavar="DIR", help="where it is written; default: NAME"),
+        make_argument("--folder", metavar="DIR", help="the folder of the package; default: NAME"),
     ),
     NewArguments,
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ludus.cli.batch_run import make_batch_record
-from ludus.cli.command import CONFIG, JSON, JUDGE_ENV, RUN, RUN_SETTINGS, Arguments, Command, make_argument
+from ludus.cli.command import CONFIG, JSON, JUDGE_ENV, JUDGE_SETTINGS, RUN, Arguments, Command, make_argument
 from ludus.cli.common import print_notice, read_recorded_settings
 from ludus.cli.output.rescore_table import RescoreBar, print_rescored
 from ludus.cli.run_kind import find_kind
@@ -116,5 +116,5 @@ COMMAND = Command(
         JSON,
     ),
     RescoreArguments,
-    RUN_SETTINGS,
+    JUDGE_SETTINGS,
 )

@@ -35,6 +35,7 @@ from ludus.cli.common import (
     print_notice,
     print_report,
     read_settings,
+    refuse_batch_settings,
     require_env,
     run_to_end,
     set_out,
@@ -49,7 +50,7 @@ from ludus.config.build_models import open_judges
 from ludus.config.build_trainer import build_trainer
 from ludus.config.secrets import list_secrets, read_secret
 from ludus.config.tree import TRAINING, WEIGHTS
-from ludus.env import Env, EnvSettings
+from ludus.env import Env
 from ludus.errors import ConfigError
 from ludus.models import Model
 from ludus.models.ledger import Ledger, MeteredModel
@@ -60,7 +61,6 @@ from ludus.rl.rl_records import RlStep, encode_step
 from ludus.rl.rl_settings import RlSettings
 from ludus.rl.server_exchange import ServerExchange
 from ludus.rl.trainers import Trainer, TrainingDiverged
-from ludus.rollout import RunSettings
 from ludus.store import RunDir
 from ludus.types import Rollout, Task, to_json
 
@@ -109,16 +109,19 @@ def run(arguments: RlArguments) -> int:
     return asyncio.run(_run(set_out(config), data, arguments))
 
 
+INSTEAD = {
+    "env.split": "rl.split",
+    "env.limit": "rl.limit",
+    "env.group_size": "rl.group_size",
+    "env.ids": "rl.limit",
+    "run.seed": "rl.seed",
+}
+"""What to set in place of settings of other commands."""
+
+
 def _refuse_other_settings(config: Config) -> None:
     """Raise `ConfigError` for settings that other commands use."""
-    instead = {"split": "rl.split", "limit": "rl.limit", "group_size": "rl.group_size"}
-    for name, other in instead.items():
-        if getattr(config.env, name) != getattr(EnvSettings(), name):
-            raise ConfigError(f"env.{name} is for process and evaluate; for rl, use {other}")
-    if config.env.ids is not None:
-        raise ConfigError("env.ids is for process and evaluate; for rl, use rl.limit")
-    if config.run.seed != RunSettings().seed:
-        raise ConfigError("run.seed is for process and evaluate; for rl, use rl.seed")
+    refuse_batch_settings(config, "for rl", INSTEAD)
     if config.tools.distribution:
         raise ConfigError("tools.distribution draws toolsets at random, which rl does not: name them (tools.enabled)")
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from ludus.cli.command import CONFIG, JSON, RUN_SETTINGS, Arguments, Command, make_argument
+from ludus.cli.command import CONFIG, JSON, Arguments, Command, make_argument
 from ludus.cli.common import open_agent, print_model_hint, print_notice
 from ludus.cli.output.rollout_text import describe_end, print_failure, print_turn
 from ludus.cli.output.terminal import make_console, make_text
@@ -108,13 +108,14 @@ COMMAND = Command(
     (
         make_argument("prompt", metavar="PROMPT", help="what the agent should do; - reads it from stdin"),
         make_argument("--files", metavar="DIR", help="a folder that is copied into the slot's /workspace first"),
-        make_argument("--out", metavar="DIR", help="copy what is in /workspace in the end into this folder"),
+        make_argument("--out", metavar="DIR", help="a folder that gets the content of /workspace at the end"),
         CONFIG,
         JSON,
     ),
     PromptArguments,
-    RUN_SETTINGS.replace(
-        "  --env.limit 20 --env.group_size 4 --env.split test       which tasks, and how often\n",
-        "  --tools.enabled terminal,file,code,todo                  which tools; default: terminal, file\n",
-    ),
+    """\
+settings (list them: ludus config):
+  --tools.enabled terminal,file,code,todo                  which tools; default: terminal, file
+  --model.base_url URL --model.name NAME --model.api_key_var VARIABLE
+  --limits.turns 20 --budget.dollars 2 --sandbox.network true""",
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from ludus.batch import read_tasks
-from ludus.cli.command import CONFIG, JSON, JUDGE_ENV, RUN, RUN_SETTINGS, Arguments, Command, make_argument
+from ludus.cli.command import CONFIG, JSON, JUDGE_ENV, JUDGE_SETTINGS, RUN, Arguments, Command, make_argument
 from ludus.cli.common import print_notice, read_recorded_settings
 from ludus.cli.output import print_summary
 from ludus.cli.session_runs import group_sessions, import_sessions, read_sessions, require_gateway_run
@@ -132,10 +132,10 @@ COMMAND = Command(
     (
         RUN,
         JUDGE_ENV,
-        make_argument("--again", action="store_true", help="judge sessions that have a score too"),
+        make_argument("--again", action="store_true", help="also judge sessions that have a score already"),
         CONFIG,
         JSON,
     ),
     ScoreArguments,
-    RUN_SETTINGS,
+    JUDGE_SETTINGS,
 )

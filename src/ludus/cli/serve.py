@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 SERVE_SETTINGS = """\
 settings (list them: ludus config):
-  --env.group_size 8 --env.split train                     groups of so many rollouts of one task
+  --env.group_size 8 --env.split train                     rollouts of one task in a group
   --model.base_url URL --model.name NAME --model.mode token --model.engine vllm
   --serve.max_batches_offpolicy 1 --serve.too_long cut --serve.eval_every 50
   --tracking.use wandb --run.concurrency 64"""

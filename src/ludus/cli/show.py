@@ -137,7 +137,11 @@ COMMAND = Command(
     (
         RUN,
         make_argument("rollout", metavar="ROLLOUT", nargs="?", help="a task id, with #N for its Nth rollout"),
-        make_argument("--lines", action="store_true", help="the lines of a training run with --train.recipe ledger"),
+        make_argument(
+            "--lines",
+            action="store_true",
+            help="each line of the skill with its evidence; for training runs with the recipe ledger",
+        ),
         JSON,
     ),
     ShowArguments,

@@ -31,6 +31,7 @@ from ludus.cli.common import (
     print_notice,
     print_report,
     read_settings,
+    refuse_batch_settings,
     require_env,
     run_to_end,
     set_out,
@@ -46,7 +47,6 @@ from ludus.config import Config, to_record, to_yaml
 from ludus.config.build_models import build_models, open_judges
 from ludus.config.build_training import has_optimizer
 from ludus.config.tree import CONTENT, SameSettings
-from ludus.env import EnvSettings
 from ludus.errors import ConfigError, ModelError
 from ludus.models import Model
 from ludus.models.ledger import Ledger, LedgerReserve
@@ -59,7 +59,6 @@ from ludus.reflact.report.run_files import RunRecorder, find_tested_skills
 from ludus.reflact.report.transcripts_page import TRANSCRIPTS
 from ludus.reflact.trainer import train
 from ludus.reflact.training_run import Resources
-from ludus.rollout import RunSettings
 from ludus.sandbox.pool import Pool
 from ludus.store import RunDir
 from ludus.types import Completion, Message, Sampling, ToolSpec
@@ -95,7 +94,7 @@ def run(arguments: TrainArguments) -> int:
         print(to_yaml(config), end="")
         return 0
     require_env(config, "ludus train gsm8k")
-    _refuse_batch_settings(config)
+    _refuse_other_settings(config)
     with redirect_prints(config.env.name):
         plan = make_plan(config)
     if arguments.dry_run:
@@ -115,19 +114,19 @@ def _read_config(arguments: TrainArguments) -> Config:
     return config
 
 
-def _refuse_batch_settings(config: Config) -> None:
-    """Raise `ConfigError` for settings that only `process` and `evaluate` use."""
-    instead = {
-        "split": "data.pool, or data.mode 'splits' with data.train, data.selection and data.test",
-        "limit": "data.limit",
-        "ids": "data.mode 'folder'",
-        "group_size": "train.selection_replicates and train.test_replicates",
-    }
-    if config.run.seed != RunSettings().seed:
-        raise ConfigError("run.seed is for process and evaluate; to train, use train.seed and data.seed")
-    for name, other in instead.items():
-        if getattr(config.env, name) != getattr(EnvSettings(), name):
-            raise ConfigError(f"env.{name} is for process and evaluate; to train, use {other}")
+INSTEAD = {
+    "run.seed": "train.seed and data.seed",
+    "env.split": "data.pool, or data.mode 'splits' with data.train, data.selection and data.test",
+    "env.limit": "data.limit",
+    "env.ids": "data.mode 'folder'",
+    "env.group_size": "train.selection_replicates and train.test_replicates",
+}
+"""What to set in place of settings of other commands."""
+
+
+def _refuse_other_settings(config: Config) -> None:
+    """Raise `ConfigError` for settings that other commands use."""
+    refuse_batch_settings(config, "to train", INSTEAD)
     if config.tools.distribution:
         raise ConfigError(
             "tools.distribution draws toolsets at random, which training cannot: name them (tools.enabled)"

@@ -8,7 +8,7 @@ import msgspec
 
 from ludus import env_checks
 from ludus.batch import read_tasks
-from ludus.cli.command import CONFIG, ENV, JSON, RUN_SETTINGS, Arguments, Command
+from ludus.cli.command import CONFIG, ENV, JSON, Arguments, Command
 from ludus.cli.common import print_notice
 from ludus.config import Config, load
 from ludus.config.build_agent import build_env
@@ -57,5 +57,8 @@ COMMAND = Command(
     "ludus validate terminal-test\nludus validate my_env.py --env.split test --env.limit 50",
     (ENV, CONFIG, JSON),
     ValidateArguments,
-    RUN_SETTINGS,
+    """\
+settings (list them: ludus config):
+  --env.split test --env.limit 20                          which tasks
+  --sandbox.backend docker --limits.verify_seconds 60      where, and for how long""",
 )

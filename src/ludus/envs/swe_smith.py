@@ -98,10 +98,11 @@ class SweSmithOracle(Env, frozen=True):
     path: str = ""
     """A JSONL or Parquet file, or `hub:<dataset>`; empty: the bundled items."""
     max_items: Whole = 0
-    """Use only so many tasks; 0: all."""
+    """Use only this many tasks; 0: all."""
     shuffle: bool = True
     """Whether the order of the tasks is drawn from `seed`."""
     seed: int = 0
+    """The seed of that order."""
     python_only: bool = True
     """Leave out rows whose PASS_TO_PASS has other tests than those of Python files."""
     score_include_fail_to_pass: bool = True

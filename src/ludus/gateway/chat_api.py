@@ -57,17 +57,16 @@ class _StreamOptions(Struct, gc=False):
     include_usage: bool | None = None
 
 
-class _Request(Struct, gc=False, forbid_unknown_fields=True):
-    messages: list[_Message]
-    tools: Raw = Raw()
-    tool_choice: Any = None
+class SampledRequest(Struct, gc=False, kw_only=True):
+    """What requests for chat completions and for completions share: how replies are sampled and sent."""
+
+    model: Any = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     n: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
-    max_completion_tokens: int | None = None
     stop: str | list[str] | None = None
     seed: int | None = None
     frequency_penalty: float | None = None
@@ -76,13 +75,44 @@ class _Request(Struct, gc=False, forbid_unknown_fields=True):
     top_k: int | None = None
     min_p: float | None = None
     logit_bias: dict[str, float] | None = None
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the number of tokens."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def read_sampling(self, limit: int | None, choice: Any = None, **more: Any) -> Sampling:
+        """The sampling with the longest reply, the tool choice and further fields of the API."""
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_tokens=read_limit(limit, "max_tokens"),
+            stop=read_stop(self.stop),
+            seed=self.seed,
+            tool_choice=choice,
+            extra=drop_unset(
+                frequency_penalty=self.frequency_penalty,
+                presence_penalty=self.presence_penalty,
+                repetition_penalty=self.repetition_penalty,
+                top_k=self.top_k,
+                min_p=self.min_p,
+                logit_bias=self.logit_bias,
+                **more,
+            ),
+        )
+
+
+class _Request(SampledRequest, gc=False, kw_only=True, forbid_unknown_fields=True):
+    messages: list[_Message]
+    tools: Raw = Raw()
+    tool_choice: Any = None
+    max_completion_tokens: int | None = None
     response_format: Any = None
     reasoning_effort: Any = None
     chat_template_kwargs: Any = None
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    model: Any = None
     audio: Any = None
     functions: Any = None
     function_call: Any = None
@@ -170,7 +200,7 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
         _read_sampling(wire, choice),
         n=read_n(wire.n),
         stream=bool(wire.stream),
-        usage=wire.stream_options is not None and bool(wire.stream_options.include_usage),
+        usage=wire.wants_usage,
         kinds=offered.kinds,
         ignored=ignored + unknown,
         parallel_calls=wire.parallel_tool_calls,
@@ -180,24 +210,12 @@ def read(body: bytes, cache: ReadCache) -> ParsedRequest:
 
 def _read_sampling(wire: _Request, choice: Any) -> Sampling:
     limit = wire.max_tokens if wire.max_completion_tokens is None else wire.max_completion_tokens
-    return Sampling(
-        temperature=wire.temperature,
-        top_p=wire.top_p,
-        max_tokens=read_limit(limit, "max_tokens"),
-        stop=read_stop(wire.stop),
-        seed=wire.seed,
-        tool_choice=choice,
-        extra=drop_unset(
-            frequency_penalty=wire.frequency_penalty,
-            presence_penalty=wire.presence_penalty,
-            repetition_penalty=wire.repetition_penalty,
-            top_k=wire.top_k,
-            min_p=wire.min_p,
-            logit_bias=wire.logit_bias,
-            response_format=wire.response_format,
-            reasoning_effort=wire.reasoning_effort,
-            chat_template_kwargs=wire.chat_template_kwargs,
-        ),
+    return wire.read_sampling(
+        limit,
+        choice,
+        response_format=wire.response_format,
+        reasoning_effort=wire.reasoning_effort,
+        chat_template_kwargs=wire.chat_template_kwargs,
     )
 
 

@@ -9,9 +9,8 @@ from itertools import accumulate
 from typing import Any, cast
 
 import msgspec
-from msgspec import Struct
 
-from ludus.gateway.chat_api import read_limit, read_n, read_stop, write_error, write_usage
+from ludus.gateway.chat_api import SampledRequest, read_n, write_error, write_usage
 from ludus.gateway.dialect import (
     Answer,
     BadRequest,
@@ -22,40 +21,20 @@ from ludus.gateway.dialect import (
     ReadCache,
     StreamWriter,
     decode_known,
-    drop_unset,
     write_event,
 )
 from ludus.models.openai import write_think
 from ludus.models.reply_pieces import Piece
-from ludus.types import Completion, Finish, JsonObject, Message, Sampling
+from ludus.types import Completion, Finish, JsonObject, Message
 
 DEFAULT_MAX_TOKENS = 16
 """The API's own default."""
 
 
-class _StreamOptions(Struct, gc=False):
-    include_usage: bool | None = None
-
-
-class _Request(Struct, gc=False, forbid_unknown_fields=True):
+class _Request(SampledRequest, gc=False, kw_only=True, forbid_unknown_fields=True):
     prompt: Any
-    model: Any = None
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    n: int | None = None
     echo: bool | None = None
     suffix: str | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int | None = None
-    stop: str | list[str] | None = None
-    seed: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
     logprobs: int | None = None
     best_of: int | None = None
     user: Any = None
@@ -85,24 +64,10 @@ def read(body: bytes, _: ReadCache) -> ParsedRequest:
     limit = DEFAULT_MAX_TOKENS if wire.max_tokens is None else wire.max_tokens
     return ParsedRequest(
         [Message("user", prompt if isinstance(prompt, str) else "")],
-        sampling=Sampling(
-            temperature=wire.temperature,
-            top_p=wire.top_p,
-            max_tokens=read_limit(limit, "max_tokens"),
-            stop=read_stop(wire.stop),
-            seed=wire.seed,
-            extra=drop_unset(
-                frequency_penalty=wire.frequency_penalty,
-                presence_penalty=wire.presence_penalty,
-                top_k=wire.top_k,
-                min_p=wire.min_p,
-                repetition_penalty=wire.repetition_penalty,
-                logit_bias=wire.logit_bias,
-            ),
-        ),
+        sampling=wire.read_sampling(limit),
         n=read_n(wire.n),
         stream=bool(wire.stream),
-        usage=wire.stream_options is not None and bool(wire.stream_options.include_usage),
+        usage=wire.wants_usage,
         prompt=prompt,
         echo={"prompt": prompt} if wire.echo and isinstance(prompt, str) else {},
         ignored=ignored + unknown,

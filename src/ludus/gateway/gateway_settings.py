@@ -28,7 +28,7 @@ class GatewaySettings(Settings, frozen=True):
     session: Budget = Budget()
     """What one session may take; `budget` is for all of them together."""
     idle_seconds: Positive = 600.0
-    """A session that is not used for so long is closed and written."""
+    """A session that is not used for this long is closed and written."""
     body_mb: Count = 32
     """The longest request."""
     atropos: bool = False

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ludus.tokens.token_session import TokenSession
 
 
-RESPONSE_FORMAT = "response_format"
-"""The form of the reply. It is part of the question: the sampling of a session does not replace it."""
 _TEMPLATE_FIELD = "chat_template_kwargs"
 """A field beside the sampling that changes what is asked. The sampling of a session replaces it."""
 NO_LOGPROB = -9999.0

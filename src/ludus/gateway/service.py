@@ -32,11 +32,11 @@ from ludus.gateway.dialect import Answer, BadRequest, Dialect, ErrorReply, Parse
 from ludus.gateway.gateway_session import GatewaySession, RecordedReply, SessionRecord
 from ludus.gateway.http_server import JSON, Connection, Listener, Responder
 from ludus.gateway.live_stream import KeepAlives, LiveStream
-from ludus.gateway.model_calls import RESPONSE_FORMAT, ModelCaller
+from ludus.gateway.model_calls import ModelCaller
 from ludus.models import Model
 from ludus.models.ledger import Budget
 from ludus.models.reply_pieces import Drawing
-from ludus.types import Failure, Sampling
+from ludus.types import RESPONSE_FORMAT, Failure, Sampling
 
 BODY_BYTES = 32 * 1024 * 1024
 """The longest request that is accepted."""
@@ -425,7 +425,7 @@ def enforce_sampling(rule: Sampling | None, requested: Sampling, request: int, c
         if requested.seed is None or not choice:
             return requested
         return msgspec.structs.replace(requested, seed=requested.seed + choice)
-    form = requested.extra.get(RESPONSE_FORMAT)
+    form = requested.extra.get(RESPONSE_FORMAT)  # part of the question: the rule does not replace it
     asks = requested.stop or requested.max_tokens is not None or requested.tool_choice is not None or form is not None
     if rule.seed is None and not asks:
         return rule

@@ -20,7 +20,18 @@ from ludus.models.openai import encode_body, sanitize_arguments, sanitize_name
 from ludus.models.reply_pieces import Piece
 from ludus.models.server import BadReply, Endpoint, ModelServer, Price, ServerSettings, make_endpoints, make_usage
 from ludus.models.server_pool import ServerPool, Tell, Timing
-from ludus.types import Call, Completion, Finish, JsonObject, Message, Reasoning, Sampling, ToolSpec, Usage
+from ludus.types import (
+    RESPONSE_FORMAT,
+    Call,
+    Completion,
+    Finish,
+    JsonObject,
+    Message,
+    Reasoning,
+    Sampling,
+    ToolSpec,
+    Usage,
+)
 
 DEFAULT_MAX_TOKENS = 8192
 """The API requires a limit. This one is used if the sampling sets none."""
@@ -114,7 +125,7 @@ def build_request(
     if stream:
         body["stream"] = True
     extra = dict(sampling.extra)
-    form = extra.pop("response_format", None)
+    form = extra.pop(RESPONSE_FORMAT, None)
     if form is not None:
         body |= _write_format(form)
         sampling = msgspec.structs.replace(sampling, extra=extra)

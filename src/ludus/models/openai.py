@@ -16,6 +16,7 @@ Text that only looks like a tool call stays in the content. Only token mode pars
 import re
 import zlib
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, Literal, cast
 
 import msgspec
@@ -94,32 +95,15 @@ def make_chat_server(settings: OpenAISettings | AzureSettings, endpoint: Endpoin
         key = {"Authorization": f"Bearer {endpoint.api_key}"}
     if endpoint.api_key:
         headers |= key
+    build = partial(build_request, model=settings.name, max_tokens_field=settings.max_tokens_field, omit=settings.omit)
     return ModelServer(
         settings,
         endpoint,
         url=url,
         headers=headers,
-        encode=lambda messages, tools, sampling: build_request(
-            messages,
-            tools,
-            sampling,
-            settings.name,
-            max_tokens_field=settings.max_tokens_field,
-            omit=settings.omit,
-        ),
+        encode=build,
         parse=lambda data: parse_reply(data, settings.price),
-        streaming=(
-            lambda messages, tools, sampling: build_request(
-                messages,
-                tools,
-                sampling,
-                settings.name,
-                max_tokens_field=settings.max_tokens_field,
-                omit=settings.omit,
-                stream=True,
-            ),
-            lambda drawing: ChatStreamReader(settings.price, drawing),
-        ),
+        streaming=(partial(build, stream=True), lambda drawing: ChatStreamReader(settings.price, drawing)),
     )
 
 

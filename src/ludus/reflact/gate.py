@@ -216,9 +216,13 @@ def judge(gate: Gate, candidate: Contender, current: Contender, best: Contender)
 
 def compare(gate: Gate, candidate: Contender, current: Contender) -> PairedStats | None:
     """Compare two skills on the items that have a score under both, by the gate's metric without its bonus."""
-    shared = _find_shared(candidate.measure, current.measure)
-    pairs = ((candidate.measure.marks[item], current.measure.marks[item]) for item in shared)
-    return compare_pairs([project(gate, c.hard, c.soft) - project(gate, u.hard, u.soft) for c, u in pairs])
+    return compare_pairs(pair_marks(gate, candidate.measure, current.measure))
+
+
+def pair_marks(gate: Gate, one: Measure, other: Measure) -> list[float]:
+    """The difference of each item with a score under both, by the gate's metric. Others are missing data."""
+    pairs = ((one.marks[item], other.marks[item]) for item in _find_shared(one, other))
+    return [project(gate, a.hard, a.soft) - project(gate, b.hard, b.soft) for a, b in pairs]
 
 
 def _is_worse(candidate: Mark, current: Mark) -> bool:

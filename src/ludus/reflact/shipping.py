@@ -11,18 +11,17 @@ import hashlib
 import math
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from ludus.reflact.gate import Gate, Measure, mean, project
+from ludus.reflact.gate import Gate, Measure, pair_marks
 from ludus.reflact.measure import Trial, make_measure, merge_measures
 from ludus.reflact.records import Claim, MeasuredSkill, ShipCandidate, Shipment
 from ludus.reflact.splits import derive_ship_seed, draw_sample
 from ludus.reflact.training_run import Run
 from ludus.skill import Skill
-from ludus.stats import Interval
+from ludus.stats import Interval, PairedStats, compare_pairs
 from ludus.store import decode_record
 from ludus.types import canonical, to_json
 
@@ -72,33 +71,17 @@ async def ship(run: Run, initial: Skill, candidates: Sequence[MeasuredSkill], al
 
 def judge_candidate(gate: Gate, candidate: MeasuredSkill, measure: Measure, initial: Measure) -> ShipCandidate:
     """Compare a candidate with the initial skill: one vote per task."""
-    differences = pair_marks(gate, measure, initial)
-    better, worse = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
+    paired = compare_pairs(pair_marks(gate, measure, initial))
     return ShipCandidate(
         origin=candidate.origin,
         step=candidate.step,
         skill=candidate.skill,
         measure=measure,
-        difference=mean(differences) or 0.0,
-        better=better,
-        worse=worse,
-        certainty=compute_certainty(better, worse),
+        difference=paired.difference if paired else 0.0,
+        better=paired.wins if paired else 0,
+        worse=paired.losses if paired else 0,
+        certainty=paired.better if paired else 0.5,
     )
-
-
-def pair_marks(gate: Gate, one: Measure, other: Measure) -> list[float]:
-    """The difference of each task with a score under both, by the gate's metric. Others are missing data."""
-    return [
-        project(gate, one.marks[task].hard, one.marks[task].soft)
-        - project(gate, other.marks[task].hard, other.marks[task].soft)
-        for task in sorted(one.marks.keys() & other.marks.keys())
-    ]
-
-
-def compute_certainty(better: int, worse: int) -> float:
-    """The probability that more than half of all tasks that differ are better, with a flat prior."""
-    trials = better + worse + 1
-    return sum(math.comb(trials, wins) for wins in range(better + 1)) / 2**trials
 
 
 def keep_better_half(candidates: Sequence[MeasuredSkill], judged: Sequence[ShipCandidate]) -> list[MeasuredSkill]:
@@ -136,22 +119,12 @@ def count_test_uses(run: Run, shipped: Skill) -> int:
     return len({*own, *run.tested_before})
 
 
-class PairedDifference(NamedTuple):
-    """The mean difference of two skills on the same tasks, and its 95 % interval."""
+def compute_claim_interval(differences: Sequence[float]) -> Interval:
+    """The 95 % interval of the mean of paired differences, each from -1 to 1.
 
-    mean: float
-    interval: Interval
-    tasks: int
-
-
-def compute_difference(differences: Sequence[float]) -> PairedDifference | None:
-    """The mean of paired differences, each from -1 to 1; None if there are none.
-
-    The interval is that of Bonett and Price for paired shares: one better and one worse task are added, which keeps it
-    honest where all tasks agree. For differences between -1 and 1 it uses their squares in the same way.
+    It is that of Bonett and Price for paired shares: one better and one worse task are added, which keeps it honest
+    where all tasks agree. For differences between -1 and 1 it uses their squares in the same way.
     """
-    if not differences:
-        return None
     size = len(differences) + 2
     middle = math.fsum(differences) / size
     spread = (math.fsum(d * d for d in differences) + 2.0) / size - middle * middle
@@ -159,16 +132,16 @@ def compute_difference(differences: Sequence[float]) -> PairedDifference | None:
     average = math.fsum(differences) / len(differences)
     # Both are pulled towards 0 by the added tasks; the mean itself must lie inside.
     low, high = min(middle - reach, average), max(middle + reach, average)
-    return PairedDifference(average, Interval(max(-1.0, low), min(1.0, high)), len(differences))
+    return Interval(max(-1.0, low), min(1.0, high))
 
 
-def make_claim(skill: Skill, found: PairedDifference | None, *, shipped: bool, split: str = "", uses: int = 0) -> Claim:
+def make_claim(skill: Skill, found: PairedStats | None, *, shipped: bool, split: str = "", uses: int = 0) -> Claim:
     """The claim of a run in one plain sentence, and its numbers."""
     gain = shipped and found is not None and found.interval.low > 0
     return Claim(
         sentence=_write_sentence(shipped, found, uses),
         gain=gain,
-        difference=found.mean if found else None,
+        difference=found.difference if found else None,
         interval=found.interval if found else None,
         tasks=found.tasks if found else 0,
         skill=skill.hash,
@@ -177,12 +150,12 @@ def make_claim(skill: Skill, found: PairedDifference | None, *, shipped: bool, s
     )
 
 
-def _write_sentence(shipped: bool, found: PairedDifference | None, uses: int) -> str:
+def _write_sentence(shipped: bool, found: PairedStats | None, uses: int) -> str:
     if not shipped:
         return "no gain that could be told from chance; the initial skill stays"
     if found is None:
         return "a new skill is shipped, but it was not tested: nothing can be claimed"
-    words = f"{format_points(found.mean)} points [{format_points(found.interval.low)}, "
+    words = f"{format_points(found.difference)} points [{format_points(found.interval.low)}, "
     words += f"{format_points(found.interval.high)}] on {found.tasks} test task{'' if found.tasks == 1 else 's'}"
     if found.interval.high < 0:
         words += ": worse than the initial skill"

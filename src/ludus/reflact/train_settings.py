@@ -98,7 +98,7 @@ class ShippingSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """A candidate is shipped if it is better than the initial skill with at least this probability. Otherwise the
     initial skill stays."""
     reserve: Probability = 0.2
-    """For the recipe `ledger`: the share of the rollouts, without the test, that is kept for this."""
+    """For the recipe `ledger`: the share of the rollouts, without the test, that is kept for shipping."""
 
 
 class TrainSettings(Settings, frozen=True, kw_only=True, omit_defaults=True):

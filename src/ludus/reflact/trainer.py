@@ -25,6 +25,7 @@ that was not.
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -33,22 +34,24 @@ from ludus.env import Env
 from ludus.errors import BudgetExhausted
 from ludus.models import Model
 from ludus.reflact import step_buffer as buffer
-from ludus.reflact.gate import Gate, Rule
+from ludus.reflact.gate import Gate, Rule, pair_marks
 from ludus.reflact.guards import REFUSED_STATUSES
 from ludus.reflact.items import Item
 from ludus.reflact.journal import Clock, open_task_group
 from ludus.reflact.ledger.ledger_loop import list_candidates, plan_run, train_lines
 from ludus.reflact.measure import Outage, Stopped
 from ludus.reflact.prompt_templates import Prompts
-from ludus.reflact.proposers import Proposer, check_result
+from ludus.reflact.proposers import Proposer, View, check_result
 from ludus.reflact.records import (
     Baseline,
     BatchReport,
+    BudgetDecision,
     EpochEnd,
     Fate,
     HistoryLine,
     MeasuredSkill,
     Record,
+    Reflection,
     RunState,
     Shipment,
     SlowReport,
@@ -60,11 +63,9 @@ from ludus.reflact.records import (
     make_epoch_stats,
 )
 from ludus.reflact.shipping import (
-    PairedDifference,
-    compute_difference,
+    compute_claim_interval,
     count_test_uses,
     make_claim,
-    pair_marks,
     ship,
 )
 from ludus.reflact.splits import FinishedSkills, Splits, TrainBatch, count_epoch_steps, plan_epoch
@@ -72,6 +73,7 @@ from ludus.reflact.stages.appendix import note_lapses
 from ludus.reflact.stages.canaries import watch_canaries
 from ludus.reflact.stages.collect import roll_and_reflect
 from ludus.reflact.stages.evaluate import (
+    Judgement,
     TestResult,
     compute_score,
     evaluate,
@@ -90,10 +92,12 @@ from ludus.reflact.stages.slow_update import (
     count_categories,
     write_guidance,
 )
-from ludus.reflact.stages.update import NO_UPDATE, update
+from ludus.reflact.stages.update import NO_UPDATE, Update, update
 from ludus.reflact.train_settings import TrainSettings
 from ludus.reflact.training_run import Resources, Run, get_initial_skill, start_run
 from ludus.skill import Skill, read_notes
+from ludus.stats import PairedStats, compare_pairs
+from ludus.types import Rollout
 
 
 async def train(
@@ -201,12 +205,66 @@ async def take_baseline(run: Run, state: RunState) -> Baseline:
     return Baseline(measure=measure, spent=spent, seconds=clock.seconds, state=state)
 
 
+class StageResults(NamedTuple):
+    """What the six stages of a step made."""
+
+    rollouts: Sequence[Sequence[Rollout]]
+    """Those of each batch."""
+    reports: tuple[BatchReport, ...]
+    reflections: Sequence[Reflection]
+    items: Sequence[Item]
+    """The proposals after merging."""
+    budget: BudgetDecision | None
+    chosen: Sequence[int]
+    """The places of the items that were applied."""
+    made: Update
+    judged: Judgement
+
+    @property
+    def action(self) -> str:
+        """What the step did, in a word."""
+        verdict = self.judged.verdict
+        return verdict.decision.value if verdict else _name_skip(self.items, self.chosen, self.made.fates)
+
+
 async def take_step(run: Run, state: RunState, place: int, batches: Sequence[TrainBatch]) -> Step:
-    """The six stages."""
-    settings, number = run.settings, state.step + 1
+    """Run the six stages, and make the record of the step."""
+    number = state.step + 1
     clock = Clock(run.journal, state.epoch, number)
     view = run.make_view(state, number, place)
+    done = await run_stages(run, state, view, batches, clock)
+    made, judged = done.made, done.judged
+    after, consolidated = await note_lapses(view, judged.state, number, done.reflections)
+    clock.lap("appendix")
 
+    spent = run.journal.sum_costs()
+    return Step(
+        number=number,
+        epoch=state.epoch,
+        place=place,
+        batches=done.reports,
+        reflections=tuple(done.reflections),
+        budget=done.budget,
+        fates=(*made.fates, *list_not_selected(done.items, done.chosen)),
+        changes=made.changes,
+        candidate=made.candidate,
+        measure=judged.measure,
+        verdict=judged.verdict,
+        action=done.action,
+        notes_added=len(set(read_notes(after.current.skill)) - set(read_notes(judged.state.current.skill))),
+        notes=len(read_notes(after.current.skill)),
+        consolidated=consolidated,
+        events=run.journal.list_events(),
+        spent=spent,
+        seconds=clock.seconds,
+        state=replace(_note_step(run.settings, after, number, done), spent=add_costs(state.spent, spent)),
+    )
+
+
+async def run_stages(
+    run: Run, state: RunState, view: View, batches: Sequence[TrainBatch], clock: Clock
+) -> StageResults:
+    """The six stages."""
     # 1 rollout and 2 reflect, side by side
     rollouts, reflections = await roll_and_reflect(run, view, batches, clock)
     reports = tuple(BatchReport.from_rollouts(batch.seed, part) for batch, part in zip(batches, rollouts, strict=True))
@@ -226,50 +284,27 @@ async def take_step(run: Run, state: RunState, place: int, batches: Sequence[Tra
     clock.lap("update")
 
     # 6 evaluate
-    judged = await evaluate(run, state, made.candidate, f"step_{number:04d}", number, settings.gate)
+    number = state.step + 1
+    judged = await evaluate(run, state, made.candidate, f"step_{number:04d}", number, run.settings.gate)
     clock.lap("evaluate")
+    return StageResults(rollouts, reports, reflections, items, budget, chosen, made, judged)
 
-    after, consolidated = await note_lapses(view, judged.state, number, reflections)
-    clock.lap("appendix")
-    action = judged.verdict.decision.value if judged.verdict else _name_skip(items, chosen, made.fates)
-    if judged.verdict is not None:
-        every = [rollout for part in rollouts for rollout in part]
-        digest = buffer.make_digest(number, judged.verdict, every, reflections, made.fates, settings.success_at)
-        after = replace(after, buffer=(*after.buffer, digest))
-    line = HistoryLine(
-        number,
-        state.epoch,
-        action,
-        compute_score(settings.gate, after.current),
-        compute_score(settings.gate, after.best),
-    )
-    spent = run.journal.sum_costs()
-    return Step(
-        number=number,
-        epoch=state.epoch,
-        place=place,
-        batches=reports,
-        reflections=tuple(reflections),
-        budget=budget,
-        fates=(*made.fates, *list_not_selected(items, chosen)),
-        changes=made.changes,
-        candidate=made.candidate,
-        measure=judged.measure,
-        verdict=judged.verdict,
-        action=action,
-        notes_added=len(set(read_notes(after.current.skill)) - set(read_notes(judged.state.current.skill))),
-        notes=len(read_notes(after.current.skill)),
-        consolidated=consolidated,
-        events=run.journal.list_events(),
-        spent=spent,
-        seconds=clock.seconds,
-        state=replace(
-            after,
-            step=number,
-            selections=state.selections + (budget is not None and budget.control == "scheduled"),
-            history=(*state.history, line),
-            spent=add_costs(state.spent, spent),
-        ),
+
+def _note_step(settings: TrainSettings, state: RunState, number: int, done: StageResults) -> RunState:
+    """The state after a step, with what later steps must know of it."""
+    digests = state.buffer
+    if done.judged.verdict is not None:
+        every = [rollout for part in done.rollouts for rollout in part]
+        verdict, fates = done.judged.verdict, done.made.fates
+        digests += (buffer.make_digest(number, verdict, every, done.reflections, fates, settings.success_at),)
+    current, best = compute_score(settings.gate, state.current), compute_score(settings.gate, state.best)
+    scheduled = done.budget is not None and done.budget.control == "scheduled"
+    return replace(
+        state,
+        step=number,
+        selections=state.selections + scheduled,
+        history=(*state.history, HistoryLine(number, state.epoch, done.action, current, best)),
+        buffer=digests,
     )
 
 
@@ -425,9 +460,10 @@ def use_fresh_measure(held: MeasuredSkill, shipment: Shipment) -> MeasuredSkill:
     return held if fresh is None else replace(held, measure=fresh)
 
 
-def compare_tests(gate: Gate, finished: FinishedSkills, tested: Mapping[Skill, TestResult]) -> PairedDifference | None:
+def compare_tests(gate: Gate, finished: FinishedSkills, tested: Mapping[Skill, TestResult]) -> PairedStats | None:
     """The paired difference of the shipped skill and the initial one on the test split, in passed tasks."""
     if finished.best == finished.initial or finished.best not in tested:
         return None
     hard = replace(gate, metric="hard")
-    return compute_difference(pair_marks(hard, tested[finished.best].measure, tested[finished.initial].measure))
+    differences = pair_marks(hard, tested[finished.best].measure, tested[finished.initial].measure)
+    return compare_pairs(differences, compute_claim_interval)

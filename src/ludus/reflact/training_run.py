@@ -210,18 +210,11 @@ def start_run(
     store = MemoryStore() if resources.store is None else resources.store
     journal = Journal(resources.watch)
     runner = Runner(env, policy, resources.pool, store, journal, resources.options, settings.max_failed)
-    requests = None if optimizer is None else Optimizer(
-        optimizer,
-        prompts,
-        store,
-        journal,
-        sampling=settings.sampling,
-        tries=settings.optimizer_tries,
-        reply_tokens=settings.reply_tokens,
-        concurrency=resources.optimizer_concurrency,
-        seed=settings.seed,
-    )  # fmt: skip
-    parts = (
+    asked = None
+    if optimizer is not None:
+        concurrency = resources.optimizer_concurrency
+        asked = _make_optimizer(optimizer, prompts, store, journal, settings, concurrency)
+    identity = (
         _FORMAT,
         (env.name, env.version, env),
         policy.fingerprint,
@@ -237,16 +230,32 @@ def start_run(
         splits=splits,
         runner=runner,
         proposer=proposer,
-        optimizer=requests,
+        optimizer=asked,
         store=store,
         journal=journal,
         system="\n\n".join(part for part in (env.system, policy.system) if part),
         rule=rule or judge,
         guard=Guard(settings.guards, splits.train, splits.selection),
-        identity=_hash_identity(parts, env),
+        identity=_hash_identity(identity, env),
         rollouts=resources.rollouts,
         reserve=resources.reserve,
         tested_before=resources.tested_before,
+    )
+
+
+def _make_optimizer(
+    model: Model, prompts: Prompts, store: Store, journal: Journal, settings: TrainSettings, concurrency: int
+) -> Optimizer:
+    return Optimizer(
+        model,
+        prompts,
+        store,
+        journal,
+        sampling=settings.sampling,
+        tries=settings.optimizer_tries,
+        reply_tokens=settings.reply_tokens,
+        concurrency=concurrency,
+        seed=settings.seed,
     )
 
 

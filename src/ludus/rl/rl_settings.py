@@ -23,7 +23,7 @@ class RlSettings(Settings, frozen=True):
     split: str = "train"
     """The environment's split to train on."""
     limit: Count | None = None
-    """Train only on the first so many tasks of the split."""
+    """Train only on this many tasks: the first ones of the split."""
     seed: int = 0
     """The seed of the order of tasks and of all rollouts."""
     scale: AdvantageScale = "none"
@@ -38,15 +38,15 @@ class RlSettings(Settings, frozen=True):
     partial: PartialPolicy = "send"
     """Whether groups are trained on in which rollouts have no score, or no row."""
     eval_every: Whole = 10
-    """Evaluate before the first update and after every so many; 0: never."""
+    """Evaluate before the first update, and again after this many updates each time; 0: never."""
     eval_split: str = "validation"
     """The environment's split to evaluate on. It must be another one than `split`."""
     eval_limit: Count | None = None
-    """Evaluate only on the first so many tasks of the split."""
+    """Evaluate only on this many tasks: the first ones of the split."""
     eval_size: Count = 1
     """The number of rollouts of each task in an evaluation."""
     checkpoint_every: Count = 1
-    """Save the trainer's state after every so many updates. A resumed run computes the updates after the last
+    """Save the trainer's state each time after this many updates. A resumed run computes the updates after the last
     checkpoint again, from the stored rollouts."""
     checkpoints: Count = 2
     """The number of checkpoints that are kept: the last ones."""

@@ -15,7 +15,7 @@ from ludus.rl.atropos_client import AtroposClient, RunInfo, ServerRefused, Serve
 from ludus.rl.server_credits import ServerStatus
 
 LOST_AFTER = 3
-"""The server has forgotten the worker if it answers so many questions about it with an error."""
+"""The server has forgotten the worker if it answers this many questions about it with an error."""
 FORBIDDEN = (401, 403)
 GOODBYE_SECONDS = 5
 

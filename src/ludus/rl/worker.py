@@ -52,7 +52,7 @@ from ludus.types import Group, Rollout, Task
 FIRST_DELAY, LONGEST_DELAY = 0.25, 15.0
 """Seconds before a post is repeated; the delay doubles each time."""
 UNSCORED_LIMIT = 25
-"""The worker stops after so many groups in a row without any score."""
+"""The worker stops after this many groups in a row without any score."""
 DEFAULT_TOKENS = 2048
 """The length of rows that the worker reports if no setting says it. Servers use it to weigh workers."""
 

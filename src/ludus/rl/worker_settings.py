@@ -28,7 +28,7 @@ class ServeSettings(Settings, frozen=True):
     min_batch_allocation: Share | None = None
     """The share of every batch that must come from this worker."""
     steps: Count | None = None
-    """Stop when the trainer has taken so many steps; not set: when the trainer is done."""
+    """Stop when the trainer has taken this many steps; not set: when the trainer is done."""
     max_batches_offpolicy: Count = 3
     """The maximum number of batches that wait at the server. No group is begun beyond that."""
     row_tokens: Count | None = None
@@ -46,11 +46,11 @@ class ServeSettings(Settings, frozen=True):
     messages: bool = True
     """Whether rows have the conversation as messages too."""
     eval_every: Whole = 0
-    """Evaluate whenever the trainer has taken so many more steps; 0: never."""
+    """Evaluate whenever the trainer has taken this many more steps; 0: never."""
     eval_split: str = "test"
     """The environment's split to evaluate on."""
     eval_limit: Count | None = None
-    """Evaluate only on the first so many tasks of the split."""
+    """Evaluate only on this many tasks: the first ones of the split."""
     eval_size: Count = 1
     """The number of rollouts of each task in an evaluation."""
     eval_handling: EvalPolicy = "stop"

@@ -19,9 +19,8 @@ from ludus.errors import ModelError, Unsupported
 from ludus.models.json_grammar import COMMON_RULES, build_object_rule, quote_literal
 from ludus.parsers import ReplyParser
 from ludus.tokens import Engine, Guide, GuidedEngine
-from ludus.types import Call, Completion, Finish, JsonObject, Sampling, ToolSpec
+from ludus.types import RESPONSE_FORMAT, Call, Completion, Finish, JsonObject, Sampling, ToolSpec
 
-RESPONSE_FORMAT = "response_format"
 _THOUGHT = r'[^<]* "</think>" [ \n]*'
 """The rest of a think block that the prompt has opened."""
 _NAME, _ARGUMENTS = "ludus_probe", '{"key":"value"}'

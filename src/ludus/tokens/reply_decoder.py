@@ -24,7 +24,7 @@ class StreamingParser(Protocol):
 
 
 MAX_UNDECIDED = 64
-"""A character has at most four bytes. If so many ids are none, the rest of the reply is shown at its end."""
+"""A character has at most four bytes. If this many ids in a row make none, the rest of a reply is shown at its end."""
 
 
 class TextDecoder:

@@ -323,7 +323,7 @@ def _make_find(path: str, *globs: str | None) -> str:
 
 
 def _quote_path(path: str) -> str:
-    """A path relative to the workspace, quoted, that no command takes for an option."""
+    """A path relative to the workspace, quoted, that no command reads as an option."""
     if path == WORKSPACE or path.startswith(WORKSPACE + "/"):
         path = posixpath.relpath(path, WORKSPACE)
     path = re.sub(r"^(\./+)+", "", path) or "."

@@ -4,7 +4,7 @@
                                   └─> wandb, trackio, or one of the user's own (`tracking.use`)
 
 A tracker is any object with `start`, `log` and `close`. Values are numbers and `Table`s. A tracker must not end a run:
-when one raises, the error is told once, and the tracker gets no more values. The local file has them all.
+when one raises, the error is reported once, and the tracker gets no more values. The local file has them all.
 """
 
 import time

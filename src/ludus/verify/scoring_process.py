@@ -17,7 +17,6 @@ import atexit
 import subprocess
 import sys
 import threading
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -48,7 +47,7 @@ async def run_scorer(function: str, *arguments: Any, seconds: float = SECONDS) -
 
 def run_scorer_now(function: str, *arguments: Any, seconds: float = SECONDS) -> Any:
     """`run_scorer` for code that is not asynchronous, such as `Env.tasks`."""
-    return _find_pool().call(function, arguments, seconds)
+    return _POOL.call(function, arguments, seconds)
 
 
 class ScoringPool:
@@ -145,9 +144,6 @@ class _Child:
                     continue
 
 
-@cache
-def _find_pool() -> ScoringPool:
-    """The pool of this process. It only keeps children warm: no score depends on it."""
-    pool = ScoringPool()
-    atexit.register(pool.close)
-    return pool
+_POOL = ScoringPool()
+"""The pool of this process. It only keeps children warm: no score depends on it."""
+atexit.register(_POOL.close)

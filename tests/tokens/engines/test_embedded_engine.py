@@ -84,10 +84,23 @@ async def several_samples_and_stop_strings(model):
     assert len(session.build_sequences()) == 3
 
 
+async def logprobs_of_ids_inside_a_character(model):
+    """The server reports none of these. The grammar makes the model write them; it changes no logprob."""
+    tokenizer, drawn = model.codec.tokenizer, "18 ÷ 5 ⟮ 😀 !"
+    prompt = tokenizer.encode("Say something.")
+    (got,) = await model.engine.generate(prompt, Sampling(max_tokens=40, extra={"grammar": f'root ::= "{drawn}"'}))
+    assert (got.text, tokenizer.decode(got.ids[:-1])) == (drawn, drawn)
+    assert None not in got.logprobs and max(got.logprobs) < 0
+    inside = [place for place in range(1, len(got.ids)) if tokenizer.decode(got.ids[:place]).endswith("\ufffd")]
+    assert len(inside) >= 3
+    assert min(got.logprobs[place - 1] for place in inside) > -40
+
+
 def test_token_mode_on_the_embedded_model(weights):
     async def work(model):
         await exact_rows_and_a_second_pass(model)
         await several_samples_and_stop_strings(model)
+        await logprobs_of_ids_inside_a_character(model)
 
     with_model(weights, work)
 

@@ -81,7 +81,7 @@ def _get_tool_name(tool: Any) -> str:
 
 
 def truncate_thinking(response_text: str, tokenizer: Any, max_think_tokens: int) -> str:
-    """The reply with a think block of at most so many tokens: the last paragraphs of it that fit."""
+    """The reply with a think block of at most this many tokens: the last paragraphs of it that fit."""
     found = re.search(r"<think>(.*?)</think>", response_text, re.DOTALL)
     if found is None:
         return response_text

@@ -24,7 +24,7 @@ ATROPOS_GROUPS = "atropos_groups.jsonl"
 """The groups of a run as the file returned them, one in each line."""
 EVAL_METRICS, EVAL_SAMPLES = "metrics.json", "samples.jsonl"
 DROP_LIMIT = 100
-"""`process` stops after so many items in a row of which the file made no group."""
+"""`process` stops after this many items in a row of which the file made no group."""
 
 
 class NothingKept(LudusError):

@@ -126,7 +126,7 @@ def change_resumed(kind: type[BaseEnv], record: Tree, layers: Sequence[Layer]) -
 
 
 def split_layers(layers: Sequence[Layer]) -> _Given:
-    """Separate the names of atroposlib from those of Ludus. An unknown section is told, not refused."""
+    """Separate the names of atroposlib from those of Ludus. An unknown section is reported, not refused."""
     given = _Given({}, {}, {}, [], [])
     for source, tree in layers:
         own: Tree = {}

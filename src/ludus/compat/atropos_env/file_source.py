@@ -85,7 +85,7 @@ class FileSource:
             await self._groups.log()
 
     async def evaluate(self, step: int) -> dict[str, float]:
-        """Call the file's `evaluate`. What it raises is told; the run goes on."""
+        """Call the file's `evaluate`. What it raises is reported; the run goes on."""
         try:
             await evaluate_file(self._parts, step)
         except ConfigError as error:

@@ -15,7 +15,7 @@ class FilterRules:
     differing_scores: bool
     """Groups with a single distinct score are dropped."""
     row_tokens: int | None = None
-    """A group with a row of so many tokens or more is dropped; None: no limit."""
+    """A group with a row of this many tokens or more is dropped; None: no limit."""
     include_messages: bool = False
 
 

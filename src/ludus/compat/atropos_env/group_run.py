@@ -226,7 +226,7 @@ class GroupRun:
             return f"({len(ids)} tokens)"
 
     async def _show(self, returned: list[dict[str, Any]], item: Any) -> None:
-        """Give the file its metrics. What fails there is told, and the run goes on."""
+        """Give the file its metrics. What fails there is reported, and the run goes on."""
         parts, env = self.parts, self.parts.env
         try:
             if returned and env.config.use_wandb:

@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ludus.errors import ConfigError, suggest
 from ludus.sandbox.backend import BackendSettings
@@ -92,15 +93,18 @@ def read_sandboxes(flat: Mapping[str, Any], *, nomad_token_var: str = "") -> Her
     except msgspec.ValidationError as error:
         raise ConfigError(f"sandbox settings: {error}") from error
     _refuse(given)
-    if given.tool_pool_mode == "nomad":
-        return _convert_nomad(given, nomad_token_var)
-    if given.tool_pool_mode == "modal":
-        return _convert_modal(given)
-    return HermesSandboxes(
+    common = HermesSandboxes(
         network=given.allow_network,
         require_sandbox=given.require_sandbox,
         pool=PoolSettings(acquire_seconds=given.acquire_timeout_s),
     )
+    match given.tool_pool_mode:
+        case "nomad":
+            return _add_nomad(common, given, nomad_token_var)
+        case "modal":
+            return _add_modal(common, given)
+        case "default":
+            return common
 
 
 def _refuse(given: _Flat) -> None:
@@ -116,56 +120,41 @@ def _refuse(given: _Flat) -> None:
         raise ConfigError("modal_app_name is empty: name the Modal app that sandboxes belong to")
 
 
-def _convert_nomad(given: _Flat, token_var: str) -> HermesSandboxes:
-    slots = given.slots_per_container
+def _add_nomad(common: HermesSandboxes, given: _Flat, token_var: str) -> HermesSandboxes:
     profile = NomadSettings(
         address=given.nomad_address,
         token_var=token_var,
         job_prefix=given.sandbox_job_id,
         driver=given.driver,
         image=given.singularity_image or "" if given.driver == "singularity" else given.sandbox_image,
-        slots=slots,
+        slots=given.slots_per_container,
         privileged=given.privileged,
         purge_on_start=given.purge_job_on_start,
     )
-    return HermesSandboxes(
-        profile=profile,
-        network=given.allow_network,
-        require_sandbox=given.require_sandbox,
-        pool=PoolSettings(
-            max_slots=slots * given.max_containers,
-            warm=given.min_containers,
-            acquire_seconds=given.acquire_timeout_s,
-        ),
-    )
+    pool = replace(common.pool, max_slots=profile.slots * given.max_containers, warm=given.min_containers)
+    return replace(common, profile=profile, pool=pool)
 
 
-def _convert_modal(given: _Flat) -> HermesSandboxes:
+def _add_modal(common: HermesSandboxes, given: _Flat) -> HermesSandboxes:
     assert given.modal_app_name
-    slots = given.modal_slots_per_sandbox
     profile = ModalSettings(
         app=given.modal_app_name,
         image=given.modal_image,
         gpu=given.modal_gpu or "",
         cpus=given.modal_cpu,
         memory_mb=given.modal_memory,
-        slots=slots,
+        slots=given.modal_slots_per_sandbox,
         idle_seconds=float(given.modal_idle_timeout),
         lifetime_seconds=given.modal_max_lifetime,
         secrets=tuple(name.strip() for name in given.modal_secrets.split(",") if name.strip()),
         env=dict(_parse_variable(pair) for pair in given.modal_env_vars.split(";") if pair.strip()),
     )
-    return HermesSandboxes(
-        profile=profile,
-        network=given.allow_network,
-        require_sandbox=given.require_sandbox,
-        pool=PoolSettings(
-            max_slots=slots * given.modal_max_sandboxes,
-            warm=given.modal_min_sandboxes,
-            acquire_seconds=given.modal_acquire_timeout,
-        ),
-        command_seconds=given.modal_execution_timeout,
+    pool = PoolSettings(
+        max_slots=profile.slots * given.modal_max_sandboxes,
+        warm=given.modal_min_sandboxes,
+        acquire_seconds=given.modal_acquire_timeout,
     )
+    return replace(common, profile=profile, pool=pool, command_seconds=given.modal_execution_timeout)
 
 
 # ---- several Modal profiles ---------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Draws: which tasks a step runs, and with which lines. Pure, for a given random generator.
 
 Half of a step's tasks are those that say most about undecided lines; the others come from the shuffled epoch. For each
-text, the lines about a situation are left out now and then, so that one sees what happens without them. Otherwise the
+text, the lines about a situation are left out now and then, to see what happens without them. Otherwise the
 most promising line is drawn, by its net gain plus noise of the size of its uncertainty (Thompson sampling).
 """
 

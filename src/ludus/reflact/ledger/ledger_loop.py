@@ -98,12 +98,11 @@ def plan_run(run: Run) -> RolloutPlan:
 
 async def take_ledger_step(run: Run, state: RunState) -> Step:
     """One step of the ledger: draw, rollout, read, credit, admit, assess."""
-    settings, number = run.settings, state.step + 1
-    tuning, ledger = settings.ledger.tuning, state.ledger or LineLedger()
+    number, ledger = state.step + 1, state.ledger or LineLedger()
     epoch = 1 + ledger.taken // len(run.splits.train)
     clock = Clock(run.journal, epoch, number)
     view = run.make_view(replace(state, epoch=epoch), number)
-    base = add_notes(state.initial.skill, ledger.notes) if ledger.notes else state.initial.skill
+    base = _add_ledger_notes(state.initial.skill, ledger)
 
     # 1 draw
     draws, taken = draw_step(run, ledger, base, number)
@@ -111,7 +110,7 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
     clock.lap("draw")
 
     # 2 rollout
-    seed = derive_step_seed(settings.seed, number)
+    seed = derive_step_seed(run.settings.seed, number)
     rollouts = await run.runner.roll([Trial(draw.skill, draw.task, seed) for draw in draws], "rollout")
     clock.lap("rollout")
 
@@ -120,28 +119,14 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
     readings, reflections = await read(run.proposer, view, ledger, base, draws, rollouts)
     clock.lap("reflect")
 
-    # 4 credit
-    credited = add_readings(replace(ledger, taken=taken), readings, tuning)
-
-    # 5 admit
-    proposals = [proposal for each in reflections for proposal in each.proposals][: settings.ledger.most_proposals]
-    allowed, refused = check_proposals(run.guard, base, proposals)
-    admitted, changes = admit_proposals(credited, allowed, number, tuning)
-
-    # 6 assess
-    assessed, moved = update_working(admitted, number, tuning)
-    added = LineStep(readings, (*changes, *moved))
+    # 4 credit, 5 admit, 6 assess
+    learned = learn_lines(run, replace(ledger, taken=taken), base, number, readings, reflections)
     base, consolidated = await _add_step_notes(view, base, reflections)
-    after = replace(
-        assessed,
-        notes=read_notes(base) if settings.appendix.enabled else (),
-        digest=extend_digest(ledger.digest, added, proposals),
-    )
+    after = replace(learned.ledger, notes=read_notes(base) if run.settings.appendix.enabled else ())
     working, _ = compose_text(base, after.get_lines(after.working))
     clock.lap("assess")
 
     changed = working != state.current.skill
-    action = LEDGER_ACTIONS[0] if changed else LEDGER_ACTIONS[1]
     spent = run.journal.sum_costs()
     return Step(
         number=number,
@@ -149,13 +134,13 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
         place=number,
         batches=(BatchReport.from_rollouts(seed, rollouts),),
         reflections=tuple(_describe_reflection(each) for each in reflections),
-        fates=(*_list_fates(allowed, changes), *refused),
+        fates=learned.fates,
         candidate=working if changed else None,
-        action=action,
+        action=LEDGER_ACTIONS[0] if changed else LEDGER_ACTIONS[1],
         notes_added=len(set(after.notes) - set(ledger.notes)),
         notes=len(after.notes),
         consolidated=consolidated,
-        lines=added,
+        lines=learned.lines,
         events=run.journal.list_events(),
         spent=spent,
         seconds=clock.seconds,
@@ -168,6 +153,11 @@ async def take_ledger_step(run: Run, state: RunState) -> Step:
             ledger=after,
         ),
     )
+
+
+def _add_ledger_notes(initial: Skill, ledger: LineLedger) -> Skill:
+    """The text that lines are added to: the initial skill with the notes of the ledger."""
+    return add_notes(initial, ledger.notes) if ledger.notes else initial
 
 
 # ---- 1 draw ---------------------------------------------------------------------------------------------------------
@@ -199,11 +189,6 @@ def record_draws(store: Store, step: int, draws: Sequence[Draw]) -> None:
     store.put_record(hashlib.sha256(DRAWS.encode() + body).hexdigest()[:32], DRAWS, body)
 
 
-def extend_digest(digest: str, added: LineStep, proposals: Sequence[LineProposal]) -> str:
-    """A hash of everything that made a ledger: the one before, what was read, and what was proposed."""
-    return hashlib.sha256(digest.encode() + to_json((added, proposals))).hexdigest()[:32]
-
-
 # ---- 3 read ---------------------------------------------------------------------------------------------------------
 
 
@@ -216,9 +201,7 @@ async def read_rollouts(
     rollouts: Sequence[Rollout],
 ) -> tuple[tuple[Reading, ...], list[LineReflection]]:
     """What each rollout says, and what the analysts propose."""
-    readings = [
-        _make_reading(draw, rollout, view.settings.success_at) for draw, rollout in zip(draws, rollouts, strict=True)
-    ]
+    readings = _make_readings(draws, rollouts, view.settings.success_at)
     failed = [place for place, reading in enumerate(readings) if reading.passed is False]
     size = view.settings.minibatch_size
     parts = [failed[start : start + size] for start in range(0, len(failed), size)]
@@ -255,9 +238,7 @@ async def propose_from_outcomes(
     Nobody reads why a rollout failed, so only its outcome counts, and each item has its own situation. The proposer
     sees the text with all lines that are alive, so that it does not propose them again.
     """
-    readings = [
-        _make_reading(draw, rollout, view.settings.success_at) for draw, rollout in zip(draws, rollouts, strict=True)
-    ]
+    readings = _make_readings(draws, rollouts, view.settings.success_at)
     shown = dataclasses.replace(view, skill=compose_text(base, ledger.alive)[0])
     found = await proposer.reflect(shown, 1, _stream(rollouts))
     reflections = check_result(proposer, "reflect", found, Reflection, "Reflections")
@@ -284,15 +265,56 @@ def _make_own_proposal(item: Item, place: int, step: int, ledger: LineLedger, ba
     return LineProposal(edit=edit, situation=situation, replaces=replaces, by_outcome=True)
 
 
-def _make_reading(draw: Draw, rollout: Rollout, success_at: float | None) -> Reading:
-    passed = None if rollout.score is None else is_success(rollout, success_at)
-    return Reading(task=draw.task.id, kind=draw.task.kind, skill=draw.skill.hash, lines=draw.lines, passed=passed)
+def _make_readings(draws: Sequence[Draw], rollouts: Sequence[Rollout], success_at: float | None) -> list[Reading]:
+    """The outcome of each rollout. Nothing is known about situations yet."""
+    readings: list[Reading] = []
+    for (task, skill, lines), rollout in zip(draws, rollouts, strict=True):
+        passed = None if rollout.score is None else is_success(rollout, success_at)
+        readings.append(Reading(task=task.id, kind=task.kind, skill=skill.hash, lines=lines, passed=passed))
+    return readings
 
 
 async def _add_step_notes(view: View, base: Skill, reflections: Sequence[LineReflection]) -> tuple[Skill, bool]:
     if not view.settings.appendix.enabled:
         return base, False
     return await extend_notes(view, base, [note for reflection in reflections for note in reflection.notes])
+
+
+# ---- 4 credit, 5 admit, 6 assess ------------------------------------------------------------------------------------
+
+
+class LearnedLines(NamedTuple):
+    """What a step changed in the ledger."""
+
+    ledger: LineLedger
+    lines: LineStep
+    fates: tuple[Fate, ...]
+    """What became of each proposal."""
+
+
+def learn_lines(
+    run: Run,
+    ledger: LineLedger,
+    base: Skill,
+    number: int,
+    readings: tuple[Reading, ...],
+    reflections: Sequence[LineReflection],
+) -> LearnedLines:
+    """Credit the readings of step `number` to the lines, admit what was proposed, and choose the working text."""
+    settings = run.settings.ledger
+    credited = add_readings(ledger, readings, settings.tuning)
+    proposals = [proposal for each in reflections for proposal in each.proposals][: settings.most_proposals]
+    allowed, refused = check_proposals(run.guard, base, proposals)
+    admitted, changes = admit_proposals(credited, allowed, number, settings.tuning)
+    assessed, moved = update_working(admitted, number, settings.tuning)
+    lines = LineStep(readings, (*changes, *moved))
+    after = replace(assessed, digest=extend_digest(ledger.digest, lines, proposals))
+    return LearnedLines(after, lines, (*_list_fates(allowed, changes), *refused))
+
+
+def extend_digest(digest: str, added: LineStep, proposals: Sequence[LineProposal]) -> str:
+    """A hash of everything that made a ledger: the one before, what was read, and what was proposed."""
+    return hashlib.sha256(digest.encode() + to_json((added, proposals))).hexdigest()[:32]
 
 
 def check_proposals(
@@ -340,7 +362,7 @@ def _name_status(change: LineChange) -> str:
 def list_candidates(run: Run, state: RunState) -> list[MeasuredSkill]:
     """The skills that could be shipped: the working text, and the same with only those lines that are more certain."""
     ledger = state.ledger or LineLedger()
-    base = add_notes(state.initial.skill, ledger.notes) if ledger.notes else state.initial.skill
+    base = _add_ledger_notes(state.initial.skill, ledger)
     working = ledger.get_lines(ledger.working)
     sets = {
         "working_text": working,

@@ -24,19 +24,19 @@ class ApiSettings(Settings, frozen=True):
     """When an accepted group is safe. `system`: it is written to the file; a killed process loses nothing, a power
     failure may lose the last seconds. `disk`: it is flushed to the disk before it is answered, many posts at once."""
     max_staleness: Annotated[int, Meta(ge=0)] | None = None
-    """A group is dropped when its policy is more than so many steps old; default: never. The version is
+    """A group is dropped when its policy is more than this many steps old; default: never. The version is
     `generation_params.policy_version` of the group, or the step at which it came."""
     body_mb: Count = 256
     """The longest request, also after decompression."""
     backlog_groups: Count = 250_000
-    """So many groups may wait. Further posts are answered with 503 and `Retry-After`."""
+    """How many groups may wait. Further posts are answered with 503 and `Retry-After`."""
     backlog_gb: Positive = 16.0
-    """So much may wait on disk. Further posts are answered with 503 and `Retry-After`."""
+    """How many gigabytes may wait on disk. Further posts are answered with 503 and `Retry-After`."""
     env_timeout: Positive = 120.0
-    """An environment that sent nothing for so many seconds is treated as gone: no batch waits for its minimum."""
+    """An environment that sent nothing for this many seconds is treated as gone: no batch waits for its minimum."""
     minimum_patience: Positive = 60.0
-    """So many seconds a batch waits for the minimum share of a live environment. Then it is made without."""
+    """How many seconds a batch waits for the minimum share of a live environment. Then it is made without it."""
     lease_seconds: Positive = 600.0
-    """A batch that its consumer has not acknowledged for so long is given to the next consumer."""
+    """A batch that its consumer has not acknowledged for this many seconds is given to the next consumer."""
     checkers: Annotated[int, Meta(ge=0)] | None = None
     """Processes that check posted groups beside the server's own; default: one for each core but one, at most 4."""

@@ -26,10 +26,10 @@ from ludus.rl.api.batching import (
 
 MIN_ENV_WEIGHT = 0.01
 KEPT_KEYS = 65_536
-"""So many idempotency keys are remembered, the newest."""
+"""How many idempotency keys are remembered: the newest."""
 
 KEPT_SHORT = 256
-"""So many short groups of an environment wait for others that complete them. Older ones count as complete."""
+"""How many short groups of an environment wait for others that complete them. Older ones count as complete."""
 
 
 # ---- events -------------------------------------------------------------------------------------------------------

@@ -29,10 +29,10 @@ SLOT_BYTES = 8 * 1024 * 1024
 SMALLEST = 16 * 1024
 """A shorter body is checked faster than it is handed over."""
 PER_CHECKER = 3
-"""So many bodies wait for one checker or are under way."""
+"""How many bodies may wait for one checker or be under way."""
 PACKET_BYTES = 64 * 1024
 SHOWN_MESSAGE = 2000
-"""A reason is cut to so many characters: it must fit into a packet."""
+"""A reason is cut to this many characters: it must fit into a packet."""
 
 _TASK = struct.Struct("<II")
 """Slot and length of a body."""

@@ -8,8 +8,8 @@ needed only for the bodies of groups that still wait. A segment without such gro
 
 A record is complete or it does not count. After a kill, an incomplete one at the end is cut off: its post was never
 answered. A segment appears under its name when its first record is complete. If the disk is full, the record is taken
-back and the caller is told; a small reserve is released for events without bodies, so that batches can still be given
-out, which makes room.
+back and the caller gets an error; a small reserve is released for events without bodies, so that batches can still be
+given out, which makes room.
 
 A write reaches the operating system before the post is answered: a killed process loses nothing. What the operating
 system has not written yet is lost when the machine stops, unless it is flushed before the answer (`prepare_sync`).
@@ -33,7 +33,7 @@ from ludus.rl.api.batching import QueuedGroup
 SEGMENT_BYTES = 256 * 1024 * 1024
 RESERVE_BYTES = 1024 * 1024
 MOST_PARTS = 512
-"""So many parts are written by one system call; more are joined first."""
+"""How many parts are written by one system call; more are joined first."""
 
 _HEAD = struct.Struct("<4sIII")
 """Magic, length of the event, length of the bodies, checksum of the event."""

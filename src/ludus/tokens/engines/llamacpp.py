@@ -5,9 +5,10 @@ stop string ended the reply, the server removes as many probabilities as the str
 a logprob are then dropped: the rest is exactly the beginning of what was sampled. A probability of zero comes as the
 lowest float, and is read as "none".
 
-The server reports no probability for an id that ends inside a character, such as the first ids of most emoji. These ids
-have no logprob here. A stream leaves such ids out altogether. A streamed reply with a gap is therefore drawn again with
-the same seed and without a stream; it is recorded if it has the text that was streamed.
+The server reports no probability for an id that ends inside a character, such as the first ids of most emoji. The
+logprob of such an id is asked for afterwards: a request with the ids before it lists the likely next ids with their
+logprobs. A stream leaves such ids out altogether. A streamed reply with a gap is therefore drawn again with the same
+seed and without a stream; it is recorded if it has the text that was streamed.
 
 The server draws one reply per request. Several replies are requested in parallel.
 """
@@ -20,6 +21,7 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import Struct
 
+from ludus.errors import ModelError
 from ludus.models.reply_pieces import Drawing, Piece
 from ludus.models.server import BadReply, ServerFault, StreamedReply, find_message
 from ludus.tokens import EngineFacts, Generation, Guide, TakeIds
@@ -30,10 +32,16 @@ from ludus.tokens.engines import (
     make_ids_error,
     make_logprobs_error,
     parse_finish,
+    parse_logprob,
     parse_logprobs,
 )
 from ludus.tokens.engines.vllm import read_tokens
 from ludus.types import JsonObject, Sampling
+
+LISTED = (1_000, 1_000_000)
+"""How many likely ids are asked for, to find the logprob of one. The first number is nearly always enough, and the last
+one is the whole vocabulary."""
+_LETTER = "a"
 
 
 class LlamaCppEngine(StreamingHttpEngine):
@@ -82,7 +90,8 @@ class LlamaCppEngine(StreamingHttpEngine):
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, n: int = 1) -> list[Generation]:
         if n == 1:
-            return await super().generate(ids, sampling)
+            (drawn,) = await super().generate(ids, sampling)
+            return [await self._add_missing_logprobs(ids, drawn)]
         try:
             async with asyncio.TaskGroup() as group:
                 draws = (self.generate(ids, _vary_seed(sampling, i)) for i in range(n))
@@ -90,6 +99,31 @@ class LlamaCppEngine(StreamingHttpEngine):
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None  # callers expect one error
         return [task.result()[0] for task in tasks]
+
+    async def _add_missing_logprobs(self, ids: Sequence[int], drawn: Generation) -> Generation:
+        if None not in drawn.logprobs:
+            return drawn
+        logprobs = list(drawn.logprobs)
+        for place, known in enumerate(logprobs):
+            if known is None:
+                logprobs[place] = await self._fetch_logprob((*ids, *drawn.ids[:place]), drawn.ids[place])
+        return msgspec.structs.replace(drawn, logprobs=tuple(logprobs))
+
+    async def _fetch_logprob(self, ids: Sequence[int], wanted: int) -> float | None:
+        """The logprob of one id after others; None if the server does not tell it."""
+        for listed in LISTED:
+            # A list comes only with an id that ends a character, so one is forced. That changes no logprob in the list.
+            sampling = Sampling(temperature=0.0, max_tokens=1)
+            data = self._write_request(ids, sampling, n_probs=listed, logit_bias=[[_LETTER, 1e6]])
+            try:
+                found = await self._servers.run_with_retries(
+                    lambda lane, data=data: lane.server.exchange(data, read_list)
+                )
+            except ModelError:
+                return None  # the reply itself is whole: it must not be lost, and is no data for RL
+            if wanted in found:
+                return found[wanted]
+        return None
 
     def parse_replies(self, data: bytes) -> list[Generation]:
         reply = _REPLY.decode(data)
@@ -168,7 +202,22 @@ class _Models(Struct, gc=False):
     data: list[_Model] = msgspec.field(default_factory=list[_Model])
 
 
+class _ListedPlace(Struct, gc=False):
+    top_logprobs: list[_Probability] = msgspec.field(default_factory=list[_Probability])
+
+
+class _ListedReply(Struct, gc=False):
+    completion_probabilities: list[_ListedPlace] = msgspec.field(default_factory=list[_ListedPlace])
+
+
 _REPLY = msgspec.json.Decoder(_Reply)
+_LISTED_REPLY = msgspec.json.Decoder(_ListedReply)
+
+
+def read_list(data: bytes) -> dict[int, float | None]:
+    """The logprobs of the ids that could have come first in a reply."""
+    places = _LISTED_REPLY.decode(data).completion_probabilities
+    return {each.id: parse_logprob(each.logprob) for place in places[:1] for each in place.top_logprobs}
 
 
 def _read_reply(reply: _Reply, tokens: list[int], places: list[_Probability]) -> Generation:

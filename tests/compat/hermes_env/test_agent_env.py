@@ -12,6 +12,7 @@ import tests.cli_kit as cli_kit
 import yaml
 from tests.cli_kit import Ludus
 from tests.file_kit import ENVIRONMENTS, count_calls, flags, read_jsonl, write_files
+from tests.worker_kit import TrajectoryServer, serve_in_thread
 
 STOCK = "agent_stock_env.py"
 HERE = ("--env.tool_pool_mode", "default")
@@ -175,6 +176,28 @@ def test_evaluate_runs_single_rollouts(ludus: Ludus):
     done = ludus("evaluate", f"hermes:{STOCK}", "--out", "run", "--json", *HERE, *flags("stock"))
     assert done.code == 0, done.err
     assert json.loads(done.out)["metrics"] == {"eval/right": 1.0}
+
+
+@pytest.mark.usefixtures("bwrap")
+def test_groups_are_sent_to_a_trainer(ludus: Ludus):
+    server = TrajectoryServer(num_steps=2, max_token_len=9000, batch_size=4)
+    with serve_in_thread(server) as url:
+        words = ["--env.rollout_server_url", url, "--serve.poll_seconds", "0.01", "--serve.drain_seconds", "0.1"]
+        given = flags(
+            "stock", *HERE, *words, "--env.total_steps", "-1", "--budget.calls", "90", "--out", "run", "--json"
+        )
+        done = ludus("serve", f"hermes:{STOCK}", *given)
+    assert done.code == 0, done.err
+    sent = [group for _, groups in server.posts for group in groups]
+    assert sent and all(group["scores"] == [1.0, 1.0] and group["messages"] for group in sent)
+
+
+@pytest.mark.usefixtures("bwrap")
+def test_a_skill_is_trained_on_the_items_of_a_file(ludus: Ludus):
+    words = ["--env.total_steps", "3", "--data.ratio", "1:1:1", "--train.proposer", "exemplars", "--train.epochs", "1"]
+    done = ludus("train", f"hermes:{STOCK}", *HERE, *flags("stock", *words), "--out", "run", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["summary"]["initial"]["test"]["overall"]["hard"] == 1.0
 
 
 @pytest.mark.usefixtures("bwrap")

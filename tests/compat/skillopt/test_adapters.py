@@ -3,10 +3,12 @@
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.build import make_rollout
 
@@ -156,6 +158,16 @@ class Games(Rules):
         return list(batch.payload)
 
 
+class Watching(Rules):
+    """Notes which items come with feedback."""
+
+    def rollout(self, env_manager, skill_content, out_dir, **more):
+        with Path(self.cfg["split_dir"], "feedback.txt").open("a") as file:
+            for item in env_manager:
+                print(item["id"].split(":")[0], more.get("use_eval_feedback"), file=file)
+        return super().rollout(env_manager, skill_content, out_dir, **more)
+
+
 class Simulator(Rules):
     """Has seeds instead of items."""
 
@@ -211,7 +223,7 @@ async def collect(records: AsyncGenerator[Record, None]) -> list[Record]:
     return [record async for record in records]
 
 
-def trained(env: AdapterEnv, **resources: Any) -> list[Record]:
+def trained(env: AdapterEnv, settings: TrainSettings = SETTINGS, **resources: Any) -> list[Record]:
     async def go() -> list[Record]:
         actor = AdapterActor(env)
         try:
@@ -220,7 +232,7 @@ def trained(env: AdapterEnv, **resources: Any) -> list[Record]:
                     env,
                     Policy(ScriptedModel(acts_itself), Skill("# Rules\n"), actor=actor),
                     load_splits(env, DATA),
-                    SETTINGS,
+                    settings,
                     optimizer=ScriptedModel(optimizer, name="optimizer"),
                     proposer=make_proposer(env),
                     resources=Resources(**resources),
@@ -232,13 +244,12 @@ def trained(env: AdapterEnv, **resources: Any) -> list[Record]:
     return asyncio.run(go())
 
 
-def rolled(env: AdapterEnv, task: Task, skill: str = "RULE-0") -> Rollout:
+def rolled(env: AdapterEnv, task: Task, skill: str = "RULE-0", stage: str = "") -> Rollout:
     async def go() -> Rollout:
         actor = AdapterActor(env)
+        policy = Policy(ScriptedModel(acts_itself), Skill(skill), actor=actor.for_stage(stage))
         try:
-            return await run(
-                Job(task, Policy(ScriptedModel(acts_itself), Skill(skill), actor=actor), seed=5), env, None
-            )
+            return await run(Job(task, policy, seed=5), env, None)
         finally:
             await actor.close()
 
@@ -258,6 +269,14 @@ def test_an_adapter_trains(file: Path, tmp_path: Path):
         again = made(file)
         assert trained(again, store=store) == records
         assert again.live.seen == []  # everything was found
+
+
+def test_feedback_is_for_training_rollouts_and_not_for_slow_updates(file: Path, tmp_path: Path):
+    env = made(file, "Watching")
+    trained(env, msgspec.structs.replace(SETTINGS, slow=SlowUpdate(enabled=True, samples=2)))
+    given = Counter((tmp_path / "data" / "feedback.txt").read_text().splitlines())
+    assert given["train True"] == 12 and given["train None"] == 2  # both skills are one text by then
+    assert not given["val True"] and not given["test True"] and given["val None"] and given["test None"]
 
 
 def test_its_own_reflection_is_used(file: Path):
@@ -319,7 +338,7 @@ def test_the_record_has_what_the_adapter_said(file: Path):
     env = made(file)
     tasks = list(env.tasks("train"))
     assert (tasks[0].id, tasks[0].prompt, tasks[0].answer["rule"]) == ("train:0", "train 0?", "RULE-0")
-    good, bad = rolled(env, tasks[0]), rolled(env, tasks[1])
+    good, bad = rolled(env, tasks[0], stage="rollout"), rolled(env, tasks[1], stage="rollout")
     assert good.score is not None and (good.score.value, good.score.passed, good.score.soft) == (1.0, True, 1.0)
     assert bad.score is not None and (bad.score.passed, bad.score.feedback) == (False, "rule missing: RULE-1")
     assert bad.answer == "[user] train 1?\n[assistant] False"

@@ -16,6 +16,7 @@ result is dropped. The client of the package is process-wide, so two runs in one
 """
 
 import asyncio
+import copy
 import inspect
 import json
 import math
@@ -229,6 +230,7 @@ class AdapterActor:
         self._adapter = env.live
         self._items = {(split, str(item["id"])): item for split in SPLIT_NAMES for item in env.load_items(split)}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="skillopt-adapter")
+        self._stage = ""
 
     @property
     def name(self) -> str:
@@ -249,6 +251,11 @@ class AdapterActor:
         details = {"row": row, "conversation": talk}
         return AgentResult((), (), (turn,), StopReason.FINISHED, exit=None, error=None, details=details)
 
+    def for_stage(self, stage: str) -> "AdapterActor":
+        found = copy.copy(self)
+        found._stage = stage
+        return found
+
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -259,7 +266,7 @@ class AdapterActor:
             seed = item["seed"] if set(item) == {"id", "seed"} else seed
             metadata = self._env.metadata.get((split, str(item["id"])), {})
             spec = _find_spec_class()(phase, SPLIT_NAMES[split], seed, 1, [item], dict(metadata))
-            more = {"use_eval_feedback": True} if split == "train" else {}
+            more = {"use_eval_feedback": True} if self._stage == TRAINING_STAGE else {}
             rows = self._adapter.rollout(self._build_env(spec), skill, folder, **more)
             row = next((row for row in rows if str(row.get("id")) == str(item["id"])), None)
             if row is None and len(rows) == 1 and "seed" in item:
@@ -281,6 +288,8 @@ def acts_itself(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling
     raise ModelError("an adapter acts by itself; `ludus train`, `evaluate` and `headroom` can run it", retryable=False)
 
 
+TRAINING_STAGE = "rollout"
+"""The stage whose rollouts the analysts read. An adapter may give its agent feedback in it, and in no other."""
 SPLIT_NAMES = {"train": "train", "val": "valid_seen", "test": "valid_unseen"}
 """The splits, and the names that SkillOpt's trainer gives them."""
 

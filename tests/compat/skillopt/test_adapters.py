@@ -138,10 +138,14 @@ class Games(Rules):
     def setup(self, cfg):
         super().setup(cfg)
         self.batches = []
-        self.loader.build_train_batch = lambda size, seed: self.make_batch("train")
-        self.loader.build_eval_batch = lambda count, split, seed: self.make_batch(
-            {"valid_seen": "val", "valid_unseen": "test"}[split]
-        )
+        self.loader.build_train_batch = self.build_train_batch
+        self.loader.build_eval_batch = self.build_eval_batch
+
+    def build_train_batch(self, *, batch_size, seed, out_root):
+        return self.make_batch("train")
+
+    def build_eval_batch(self, *, env_num, split, seed, **kwargs):
+        return self.make_batch({"valid_seen": "val", "valid_unseen": "test"}[split])
 
     def make_batch(self, split):
         class Batch:
@@ -178,6 +182,73 @@ class Simulator(Rules):
         pass
 
     def build_env_from_batch(self, batch, **more):
+        return [{"id": f"episode-{batch.seed}", "rule": f"RULE-{batch.seed % 3}", "question": str(batch.seed)}]
+
+
+class Episodes(Rules):
+    """Has the two builders and no loader. The rows say what kind of task an episode was."""
+
+    def __init__(self, **kwargs):
+        self.built, self.mood = [], "fair"
+        self.seen = []
+
+    def setup(self, cfg):
+        self.cfg = cfg
+
+    def get_dataloader(self):
+        return None
+
+    build_env_from_batch = None
+
+    def build_train_env(self, batch_size, seed, **kwargs):
+        return self.build("train", batch_size, seed, kwargs)
+
+    def build_eval_env(self, env_num, split, seed, **kwargs):
+        return self.build(split, env_num, seed, kwargs)
+
+    def build(self, split, count, seed, more):
+        self.built.append((split, count, seed, sorted(more)))
+        return [{"id": f"{split}-episode-{seed}", "rule": f"RULE-{seed % 2}", "question": str(seed)}]
+
+    def rollout(self, env_manager, skill_content, out_dir, **more):
+        rows = super().rollout(env_manager, skill_content, out_dir, **more)
+        return [{**row, "task_type": "even" if row["id"].endswith(("0", "2")) else "odd"} for row in rows]
+
+    def get_task_types(self):
+        return ["even", "odd"]
+
+
+class Planned(Rules):
+    """A simulator whose loader plans episodes."""
+
+    def setup(self, cfg):
+        self.planned = []
+        outer = self
+
+        class Batch:
+            payload = None
+
+            def __init__(self, split, seed):
+                self.split, self.seed, self.metadata = split, seed, {"game": f"{split}-{seed}"}
+
+        class Planner:
+            def get_train_size(self):
+                return 3
+
+            def build_train_batch(self, batch_size, seed, **kwargs):
+                return Batch("train", seed)
+
+            def build_eval_batch(self, env_num, split, seed, **kwargs):
+                return Batch(split, seed)
+
+        self.planner = Planner()
+
+    def get_dataloader(self):
+        return self.planner
+
+    def build_env_from_batch(self, batch, **more):
+        self.planned.append(batch.metadata["game"])
+        assert batch.payload is None
         return [{"id": f"episode-{batch.seed}", "rule": f"RULE-{batch.seed % 3}", "question": str(batch.seed)}]
 '''
 
@@ -311,6 +382,36 @@ def test_a_simulator_has_seeds_for_tasks(file: Path):
     assert (read_row(rollout) or {})["id"] == "episode-0"
 
 
+def test_an_adapter_without_a_loader_gets_the_calls_of_its_builders(file: Path, tmp_path: Path):
+    config = tmp_path / "theirs.yaml"
+    config.write_text(
+        f"env: {{name: '{file}:Episodes'}}\ntrain: {{train_size: 4}}\nevaluation: {{sel_env_num: 3, test_env_num: 2}}\n"
+    )
+    found = read_config(config).tree["env"]
+    env = AdapterEnv(adapter=found["adapter"], settings=found["settings"], cfg=found["cfg"])
+    splits = load_splits(env, DATA)
+    assert [len(split) for split in (splits.train, splits.selection)] == [4, 3]
+    trained(env)
+    calls = set(map(tuple, (call[:3] for call in env.live.built)))
+    assert {("train", 1, seed) for seed in range(4)} | {("valid_seen", 1, seed) for seed in range(3)} <= calls
+    assert ("valid_unseen", 1, 1) in calls and all(call[3] == ["out_root"] for call in env.live.built)
+
+
+def test_task_types_are_those_of_the_rows_if_items_have_none(file: Path):
+    env = made(file, "Episodes", train_size=4, sel_env_num=2, test_env_num=4)
+    assert {task.kind for task in env.tasks("test")} == {""}
+    summary = trained(env)[-1]
+    assert isinstance(summary, Summary) and summary.best.test is not None
+    assert {kind: bucket.tasks for kind, bucket in summary.best.test.kinds.items()} == {"even": 2, "odd": 2}
+
+
+def test_a_loader_makes_the_batch_of_an_episode(file: Path):
+    env = made(file, "Planned", train_size=3, sel_env_num=2, test_env_num=1)
+    assert rolled(env, list(env.tasks("val"))[1]).score is not None
+    assert rolled(env, list(env.tasks("train"))[2]).score is not None
+    assert env.live.planned == ["valid_seen-1", "train-2"]
+
+
 def test_items_come_with_the_metadata_of_their_batch_and_splits_have_their_names(file: Path):
     env = made(file, "Games", sel_env_num=2, mood="fair")
     task = next(iter(env.tasks("val")))
@@ -327,11 +428,28 @@ def test_setup_sees_the_whole_configuration(file: Path, tmp_path: Path):
     config.write_text(
         f"env: {{name: '{file}:Simulator', mood: fair}}\ntrain: {{train_size: 4}}\n"
         "evaluation: {sel_env_num: 3, test_env_num: 2, gate_metric: soft}\noptimizer: {learning_rate: 7}\n"
+        "model: {backend: qwen, optimizer: big, target: small, reasoning_effort: low, qwen_chat_temperature: 0.2}\n"
     )
     env = read_config(config).tree["env"]
     made_env = AdapterEnv(adapter=env["adapter"], settings=env["settings"], cfg=env["cfg"])
     assert [len(list(made_env.tasks(split))) for split in ("train", "val", "test")] == [4, 3, 2]
-    assert {"gate_metric": "soft", "edit_budget": 7}.items() <= made_env.cfg.items()
+    assert {"gate_metric": "soft", "edit_budget": 7, "optimizer_model": "big", "model_backend": "qwen"}.items() <= (
+        made_env.cfg.items()
+    )
+    given = AdapterEnv(adapter=f"{file}:Episodes", settings=env["settings"], cfg=env["cfg"]).live.cfg
+    for name, value in {
+        "optimizer_model": "big",
+        "target_model": "small",
+        "optimizer_backend": "openai_chat",
+        "target_backend": "qwen_chat",
+        "reasoning_effort": "low",
+        "qwen_chat_temperature": 0.2,
+        "sel_env_num": 3,
+        "num_epochs": 4,
+        "mood": "fair",
+        "env": f"{file}:Simulator",
+    }.items():
+        assert given[name] == value, name
 
 
 def test_the_record_has_what_the_adapter_said(file: Path):

@@ -397,6 +397,15 @@ def test_an_adapter_without_a_loader_gets_the_calls_of_its_builders(file: Path, 
     assert ("valid_unseen", 1, 1) in calls and all(call[3] == ["out_root"] for call in env.live.built)
 
 
+def test_splits_have_the_names_of_both_systems(file: Path):
+    env = made(file)
+    for name, ours in {"valid_seen": "val", "selection": "val", "valid_unseen": "test", "train": "train"}.items():
+        tasks = list(env.tasks(name))
+        assert tasks and tasks == list(env.tasks(ours)), name
+        assert rolled(env, tasks[0]).score is not None
+    assert list(env.tasks("validation")) == []  # SkillOpt's loaders take an unknown name for `val`
+
+
 def test_task_types_are_those_of_the_rows_if_items_have_none(file: Path):
     env = made(file, "Episodes", train_size=4, sel_env_num=2, test_env_num=4)
     assert {task.kind for task in env.tasks("test")} == {""}

@@ -114,7 +114,12 @@ class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
         return folder
 
     def tasks(self, split: str) -> Iterable[Task]:
-        return [_make_task(item, split, self._only_type) for item in self.load_items(split)]
+        """The tasks of a split, by the name here or one of SkillOpt's. A loader may take an unknown name for another
+        split, so it is not asked."""
+        name = _OTHER_NAMES.get(split, split)
+        return (
+            [_make_task(item, name, self._only_type) for item in self.load_items(name)] if name in SPLIT_NAMES else []
+        )
 
     @cached_property
     def _only_type(self) -> str:
@@ -317,6 +322,7 @@ TRAINING_STAGE = "rollout"
 """The stage whose rollouts the analysts read. An adapter may give its agent feedback in it, and in no other."""
 SPLIT_NAMES = {"train": "train", "val": "valid_seen", "test": "valid_unseen"}
 """The splits, and the names that SkillOpt's trainer gives them."""
+_OTHER_NAMES = {"valid_seen": "val", "selection": "val", "valid_unseen": "test"}
 
 
 def _find_spec_class() -> type[Any]:

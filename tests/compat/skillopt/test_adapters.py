@@ -664,6 +664,11 @@ def test_a_file_of_theirs_trains_from_the_command_line(file: Path, tmp_path: Pat
     best = str(tmp_path / "theirs" / "best_skill.md")
     assert main(["export", str(tmp_path / "out"), "--format", "skillopt", "--to", str(tmp_path / "theirs")]) == 0
     assert "RULE-0" in Path(best).read_text()
+    exported = json.loads((tmp_path / "theirs" / "summary.json").read_text())
+    assert [(each["epoch"], each["steps"]) for each in exported["epoch_stats"]] == [(1, [1, 2]), (2, [3, 4])]
+    assert exported["total_accepts"] == sum(each["accepts"] for each in exported["epoch_stats"])
+    history = json.loads((tmp_path / "theirs" / "history.json").read_text())
+    assert {row["lr_control_mode"] for row in history} <= {"fixed", None}
     flags = ["--skillopt", str(config), "--env.split", "test", "--agent.skill", best, "--out", str(tmp_path / "eval")]
     assert main(["evaluate", *flags, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["summary"]["overall"]["mean"] == 1.0

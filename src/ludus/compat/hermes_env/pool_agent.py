@@ -155,9 +155,9 @@ class PoolAgent:
 
     async def _run_call(self, call: Call, arguments: JsonObject) -> str:
         done = await self.execute_tool(PoolToolCall(call.name, arguments, call.arguments, call.id))
-        self._done.append(done)
         if self.config.tool_delay_s > 0:
             await asyncio.sleep(self.config.tool_delay_s)
+        self._done.append(done)
         return done.show()
 
     def _make_step(self, turn: Turn, number: int) -> PoolAgentStep:

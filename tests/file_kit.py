@@ -89,6 +89,39 @@ def ruin(messages, tools, sampling):
     return reply if isinstance(reply, str) else call("terminal", command="rm -rf repo")
 
 
+def stock(messages, tools, sampling):
+    """Plays agent_stock_env.py."""
+    note()
+    import json
+    article = re.search(r"How many (\w+)", next(m.content for m in messages if m.role == "user"))[1]
+    if messages[-1].role == "tool":
+        return json.loads(messages[-1].content)["output"].strip()
+    add = f"/^{article},/ {{ sum += $2 }} END {{ print sum }}"
+    return call("terminal", command=f"awk -F, '{add}' stock/*.csv | tee stock/total.txt")
+
+
+def stock_in_text(messages, tools, sampling):
+    """The same, for a chat server that leaves calls in the text."""
+    import json
+    reply = stock(messages, tools, sampling)
+    if isinstance(reply, str):
+        return reply
+    given = {"name": reply.calls[0].name, "arguments": json.loads(reply.calls[0].arguments)}
+    return f"<tool_call>\n{json.dumps(given)}\n</tool_call>"
+
+
+def stock_and_talk(messages, tools, sampling):
+    reply = stock(messages, tools, sampling)
+    return f"I think {reply}" if isinstance(reply, str) else reply
+
+
+def stock_forever(messages, tools, sampling):
+    """The right file, but no last reply."""
+    import json
+    reply = stock(messages, tools, sampling)
+    return call("terminal", command="true") if isinstance(reply, str) else reply
+
+
 def broken(messages, tools, sampling):
     note()
     raise ModelError("the server is on fire", retryable=False)

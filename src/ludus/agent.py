@@ -129,6 +129,11 @@ class Actor(Protocol):
         """
         ...
 
+    def for_stage(self, stage: str) -> "Actor":
+        """The actor for one stage of a training run (`rollout`, `slow`, `evaluate`, `test` …); most are the same in
+        all. It must have the same name."""
+        ...
+
     async def close(self) -> None: ...
 
 

@@ -385,6 +385,11 @@ class Rollout(Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"Rollout: stop is {self.stop.value}, but failure is {self.failure}")
 
     @property
+    def kind(self) -> str:
+        """The kind of the task; if the task has none, what the agent that acted said of it."""
+        return self.task.kind or str((self.details or {}).get("kind") or "")
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         return (*self.opening, *(m for turn in self.turns for m in turn.messages))
 

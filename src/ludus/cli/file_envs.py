@@ -111,7 +111,7 @@ def run_class(kind: type, argv: Sequence[str]) -> int:
         return 2
     from ludus.compat.atropos_env.base_env import BaseEnv
 
-    system = "hermes" if any(base.__name__ == "HermesAgentBaseEnv" for base in kind.__mro__) else "atropos"
+    system = "hermes" if any(base.__name__ == "SlotRolloutEnv" for base in kind.__mro__) else "atropos"
     assert issubclass(kind, BaseEnv)
     return main([words[0], f"{system}:{file}:{kind.__name__}", *words[1:]])
 
@@ -371,7 +371,8 @@ def _make_slots(
 
     found = {name: getattr(profile, "image", "") for name, profile in config.sandbox.profiles.items()}
     images = {str(image): name for name, image in found.items() if image}
-    calls = int(env.settings["tool_pool_size"])
+    settings = env.settings
+    calls = int(settings["tool_pool_size"] if "tool_pool_size" in settings else settings["tool_max_batch_size"])
     desk = SlotDesk(pool, spec, registry, images, asyncio.get_running_loop(), calls)
 
     def extend(services: "FileServices") -> None:

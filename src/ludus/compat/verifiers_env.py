@@ -135,6 +135,9 @@ class VerifiersActor:
         details = {"output": {name: output.get(name) for name in ("reward", "metrics", "stop_condition")}}
         return AgentResult(record.opening, (), turns, stop, exit=None, error=None, details=details)
 
+    def for_stage(self, stage: str) -> "VerifiersActor":
+        return self
+
     async def close(self) -> None:
         if self._gateway is not None:
             await self._gateway.__aexit__(None, None, None)

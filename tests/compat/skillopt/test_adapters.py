@@ -3,10 +3,12 @@
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.build import make_rollout
 
@@ -136,10 +138,14 @@ class Games(Rules):
     def setup(self, cfg):
         super().setup(cfg)
         self.batches = []
-        self.loader.build_train_batch = lambda size, seed: self.make_batch("train")
-        self.loader.build_eval_batch = lambda count, split, seed: self.make_batch(
-            {"valid_seen": "val", "valid_unseen": "test"}[split]
-        )
+        self.loader.build_train_batch = self.build_train_batch
+        self.loader.build_eval_batch = self.build_eval_batch
+
+    def build_train_batch(self, *, batch_size, seed, out_root):
+        return self.make_batch("train")
+
+    def build_eval_batch(self, *, env_num, split, seed, **kwargs):
+        return self.make_batch({"valid_seen": "val", "valid_unseen": "test"}[split])
 
     def make_batch(self, split):
         class Batch:
@@ -156,6 +162,16 @@ class Games(Rules):
         return list(batch.payload)
 
 
+class Watching(Rules):
+    """Notes which items come with feedback."""
+
+    def rollout(self, env_manager, skill_content, out_dir, **more):
+        with Path(self.cfg["split_dir"], "feedback.txt").open("a") as file:
+            for item in env_manager:
+                print(item["id"].split(":")[0], more.get("use_eval_feedback"), file=file)
+        return super().rollout(env_manager, skill_content, out_dir, **more)
+
+
 class Simulator(Rules):
     """Has seeds instead of items."""
 
@@ -166,6 +182,73 @@ class Simulator(Rules):
         pass
 
     def build_env_from_batch(self, batch, **more):
+        return [{"id": f"episode-{batch.seed}", "rule": f"RULE-{batch.seed % 3}", "question": str(batch.seed)}]
+
+
+class Episodes(Rules):
+    """Has the two builders and no loader. The rows say what kind of task an episode was."""
+
+    def __init__(self, **kwargs):
+        self.built, self.mood = [], "fair"
+        self.seen = []
+
+    def setup(self, cfg):
+        self.cfg = cfg
+
+    def get_dataloader(self):
+        return None
+
+    build_env_from_batch = None
+
+    def build_train_env(self, batch_size, seed, **kwargs):
+        return self.build("train", batch_size, seed, kwargs)
+
+    def build_eval_env(self, env_num, split, seed, **kwargs):
+        return self.build(split, env_num, seed, kwargs)
+
+    def build(self, split, count, seed, more):
+        self.built.append((split, count, seed, sorted(more)))
+        return [{"id": f"{split}-episode-{seed}", "rule": f"RULE-{seed % 2}", "question": str(seed)}]
+
+    def rollout(self, env_manager, skill_content, out_dir, **more):
+        rows = super().rollout(env_manager, skill_content, out_dir, **more)
+        return [{**row, "task_type": "even" if row["id"].endswith(("0", "2")) else "odd"} for row in rows]
+
+    def get_task_types(self):
+        return ["even", "odd"]
+
+
+class Planned(Rules):
+    """A simulator whose loader plans episodes."""
+
+    def setup(self, cfg):
+        self.planned = []
+        outer = self
+
+        class Batch:
+            payload = None
+
+            def __init__(self, split, seed):
+                self.split, self.seed, self.metadata = split, seed, {"game": f"{split}-{seed}"}
+
+        class Planner:
+            def get_train_size(self):
+                return 3
+
+            def build_train_batch(self, batch_size, seed, **kwargs):
+                return Batch("train", seed)
+
+            def build_eval_batch(self, env_num, split, seed, **kwargs):
+                return Batch(split, seed)
+
+        self.planner = Planner()
+
+    def get_dataloader(self):
+        return self.planner
+
+    def build_env_from_batch(self, batch, **more):
+        self.planned.append(batch.metadata["game"])
+        assert batch.payload is None
         return [{"id": f"episode-{batch.seed}", "rule": f"RULE-{batch.seed % 3}", "question": str(batch.seed)}]
 '''
 
@@ -211,7 +294,7 @@ async def collect(records: AsyncGenerator[Record, None]) -> list[Record]:
     return [record async for record in records]
 
 
-def trained(env: AdapterEnv, **resources: Any) -> list[Record]:
+def trained(env: AdapterEnv, settings: TrainSettings = SETTINGS, **resources: Any) -> list[Record]:
     async def go() -> list[Record]:
         actor = AdapterActor(env)
         try:
@@ -220,7 +303,7 @@ def trained(env: AdapterEnv, **resources: Any) -> list[Record]:
                     env,
                     Policy(ScriptedModel(acts_itself), Skill("# Rules\n"), actor=actor),
                     load_splits(env, DATA),
-                    SETTINGS,
+                    settings,
                     optimizer=ScriptedModel(optimizer, name="optimizer"),
                     proposer=make_proposer(env),
                     resources=Resources(**resources),
@@ -232,13 +315,12 @@ def trained(env: AdapterEnv, **resources: Any) -> list[Record]:
     return asyncio.run(go())
 
 
-def rolled(env: AdapterEnv, task: Task, skill: str = "RULE-0") -> Rollout:
+def rolled(env: AdapterEnv, task: Task, skill: str = "RULE-0", stage: str = "") -> Rollout:
     async def go() -> Rollout:
         actor = AdapterActor(env)
+        policy = Policy(ScriptedModel(acts_itself), Skill(skill), actor=actor.for_stage(stage))
         try:
-            return await run(
-                Job(task, Policy(ScriptedModel(acts_itself), Skill(skill), actor=actor), seed=5), env, None
-            )
+            return await run(Job(task, policy, seed=5), env, None)
         finally:
             await actor.close()
 
@@ -258,6 +340,14 @@ def test_an_adapter_trains(file: Path, tmp_path: Path):
         again = made(file)
         assert trained(again, store=store) == records
         assert again.live.seen == []  # everything was found
+
+
+def test_feedback_is_for_training_rollouts_and_not_for_slow_updates(file: Path, tmp_path: Path):
+    env = made(file, "Watching")
+    trained(env, msgspec.structs.replace(SETTINGS, slow=SlowUpdate(enabled=True, samples=2)))
+    given = Counter((tmp_path / "data" / "feedback.txt").read_text().splitlines())
+    assert given["train True"] == 12 and given["train None"] == 2  # both skills are one text by then
+    assert not given["val True"] and not given["test True"] and given["val None"] and given["test None"]
 
 
 def test_its_own_reflection_is_used(file: Path):
@@ -292,6 +382,45 @@ def test_a_simulator_has_seeds_for_tasks(file: Path):
     assert (read_row(rollout) or {})["id"] == "episode-0"
 
 
+def test_an_adapter_without_a_loader_gets_the_calls_of_its_builders(file: Path, tmp_path: Path):
+    config = tmp_path / "theirs.yaml"
+    config.write_text(
+        f"env: {{name: '{file}:Episodes'}}\ntrain: {{train_size: 4}}\nevaluation: {{sel_env_num: 3, test_env_num: 2}}\n"
+    )
+    found = read_config(config).tree["env"]
+    env = AdapterEnv(adapter=found["adapter"], settings=found["settings"], cfg=found["cfg"])
+    splits = load_splits(env, DATA)
+    assert [len(split) for split in (splits.train, splits.selection)] == [4, 3]
+    trained(env)
+    calls = set(map(tuple, (call[:3] for call in env.live.built)))
+    assert {("train", 1, seed) for seed in range(4)} | {("valid_seen", 1, seed) for seed in range(3)} <= calls
+    assert ("valid_unseen", 1, 1) in calls and all(call[3] == ["out_root"] for call in env.live.built)
+
+
+def test_splits_have_the_names_of_both_systems(file: Path):
+    env = made(file)
+    for name, ours in {"valid_seen": "val", "selection": "val", "valid_unseen": "test", "train": "train"}.items():
+        tasks = list(env.tasks(name))
+        assert tasks and tasks == list(env.tasks(ours)), name
+        assert rolled(env, tasks[0]).score is not None
+    assert list(env.tasks("validation")) == []  # SkillOpt's loaders take an unknown name for `val`
+
+
+def test_task_types_are_those_of_the_rows_if_items_have_none(file: Path):
+    env = made(file, "Episodes", train_size=4, sel_env_num=2, test_env_num=4)
+    assert {task.kind for task in env.tasks("test")} == {""}
+    summary = trained(env)[-1]
+    assert isinstance(summary, Summary) and summary.best.test is not None
+    assert {kind: bucket.tasks for kind, bucket in summary.best.test.kinds.items()} == {"even": 2, "odd": 2}
+
+
+def test_a_loader_makes_the_batch_of_an_episode(file: Path):
+    env = made(file, "Planned", train_size=3, sel_env_num=2, test_env_num=1)
+    assert rolled(env, list(env.tasks("val"))[1]).score is not None
+    assert rolled(env, list(env.tasks("train"))[2]).score is not None
+    assert env.live.planned == ["valid_seen-1", "train-2"]
+
+
 def test_items_come_with_the_metadata_of_their_batch_and_splits_have_their_names(file: Path):
     env = made(file, "Games", sel_env_num=2, mood="fair")
     task = next(iter(env.tasks("val")))
@@ -308,18 +437,35 @@ def test_setup_sees_the_whole_configuration(file: Path, tmp_path: Path):
     config.write_text(
         f"env: {{name: '{file}:Simulator', mood: fair}}\ntrain: {{train_size: 4}}\n"
         "evaluation: {sel_env_num: 3, test_env_num: 2, gate_metric: soft}\noptimizer: {learning_rate: 7}\n"
+        "model: {backend: qwen, optimizer: big, target: small, reasoning_effort: low, qwen_chat_temperature: 0.2}\n"
     )
     env = read_config(config).tree["env"]
     made_env = AdapterEnv(adapter=env["adapter"], settings=env["settings"], cfg=env["cfg"])
     assert [len(list(made_env.tasks(split))) for split in ("train", "val", "test")] == [4, 3, 2]
-    assert {"gate_metric": "soft", "edit_budget": 7}.items() <= made_env.cfg.items()
+    assert {"gate_metric": "soft", "edit_budget": 7, "optimizer_model": "big", "model_backend": "qwen"}.items() <= (
+        made_env.cfg.items()
+    )
+    given = AdapterEnv(adapter=f"{file}:Episodes", settings=env["settings"], cfg=env["cfg"]).live.cfg
+    for name, value in {
+        "optimizer_model": "big",
+        "target_model": "small",
+        "optimizer_backend": "openai_chat",
+        "target_backend": "qwen_chat",
+        "reasoning_effort": "low",
+        "qwen_chat_temperature": 0.2,
+        "sel_env_num": 3,
+        "num_epochs": 4,
+        "mood": "fair",
+        "env": f"{file}:Simulator",
+    }.items():
+        assert given[name] == value, name
 
 
 def test_the_record_has_what_the_adapter_said(file: Path):
     env = made(file)
     tasks = list(env.tasks("train"))
     assert (tasks[0].id, tasks[0].prompt, tasks[0].answer["rule"]) == ("train:0", "train 0?", "RULE-0")
-    good, bad = rolled(env, tasks[0]), rolled(env, tasks[1])
+    good, bad = rolled(env, tasks[0], stage="rollout"), rolled(env, tasks[1], stage="rollout")
     assert good.score is not None and (good.score.value, good.score.passed, good.score.soft) == (1.0, True, 1.0)
     assert bad.score is not None and (bad.score.passed, bad.score.feedback) == (False, "rule missing: RULE-1")
     assert bad.answer == "[user] train 1?\n[assistant] False"
@@ -518,6 +664,11 @@ def test_a_file_of_theirs_trains_from_the_command_line(file: Path, tmp_path: Pat
     best = str(tmp_path / "theirs" / "best_skill.md")
     assert main(["export", str(tmp_path / "out"), "--format", "skillopt", "--to", str(tmp_path / "theirs")]) == 0
     assert "RULE-0" in Path(best).read_text()
+    exported = json.loads((tmp_path / "theirs" / "summary.json").read_text())
+    assert [(each["epoch"], each["steps"]) for each in exported["epoch_stats"]] == [(1, [1, 2]), (2, [3, 4])]
+    assert exported["total_accepts"] == sum(each["accepts"] for each in exported["epoch_stats"])
+    history = json.loads((tmp_path / "theirs" / "history.json").read_text())
+    assert {row["lr_control_mode"] for row in history} <= {"fixed", None}
     flags = ["--skillopt", str(config), "--env.split", "test", "--agent.skill", best, "--out", str(tmp_path / "eval")]
     assert main(["evaluate", *flags, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["summary"]["overall"]["mean"] == 1.0

@@ -45,6 +45,7 @@ def test_the_files_of_a_run():
     assert (row["step"], row["step_in_epoch"], row["action"]) == (1, 0, "accept_new_best")
     assert (row["rollout_n"], row["rollout_hard"], row["selection_hard"]) == (3, 0.5, 1.0)
     assert (row["n_edits_merged"], row["n_edits_ranked"], row["best_origin"]) == (2, 1, "step_0001")
+    assert row["accumulation_batches"] == [{"batch_idx": 0, "batch_seed": 7, "n_envs": 4, "hard": 0.5, "soft": 0.75}]
     edits = json.loads(files["steps/step_0001/ranked_edits.json"])["edits"]
     assert edits == [{"op": "append", "content": "Show the sum.", "target": ""}]
     assert json.loads(files["runtime_state.json"])["last_completed_step"] == 1

@@ -63,6 +63,9 @@ class FileActor:
             retryable=False,
         )
 
+    def for_stage(self, stage: str) -> "FileActor":
+        return self
+
     async def close(self) -> None:
         """The session of the file is closed by its owner."""
 

@@ -54,7 +54,7 @@ class AtroposFileEnv(Env, frozen=True, kw_only=True):
         from ludus.compat.atropos_env.file_host import load_file
         from ludus.compat.atropos_env.file_modules import list_atropos_modules
 
-        return load_file(Path(self.file), self.class_name, list_atropos_modules(), BaseEnv)
+        return load_file(Path(self.file), self.class_name, list_atropos_modules(), (BaseEnv,))
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         """The score that the file gave."""

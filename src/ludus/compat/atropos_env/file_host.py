@@ -35,8 +35,11 @@ class LoadedFile:
         self._stack.close()
 
 
-def load_file(path: Path, name: str, modules: Names, base: type[BaseEnv]) -> LoadedFile:
-    """Import a file and find its environment: the class `name`, or the only one that it defines.
+def load_file(
+    path: Path, name: str, modules: Names, bases: tuple[type[BaseEnv], ...], *, package: str = ""
+) -> LoadedFile:
+    """Import a file and find its environment: the class `name`, or the only one that it defines. `package`: one of the
+    modules, to which relative imports of the file refer.
 
     Raises:
         ConfigError: the file cannot be imported, or has none or several.
@@ -48,15 +51,17 @@ def load_file(path: Path, name: str, modules: Names, base: type[BaseEnv]) -> Loa
     stack = ExitStack()
     stack.enter_context(provide_modules(modules, folders))
     try:
-        module = _import(path)
-        return LoadedFile(path, _find_class(module, path, name, base), stack)
+        module = _import(path, package)
+        return LoadedFile(path, _find_class(module, path, name, bases), stack)
     except BaseException:
         stack.close()
         raise
 
 
-def _import(path: Path) -> ModuleType:
-    name = f"ludus_file_{path.stem}"
+def _import(path: Path, package: str) -> ModuleType:
+    name = f"{package}.ludus_file_{path.stem}" if package else f"ludus_file_{path.stem}"
+    if package:
+        sys.modules[package].__path__.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -76,21 +81,22 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def _find_class(module: ModuleType, path: Path, name: str, base: type[BaseEnv]) -> type[BaseEnv]:
+def _find_class(module: ModuleType, path: Path, name: str, bases: tuple[type[BaseEnv], ...]) -> type[BaseEnv]:
+    known = " or ".join(base.__name__ for base in bases)
     own = {
         key: value
         for key, value in vars(module).items()
-        if inspect.isclass(value) and issubclass(value, base) and value.__module__ == module.__name__
+        if inspect.isclass(value) and issubclass(value, bases) and value.__module__ == module.__name__
     }
     if name:
         if name not in own:
-            raise ConfigError(f"env.name: {path} has no class '{name}' derived from {base.__name__}")
+            raise ConfigError(f"env.name: {path} has no class '{name}' derived from {known}")
         return own[name]
-    bases = {parent for value in own.values() for parent in value.__mro__[1:]}
-    leaves = {key: value for key, value in own.items() if value not in bases}
+    parents = {parent for value in own.values() for parent in value.__mro__[1:]}
+    leaves = {key: value for key, value in own.items() if value not in parents}
     if len(leaves) != 1:
         names = ", ".join(f"{path.name}:{key}" for key in leaves)
-        what = f"several environments; choose one: {names}" if leaves else f"no class derived from {base.__name__}"
+        what = f"several environments; choose one: {names}" if leaves else f"no class derived from {known}"
         raise ConfigError(f"env.name: {path} has {what}")
     return next(iter(leaves.values()))
 

@@ -28,29 +28,9 @@ class HermesBudget:
         )
 
 
-class HermesAgentEnvConfig(BaseEnvConfig):
-    """The fields and defaults of Hermes, with those of its sandbox pool."""
+class SandboxPoolConfig(BaseEnvConfig):
+    """The fields and defaults of the sandbox pool."""
 
-    enabled_toolsets: list[str] | None = Field(default=None, description="Toolsets; None: all that can be used.")
-    disabled_toolsets: list[str] | None = Field(default=None, description="Toolsets that are left out.")
-    distribution: str | None = Field(default=None, description="Draw toolsets for each group, instead of naming them.")
-    max_agent_turns: int = Field(default=30, ge=1, description="Replies that a rollout may have.")
-    system_prompt: str | None = Field(default=None, description="The system message.")
-    agent_temperature: float = Field(default=1.0, description="The temperature of the agent.")
-    terminal_backend: str = Field(default="local", description="local, docker, modal, ssh or singularity.")
-    terminal_timeout: int = Field(default=120, ge=1, description="Seconds for one command.")
-    terminal_lifetime: int = Field(default=3600, ge=1, description="Seconds that a rollout may hold its slot.")
-    dataset_name: str | None = Field(default=None, description="For the author's own setup().")
-    dataset_split: str = Field(default="train", description="For the author's own setup().")
-    prompt_field: str = Field(default="prompt", description="For the author's own format_prompt().")
-    tool_pool_size: int = Field(default=128, ge=1, description="Tool calls at once.")
-    tool_call_parser: str = Field(default="hermes", description="How the model writes calls, in token mode.")
-    default_result_size_chars: int = Field(default=100_000, description="A longer result is shown as a preview.")
-    turn_budget_chars: int = Field(default=200_000, description="The length of all results of one turn.")
-    preview_size_chars: int = Field(default=1_500, description="The length of a preview.")
-    tool_result_overrides: dict[str, int] | None = Field(default=None, description="Lengths for single tools.")
-    extra_body: dict[str, Any] | None = Field(default=None, description="More fields of the agent's requests.")
-    tool_pool_mode: str = Field(default="default", description="default, nomad or modal.")
     allow_network: bool = Field(default=True, description="Whether commands may reach the network.")
     require_sandbox: bool = Field(default=False, description="Refuse to run without isolation.")
     purge_job_on_start: bool = Field(default=False, description="Remove an earlier job of the same name.")
@@ -80,6 +60,31 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     modal_secrets: str = Field(default="", description="Names of Modal secrets, with commas.")
     modal_env_vars: str = Field(default="", description="NAME=value, with semicolons.")
     modal_workspace_base: str = Field(default="/data", description="Must be /data: slots see /workspace.")
+
+
+class HermesAgentEnvConfig(SandboxPoolConfig):
+    """The fields and defaults of Hermes, with those of its sandbox pool."""
+
+    enabled_toolsets: list[str] | None = Field(default=None, description="Toolsets; None: all that can be used.")
+    disabled_toolsets: list[str] | None = Field(default=None, description="Toolsets that are left out.")
+    distribution: str | None = Field(default=None, description="Draw toolsets for each group, instead of naming them.")
+    max_agent_turns: int = Field(default=30, ge=1, description="Replies that a rollout may have.")
+    system_prompt: str | None = Field(default=None, description="The system message.")
+    agent_temperature: float = Field(default=1.0, description="The temperature of the agent.")
+    terminal_backend: str = Field(default="local", description="local, docker, modal, ssh or singularity.")
+    terminal_timeout: int = Field(default=120, ge=1, description="Seconds for one command.")
+    terminal_lifetime: int = Field(default=3600, ge=1, description="Seconds that a rollout may hold its slot.")
+    dataset_name: str | None = Field(default=None, description="For the author's own setup().")
+    dataset_split: str = Field(default="train", description="For the author's own setup().")
+    prompt_field: str = Field(default="prompt", description="For the author's own format_prompt().")
+    tool_pool_size: int = Field(default=128, ge=1, description="Tool calls at once.")
+    tool_call_parser: str = Field(default="hermes", description="How the model writes calls, in token mode.")
+    default_result_size_chars: int = Field(default=100_000, description="A longer result is shown as a preview.")
+    turn_budget_chars: int = Field(default=200_000, description="The length of all results of one turn.")
+    preview_size_chars: int = Field(default=1_500, description="The length of a preview.")
+    tool_result_overrides: dict[str, int] | None = Field(default=None, description="Lengths for single tools.")
+    extra_body: dict[str, Any] | None = Field(default=None, description="More fields of the agent's requests.")
+    tool_pool_mode: str = Field(default="default", description="default, nomad or modal.")
 
     def build_budget_config(self) -> HermesBudget:
         return HermesBudget(

@@ -126,13 +126,12 @@ class HermesToolContext:
 
 
 async def run_in_slot(
-    desk: SlotDesk, task_id: str, tool: str, arguments: dict[str, Any], seconds: float | None
+    desk: SlotDesk, task_id: str, tool: str, arguments: dict[str, Any], seconds: float | None, folder: str = ""
 ) -> ToolOutcome:
-    """Run a command, or read or write a file, in the slot of a task."""
+    """Run a command, or read or write a file, in the slot of a task. `folder`: where a command starts."""
     box = await desk.get(task_id)
     if tool in SHELLS:
-        folder = desk.get_folder(task_id)
-        return await execute(ToolCall(box, tool, arguments, seconds, folder=folder))
+        return await execute(ToolCall(box, tool, arguments, seconds, folder=folder or desk.get_folder(task_id)))
     return await execute(ToolCall(box, tool, arguments, seconds))
 
 

@@ -1,4 +1,4 @@
-"""A file that was written for `HermesAgentBaseEnv`, as an environment of Ludus."""
+"""A file that was written for `HermesAgentBaseEnv` or `AgentEnv`, as an environment of Ludus."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -18,10 +18,12 @@ class HermesFileEnv(AtroposFileEnv, frozen=True, kw_only=True):
 
     def load_file(self) -> "LoadedFile":
         from ludus.compat.atropos_env.file_host import load_file
+        from ludus.compat.hermes_env.agent_env import AgentEnv
         from ludus.compat.hermes_env.hermes_base import HermesAgentBaseEnv
-        from ludus.compat.hermes_env.hermes_modules import list_hermes_modules
+        from ludus.compat.hermes_env.hermes_modules import AGENT_ENVS, list_hermes_modules
 
-        return load_file(Path(self.file), self.class_name, list_hermes_modules(), HermesAgentBaseEnv)
+        bases = (HermesAgentBaseEnv, AgentEnv)
+        return load_file(Path(self.file), self.class_name, list_hermes_modules(), bases, package=AGENT_ENVS)
 
 
 class HermesTaskEnv(HermesFileEnv, frozen=True, kw_only=True):

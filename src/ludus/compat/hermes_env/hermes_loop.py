@@ -121,7 +121,7 @@ class HermesAgentLoop:
         if not self._specs:
             return []
         if self._handler is not None:
-            return [Tool(spec, _refuse_run) for spec in self._specs]
+            return [Tool(spec, refuse_run) for spec in self._specs]
         desk = get_desk()
         usable = [each.name for each in desk.registry.toolsets if each.make and not each.missing]
         lengths = self._budget.tool_overrides or {}
@@ -129,7 +129,8 @@ class HermesAgentLoop:
         return [made[spec.name] for spec in self._specs if spec.name in made]
 
 
-async def _refuse_run(arguments: JsonObject) -> str:
+async def refuse_run(arguments: JsonObject) -> str:
+    """For tools whose calls a handler runs."""
     raise AssertionError("the tool handler runs the calls")
 
 

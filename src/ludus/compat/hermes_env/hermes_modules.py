@@ -5,18 +5,38 @@ from typing import Any
 
 from ludus.compat.atropos_env.file_modules import list_atropos_modules
 from ludus.compat.atropos_env.provided_modules import Names
+from ludus.compat.hermes_env.agent_env import AgentEnv, build_pool_registry
+from ludus.compat.hermes_env.agent_env_config import AgentEnvConfig
 from ludus.compat.hermes_env.hermes_base import HermesAgentBaseEnv
 from ludus.compat.hermes_env.hermes_config import HermesAgentEnvConfig, HermesBudget
 from ludus.compat.hermes_env.hermes_context import HermesToolContext, get_desk
 from ludus.compat.hermes_env.hermes_loop import HermesAgentLoop, HermesAgentResult, HermesToolError
 from ludus.compat.hermes_env.hermes_tools import choose_tools, list_schemas
+from ludus.compat.hermes_env.pool_agent import (
+    PoolAgent,
+    PoolAgentConfig,
+    PoolAgentResult,
+    PoolAgentStep,
+    PoolSequence,
+)
+from ludus.compat.hermes_env.pool_tools import (
+    PoolTool,
+    PoolToolCall,
+    PoolToolRegistry,
+    PoolToolResult,
+    PoolToolSchema,
+)
 from ludus.parsers import Parser
+
+AGENT_ENVS = "atropos.envs"
+"""The package of files for `AgentEnv`: their imports are relative to it."""
 
 
 def list_hermes_modules() -> Names:
     """What each module defines, with those of atroposlib."""
     return {
         **list_atropos_modules(),
+        **_list_agent_modules(),
         "environments.hermes_base_env": {
             "HermesAgentBaseEnv": HermesAgentBaseEnv,
             "HermesAgentEnvConfig": HermesAgentEnvConfig,
@@ -33,6 +53,36 @@ def list_hermes_modules() -> Names:
         "tools.terminal_tool": _TASKS,
         "tools.budget_config": {"BudgetConfig": HermesBudget},
         "model_tools": {"get_tool_definitions": get_tool_definitions, **_TASKS},
+    }
+
+
+def _list_agent_modules() -> Names:
+    """The modules of files that were written for `AgentEnv`."""
+    agent: dict[str, Any] = {
+        "AgentConfig": PoolAgentConfig,
+        "AgentResult": PoolAgentResult,
+        "AgentStep": PoolAgentStep,
+        "AtroposAgent": PoolAgent,
+        "SequenceData": PoolSequence,
+    }
+    tools: dict[str, Any] = {
+        "Tool": PoolTool,
+        "ToolCall": PoolToolCall,
+        "ToolRegistry": PoolToolRegistry,
+        "ToolResult": PoolToolResult,
+        "ToolSchema": PoolToolSchema,
+        "build_tool_registry": build_pool_registry,
+    }
+    envs: dict[str, Any] = {"AgentEnv": AgentEnv, "AgentEnvConfig": AgentEnvConfig}
+    return {
+        "atropos": {**agent, **envs},
+        "atropos.agent": agent,
+        "atropos.agent.atropos_agent": agent,
+        "atropos.tools": tools,
+        "atropos.tools.base": tools,
+        "atropos.tools.build_registry": tools,
+        AGENT_ENVS: envs,
+        f"{AGENT_ENVS}.agent_env": envs,
     }
 
 

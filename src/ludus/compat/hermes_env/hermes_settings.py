@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from ludus.compat.hermes_env.agent_env_config import refuse_agent_fields
 from ludus.compat.hermes_env.hermes_sandboxes import FLAT_NAMES, read_modal_variables, read_sandboxes
 from ludus.config.reading import Tree
 from ludus.errors import ConfigError
@@ -26,6 +27,7 @@ def make_sandbox_trees(settings: Mapping[str, Any], variables: Mapping[str, str]
     Raises:
         ConfigError: a value cannot be used or honoured.
     """
+    refuse_agent_fields(settings)
     flat = {name: settings[name] for name in FLAT_NAMES if name in settings}
     try:
         found = read_sandboxes(flat)
@@ -35,11 +37,12 @@ def make_sandbox_trees(settings: Mapping[str, Any], variables: Mapping[str, str]
     section: Tree = {
         "profiles": {name: msgspec.json.decode(to_json(each.profile)) for name, each in more.items()},
         "network": found.network,
-        "require_sandbox": found.require_sandbox,
+        "require_sandbox": found.require_sandbox or bool(settings.get("require_stateful_sandbox")),
         "acquire_seconds": max(found.pool.acquire_seconds, 30.0),
-        "command_seconds": float(settings["terminal_timeout"]),
-        "lifetime_seconds": float(settings["terminal_lifetime"]),
+        "command_seconds": float(settings.get("terminal_timeout", found.command_seconds)),
     }
+    if "terminal_lifetime" in settings:
+        section["lifetime_seconds"] = float(settings["terminal_lifetime"])
     if found.pool.max_slots is not None:
         section |= {"max_slots": found.pool.max_slots, "warm": found.pool.warm}
     if settings["tool_pool_mode"] != "default":
@@ -48,7 +51,7 @@ def make_sandbox_trees(settings: Mapping[str, Any], variables: Mapping[str, str]
         profile.pop("backend", None)
         section |= {"backend": backend, backend: profile, "command_seconds": found.command_seconds}
         return {"sandbox": section}
-    backend = settings["terminal_backend"]
+    backend = settings.get("terminal_backend", "local")  # files for AgentEnv have the pool alone
     if backend not in BACKENDS:
         raise ConfigError(
             f"env.terminal_backend is '{backend}', which is not here: use {', '.join(BACKENDS)}, or another backend "

@@ -16,6 +16,7 @@ result is dropped. The client of the package is process-wide, so two runs in one
 """
 
 import asyncio
+import copy
 import inspect
 import json
 import math
@@ -113,7 +114,12 @@ class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
         return folder
 
     def tasks(self, split: str) -> Iterable[Task]:
-        return [_make_task(item, split, self._only_type) for item in self.load_items(split)]
+        """The tasks of a split, by the name here or one of SkillOpt's. A loader may take an unknown name for another
+        split, so it is not asked."""
+        name = _OTHER_NAMES.get(split, split)
+        return (
+            [_make_task(item, name, self._only_type) for item in self.load_items(name)] if name in SPLIT_NAMES else []
+        )
 
     @cached_property
     def _only_type(self) -> str:
@@ -128,14 +134,15 @@ class AdapterEnv(Env, frozen=True, kw_only=True, dict=True, weakref=True):
         found: dict[tuple[str, str], dict[str, Any]] = {}
         with _explain_errors(self.adapter):
             for split in SPLIT_NAMES if loader is not None else ():
-                found |= _read_metadata(loader, split, int(self.settings.get("seed", 42)))
+                found |= _read_metadata(loader, split, int(self.settings.get("seed", 42)), self.folder)
         return found
 
     def load_items(self, split: str) -> list[dict[str, Any]]:
         """The items of a split, as the adapter has them. A simulator has seeds in place of items."""
         loader = self.live.get_dataloader()
         with _explain_errors(self.adapter):
-            found = None if loader is None else _read_items(loader, split, int(self.settings.get("seed", 42)))
+            seed = int(self.settings.get("seed", 42))
+            found = None if loader is None else _read_items(loader, split, seed, self.folder)
         if found is None:
             count = {"train": "train_size", "val": "sel_env_num", "test": "test_env_num"}.get(split, "")
             number = int(self.settings.get(count, 0))
@@ -176,26 +183,35 @@ def _select_model(values: Mapping[str, Any]) -> None:
         client.set_target_deployment(values["target_model"])
 
 
-def _read_items(loader: Any, split: str, seed: int) -> list[dict[str, Any]] | None:
+def _read_items(loader: Any, split: str, seed: int, folder: str) -> list[dict[str, Any]] | None:
     """The items of a loader; None for a simulator, which has seeds in place of items."""
     if hasattr(loader, "get_split_items"):
         return list(loader.get_split_items(split))
-    payload = _build_batch(loader, split, seed).payload
+    payload = _build_batch(loader, split, seed, folder).payload
     return list(payload) if isinstance(payload, list) else None  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _build_batch(loader: Any, split: str, seed: int) -> Any:
-    """All items of a split as one batch of the loader."""
+def _build_batch(loader: Any, split: str, seed: int, folder: str, size: int | None = None) -> Any:
+    """A batch of the loader; by default, all items of a split."""
     if split == "train":
-        return loader.build_train_batch(loader.get_train_size() or 0, seed)
-    return loader.build_eval_batch(0, SPLIT_NAMES[split], seed)
+        count = (loader.get_train_size() or 0) if size is None else size
+        return _call_hook(loader.build_train_batch, folder, batch_size=count, seed=seed)
+    return _call_hook(loader.build_eval_batch, folder, env_num=size or 0, split=SPLIT_NAMES[split], seed=seed)
 
 
-def _read_metadata(loader: Any, split: str, seed: int) -> dict[tuple[str, str], dict[str, Any]]:
+def _call_hook(hook: Any, folder: str, *given: Any, **named: Any) -> Any:
+    """Call a method as SkillOpt's trainer does, which also passes the folder of the run."""
+    takes = inspect.signature(hook).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD or parameter.name == "out_root" for parameter in takes):
+        named["out_root"] = folder
+    return hook(*given, **named)
+
+
+def _read_metadata(loader: Any, split: str, seed: int, folder: str) -> dict[tuple[str, str], dict[str, Any]]:
     """The metadata of each item. A list with as many entries as there are items has one for each of them."""
     if not hasattr(loader, "build_train_batch" if split == "train" else "build_eval_batch"):
         return {}
-    batch = _build_batch(loader, split, seed)
+    batch = _build_batch(loader, split, seed, folder)
     payload: Any = batch.payload
     items: list[Any] = payload if isinstance(payload, list) else []  # pyright: ignore[reportUnknownVariableType]
     given: Mapping[str, Any] = getattr(batch, "metadata", None) or {}
@@ -229,6 +245,7 @@ class AdapterActor:
         self._adapter = env.live
         self._items = {(split, str(item["id"])): item for split in SPLIT_NAMES for item in env.load_items(split)}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="skillopt-adapter")
+        self._stage = ""
 
     @property
     def name(self) -> str:
@@ -247,7 +264,14 @@ class AdapterActor:
         completion = Completion(Message("assistant", format_conversation(talk)), model=self.name)
         turn = Turn(completion, stop=StopReason.FINISHED, seconds=time.monotonic() - started)
         details = {"row": row, "conversation": talk}
+        if kind := row.get("task_type") or row.get("instruction_type"):
+            details["kind"] = str(kind)
         return AgentResult((), (), (turn,), StopReason.FINISHED, exit=None, error=None, details=details)
+
+    def for_stage(self, stage: str) -> "AdapterActor":
+        found = copy.copy(self)
+        found._stage = stage
+        return found
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -255,25 +279,38 @@ class AdapterActor:
     def _run_item(self, item: dict[str, Any], split: str, skill: str, seed: int) -> tuple[Any, list[Any]]:
         """Run the adapter on one item, in a folder of its own. Returns the row and the conversation."""
         with tempfile.TemporaryDirectory(dir=self._env.folder, ignore_cleanup_errors=True) as folder:
-            phase = "train" if split == "train" else "eval"
-            seed = item["seed"] if set(item) == {"id", "seed"} else seed
-            metadata = self._env.metadata.get((split, str(item["id"])), {})
-            spec = _find_spec_class()(phase, SPLIT_NAMES[split], seed, 1, [item], dict(metadata))
-            more = {"use_eval_feedback": True} if split == "train" else {}
-            rows = self._adapter.rollout(self._build_env(spec), skill, folder, **more)
+            more = {"use_eval_feedback": True} if self._stage == TRAINING_STAGE else {}
+            rows = self._adapter.rollout(self._build_env(item, split, seed), skill, folder, **more)
             row = next((row for row in rows if str(row.get("id")) == str(item["id"])), None)
             if row is None and len(rows) == 1 and "seed" in item:
                 row = rows[0]  # a simulator chooses the ids of its episodes
             id = str((row or item).get("id"))
             return _to_plain(row), _read_conversation(Path(folder) / "predictions", id)
 
-    def _build_env(self, spec: Any) -> Any:
-        """The adapter's environment for one item. SkillOpt's trainer also passes the folder of the run."""
-        build = self._adapter.build_env_from_batch
-        takes = inspect.signature(build).parameters.values()
-        if any(parameter.kind is parameter.VAR_KEYWORD or parameter.name == "out_root" for parameter in takes):
-            return build(spec, out_root=self._env.folder)
-        return build(spec)
+    def _build_env(self, item: dict[str, Any], split: str, seed: int) -> Any:
+        """The adapter's environment for one item, or for one episode of a simulator."""
+        adapter, folder = self._adapter, self._env.folder
+        if set(item) == {"id", "seed"}:
+            return self._build_episode(split, item["seed"])
+        metadata = self._env.metadata.get((split, str(item["id"])), {})
+        spec = _make_spec(split, seed, [item], dict(metadata))
+        return _call_hook(adapter.build_env_from_batch, folder, spec)
+
+    def _build_episode(self, split: str, seed: int) -> Any:
+        """Without a loader SkillOpt's trainer calls the two builders. A loader makes the batch of an episode."""
+        adapter, folder, loader = self._adapter, self._env.folder, self._adapter.get_dataloader()
+        if loader is not None:
+            return _call_hook(adapter.build_env_from_batch, folder, _build_batch(loader, split, seed, folder, 1))
+        train, evaluate = (getattr(adapter, name, None) for name in ("build_train_env", "build_eval_env"))
+        if train is None or evaluate is None:
+            return _call_hook(adapter.build_env_from_batch, folder, _make_spec(split, seed, None, {}))
+        if split == "train":
+            return _call_hook(train, folder, batch_size=1, seed=seed)
+        return _call_hook(evaluate, folder, env_num=1, split=SPLIT_NAMES[split], seed=seed)
+
+
+def _make_spec(split: str, seed: int, payload: Any, metadata: dict[str, Any]) -> Any:
+    return _find_spec_class()("train" if split == "train" else "eval", SPLIT_NAMES[split], seed, 1, payload, metadata)
 
 
 def acts_itself(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> str:
@@ -281,8 +318,11 @@ def acts_itself(messages: Sequence[Message], tools: Sequence[ToolSpec], sampling
     raise ModelError("an adapter acts by itself; `ludus train`, `evaluate` and `headroom` can run it", retryable=False)
 
 
+TRAINING_STAGE = "rollout"
+"""The stage whose rollouts the analysts read. An adapter may give its agent feedback in it, and in no other."""
 SPLIT_NAMES = {"train": "train", "val": "valid_seen", "test": "valid_unseen"}
 """The splits, and the names that SkillOpt's trainer gives them."""
+_OTHER_NAMES = {"valid_seen": "val", "selection": "val", "valid_unseen": "test"}
 
 
 def _find_spec_class() -> type[Any]:

@@ -485,6 +485,7 @@ class _Reading:
         settings |= {key: given[key] for key in _PASSED if given[key]}
         shipped = list_defaults()
         cfg = {key: value for key, value in given.items() if key not in settings and value != shipped.get(key, "")}
+        cfg = {key: value for key, value in self._list_beside().items() if key not in settings} | cfg
         return {
             "env": {"name": ADAPTER_ENV, "adapter": adapter, "settings": settings, **({"cfg": cfg} if cfg else {})},
             "data": {"mode": "splits", "train": "train", "selection": "val", "test": "test"},
@@ -513,6 +514,14 @@ class _Reading:
             for key, value in msgspec.structs.asdict(group).items()
         }
         return flat | {"target_model": self.model.get("target", ""), "target_backend": self._find_backend("target")}
+
+    def _list_beside(self) -> Tree:
+        """What `setup` may look up beside the trainer's settings, by flat name: the models, without their keys."""
+        names = {home: flat for flat, home in _FLAT.items()}
+        model = {names.get(f"model.{key}", key): value for key, value in self.model.items() if "api_key" not in key}
+        backends = {f"{role}_backend": self._find_backend(role) for role in ("optimizer", "target")}
+        own = {"env": self.env.get("name"), "skill_init": self.env.get("skill_init")}
+        return {key: value for key, value in {**model, **backends, **own}.items() if value not in (None, "")}
 
     def _convert_env(self) -> Tree:
         """Settings for an environment of Ludus: the splits of the file, and the environment's options."""
@@ -605,7 +614,9 @@ _VENDORS = {"qwen_chat": "qwen_chat", "minimax_chat": "minimax"}
 def load_adapter(reference: str) -> type[Any]:
     """The adapter class of `module:Class` or `file.py:Class`."""
     kind = load_object(reference, "env.adapter")
-    needed = ("setup", "get_dataloader", "build_env_from_batch", "rollout")
+    builders = ("build_train_env", "build_eval_env")
+    own = builders if all(callable(getattr(kind, name, None)) for name in builders) else ("build_env_from_batch",)
+    needed = ("setup", "get_dataloader", *own, "rollout")
     missing = [name for name in needed if not callable(getattr(kind, name, None))]
     if not isinstance(kind, type) or missing:
         raise ConfigError(f"env.adapter: {reference} is no EnvAdapter: it has no {', '.join(missing) or 'class'}")

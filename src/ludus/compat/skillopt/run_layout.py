@@ -20,6 +20,9 @@ from ludus.reflact.stages.evaluate import compute_score
 from ludus.skill import Edit
 from ludus.types import JsonObject, to_json
 
+_CONTROLS = {"scheduled": "fixed"}
+"""Ways to decide the budget that have another name there."""
+
 
 class LayoutFile(NamedTuple):
     """A file of the layout: its path below the folder, and its content."""
@@ -42,7 +45,8 @@ def build_layout(records: Sequence[Record], gate: Gate) -> Iterator[LayoutFile]:
         best = summaries[-1].best.skill if summaries else state.best.skill
         yield LayoutFile("best_skill.md", best.text)
         yield LayoutFile("runtime_state.json", _dump(_build_state(records[-1], gate)))
-        yield from (LayoutFile("summary.json", _dump(_build_summary(each, records))) for each in summaries[-1:])
+        for each in summaries[-1:]:
+            yield LayoutFile("summary.json", _dump({**_build_summary(each, records), **_build_epochs(steps, gate)}))
 
 
 def _dump(value: Any) -> str:
@@ -89,12 +93,23 @@ def _build_row(step: Step, gate: Gate) -> JsonObject:
         "rollout_hard": step.hard,
         "rollout_soft": step.soft,
         "rollout_n": sum(batch.tasks - batch.failed for batch in step.batches),
+        "accumulation_batches": [
+            {
+                "batch_idx": index,
+                "batch_seed": batch.seed,
+                "n_envs": batch.tasks,
+                "hard": batch.hard,
+                "soft": batch.soft,
+            }
+            for index, batch in enumerate(step.batches)
+        ],
         "n_patches": len(reflections),
         "n_failure_patches": sum(reflection.source == "failure" for reflection in reflections),
         "n_success_patches": sum(reflection.source == "success" for reflection in reflections),
         "n_edits_merged": len(step.fates),
         "n_edits_ranked": sum(fate.status != "not_selected" for fate in step.fates),
         "edit_budget": None if step.budget is None else step.budget.value,
+        "lr_control_mode": None if step.budget is None else _CONTROLS.get(step.budget.control, step.budget.control),
         "candidate_hash": None if step.candidate is None else step.candidate.hash,
         "candidate_skill_len": None if step.candidate is None else len(step.candidate.text),
         "selection_hard": None if step.measure is None else step.measure.hard,
@@ -165,6 +180,26 @@ def _build_summary(summary: Summary, records: Sequence[Record]) -> JsonObject:
         "total_wall_time_s": sum(sum(record.seconds.values()) for record in records),
         "token_summary": _count_tokens(summary.spent),
     }
+
+
+def _build_epochs(steps: Sequence[Step], gate: Gate) -> JsonObject:
+    """What became of the steps of each epoch."""
+    found: list[JsonObject] = []
+    for epoch in sorted({step.epoch for step in steps}):
+        own = [step for step in steps if step.epoch == epoch]
+        state = own[-1].state
+        found.append(
+            {
+                "epoch": epoch,
+                "steps": [step.number for step in own],
+                "accepts": sum("accept" in step.action for step in own),
+                "rejects": sum(step.action == "reject" for step in own),
+                "skips": sum(step.action.startswith("skip") for step in own),
+                "best_score_at_epoch_end": compute_score(gate, state.best),
+                "current_score_at_epoch_end": compute_score(gate, state.current),
+            }
+        )
+    return {"epoch_stats": found}
 
 
 def _subtract(one: float | None, other: float | None) -> float | None:

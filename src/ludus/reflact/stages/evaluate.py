@@ -149,8 +149,11 @@ async def run_test(run: Run, finished: FinishedSkills) -> dict[Skill, TestResult
 def summarize_test(skill: Skill, tasks: Sequence[Task], rollouts: Sequence[Rollout]) -> TestResult:
     """The test result of one skill, overall and by task type."""
     measure = make_measure(skill, rollouts)
-    kinds = sorted({task.kind for task in tasks})
-    by_kind = {kind: make_bucket(measure, [task for task in tasks if task.kind == kind]) for kind in kinds}
+    found = {rollout.task.id: rollout.kind for rollout in rollouts if rollout.kind}
+    kinds = sorted({found.get(task.id, task.kind) for task in tasks})
+    by_kind = {
+        kind: make_bucket(measure, [task for task in tasks if found.get(task.id, task.kind) == kind]) for kind in kinds
+    }
     scores = SplitScores(make_bucket(measure, tasks), by_kind if len(kinds) > 1 else {}, measure.failed)
     return TestResult(measure, scores)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union
 from msgspec import field
 
 from ludus.errors import ConfigError
+from ludus.sandbox import ImageSupport
 from ludus.sandbox.backend import Backend, BackendSettings, ReadSecret
 from ludus.sandbox.local.bwrap import Bwrap
 from ludus.sandbox.local.unisolated import Local
@@ -86,6 +87,12 @@ def get_backend_class(profile: Profile) -> type[Backend[Any]]:
 def is_isolated(profile: Profile) -> bool:
     """Whether slots of this profile are isolated from each other and from their host."""
     return get_backend_class(profile).isolates(profile.settings if isinstance(profile, Backend) else profile)
+
+
+def get_image_support(profile: Profile) -> ImageSupport:
+    """Which images of their own slots of this profile can have."""
+    kind, settings = get_backend_class(profile), profile.settings if isinstance(profile, Backend) else profile
+    return kind.get_image_support(settings)
 
 
 def refuse_secret(variable: str, setting: str) -> str:

@@ -48,7 +48,7 @@ async def open_slots(config: Config, spec: SandboxSpec) -> AsyncGenerator[Pool, 
     if spec.image is not None:
         await _check_images(find_profile(sandbox, spec.profile))
     settings = msgspec.structs.replace(sandbox, max_slots=sandbox.max_slots or config.run.concurrency + sandbox.warm)
-    profiles = make_profiles(sandbox)
+    profiles = make_profiles(sandbox, with_images=spec.image is not None)
     async with open_pool(profiles, settings, first=spec.profile, read_secret=read_secret) as pool:
         profile = profiles[spec.profile]
         # A slot whose image is the task's own cannot be tried without a task.
@@ -76,23 +76,24 @@ async def _check_images(profile: Profile) -> None:
 
 
 def find_profile(sandbox: SandboxSettings, name: str) -> Profile:
-    """The profile of that name. Raises ConfigError if there is none, or if a setting of it is missing."""
-    profiles = make_profiles(sandbox)
+    """The profile of that name, for slots with images. Raises ConfigError if there is none."""
+    profiles = make_profiles(sandbox, with_images=True)
     if name not in profiles:
         known = [profile for profile in profiles if profile]
         raise ConfigError(f"there is no sandbox profile '{name}'; {suggest(name, known)}")
     return profiles[name]
 
 
-def make_profiles(sandbox: SandboxSettings) -> dict[str, Profile]:
-    """All profiles by name. The one of `sandbox.backend` has the empty name.
+def make_profiles(sandbox: SandboxSettings, *, with_images: bool = False) -> dict[str, Profile]:
+    """All profiles by name. The one of `sandbox.backend` has the empty name. `with_images`: for tasks with images of
+    their own, so that a backend needs none.
 
     Raises:
         ConfigError: a setting of a backend is missing, or a backend isolates nothing although `require_sandbox` is set.
     """
     profiles: dict[str, Profile] = {"": _choose_backend(sandbox), **sandbox.profiles}
     for name, profile in profiles.items():
-        if isinstance(profile, BackendSettings):
+        if isinstance(profile, BackendSettings) and not with_images:
             tag = get_backend_class(profile).name
             check_needed(profile, f"sandbox.profiles.{name}" if name else f"sandbox.{tag}")
     if sandbox.require_sandbox:

@@ -51,7 +51,8 @@ class BackendSettings(Settings, frozen=True, kw_only=True, tag_field="backend"):
     """Base class of a backend's settings. Fields that end in `_var` name environment variables that hold secrets."""
 
     needed: ClassVar[tuple[str, ...]] = ()
-    """Settings that may be empty until the backend is used, so that it can be looked at without them."""
+    """Settings that may be empty until the backend makes slots without an image of their own, so that it can be looked
+    at without them."""
 
 
 class Mount(Settings, frozen=True, kw_only=True):

@@ -109,7 +109,7 @@ def read_secrets(settings: Any, section: str, read_secret: ReadSecret) -> dict[s
 
 
 def check_needed(settings: BackendSettings, section: str) -> None:
-    """Raise ConfigError if a setting is empty without which the backend cannot be used."""
+    """Raise ConfigError if a setting is empty without which the backend makes no slots without an image."""
     for name in settings.needed:
         if not getattr(settings, name):
             raise ConfigError(f"{section}.{name} is not set: --{section}.{name} {name.upper()}")
@@ -119,10 +119,9 @@ def make_backend(profile: Profile, read_secret: ReadSecret = refuse_secret) -> B
     """The backend of a profile. Nothing is started yet.
 
     Raises:
-        ConfigError: a setting or a secret is missing, or a library that the backend needs.
+        ConfigError: a secret is missing, or a library that the backend needs.
     """
     if isinstance(profile, Backend):
         return profile
-    check_needed(profile, f"sandbox.{get_backend_class(profile).name}")
     kind = get_backend_class(profile)
     return kind(profile, read_secrets(profile, f"sandbox.{kind.name}", read_secret))

@@ -67,7 +67,17 @@ async def make_image(spec: ImageSpec, engine: Sequence[str]) -> EngineImage:
 async def _build(spec: ImageSpec, engine: Sequence[str]) -> str:
     with tempfile.TemporaryDirectory(prefix="ludus-build-") as folder:
         recipe = await asyncio.to_thread(_write_recipe, Path(spec.folder), Path(folder))
-        words = ("build", "--label", LABEL, "--iidfile", f"{folder}/id", "--file", str(recipe), spec.folder)
+        words = (
+            "build",
+            "--force-rm",
+            "--label",
+            LABEL,
+            "--iidfile",
+            f"{folder}/id",
+            "--file",
+            str(recipe),
+            spec.folder,
+        )
         done = await _call(engine, *words, seconds=spec.seconds)
         if done.code != 0:
             raise SandboxError(

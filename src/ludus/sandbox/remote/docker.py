@@ -93,8 +93,10 @@ def judge_events(events: Sequence[EngineEvent]) -> SlotEvidence:
 class DockerSettings(RemoteSettings, frozen=True, kw_only=True, tag="docker"):
     """Containers of a Docker engine."""
 
+    needed: ClassVar[tuple[str, ...]] = ("image",)
+
     image: str = ""
-    """The image; it needs bash and Python. Required, except for environments whose tasks have images of their own."""
+    """The image; it needs bash and Python. Required, unless the tasks have images of their own."""
     socket: str = "/var/run/docker.sock"
     """The engine's unix socket."""
     cpus: float = 0.0
@@ -214,7 +216,10 @@ class Docker(RemoteBackend[DockerSettings]):
     async def _start(self, name: str, spec: SandboxSpec, image: EngineImage | None) -> SlotServer:
         settings = self.settings
         await self._create(name, spec, image)
-        link = StdioLink(await self._api.attach(name))
+        try:
+            link = StdioLink(await self._api.attach(name))
+        except SandboxError as error:  # Podman prepares the program already now
+            raise self._explain_start(image, error) from error
         reply = self._start_slotd(link, name, image)
         single, trusted = settings.slots == 1 or image is not None, settings.root and image is None
         info = await finish_handshake(link, reply, slots=settings.slots, trusted=trusted, container=image is None)
@@ -269,12 +274,18 @@ class Docker(RemoteBackend[DockerSettings]):
             await self._api.request("POST", f"/containers/{name}/start", body={})
             return await link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
         except SandboxError as error:
-            if image is None:
-                raise SandboxError(f"image '{settings.image}' runs no slots: {error}") from error
-            raise SandboxError(
-                f"the image runs no slots of '{self.name}', for which it needs bash and {settings.python}, Python 3.8 "
-                f"or later; without them use --sandbox.backend bwrap --env.engine {self.name}: {error}"
-            ) from error
+            raise self._explain_start(image, error) from error
+
+    def _explain_start(self, image: EngineImage | None, error: SandboxError) -> SandboxError:
+        """The error of a container in which slotd did not start."""
+        if image is None:
+            return SandboxError(f"image '{self.settings.image}' runs no slots: {error}", retryable=error.retryable)
+        lacks_program = isinstance(error, DockerApiError) and (error.status == 409 or "not found" in str(error))
+        return SandboxError(
+            f"the image runs no slots of '{self.name}', for which it needs bash and {self.settings.python}, Python 3.8 "
+            f"or later; without them use --sandbox.backend bwrap --env.engine {self.name}: {error}",
+            retryable=error.retryable and not lacks_program,
+        )
 
     async def _create(self, name: str, spec: SandboxSpec, image: EngineImage | None) -> None:
         limit_files = self._limits_files

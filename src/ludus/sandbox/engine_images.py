@@ -83,7 +83,7 @@ async def _build(spec: ImageSpec, engine: Sequence[str]) -> str:
             raise SandboxError(
                 f"{engine[0]} cannot build {spec.folder}: {_show_end(done.stdout + done.stderr)}", retryable=False
             )
-        return await asyncio.to_thread(Path(folder, "id").read_text)
+        return (await asyncio.to_thread(Path(folder, "id").read_text)).strip()
 
 
 def _write_recipe(context: Path, folder: Path) -> Path:

@@ -31,7 +31,7 @@ from ludus.errors import ConfigError, SandboxError, SlotEvidence
 from ludus.sandbox import ImageSpec, ImageSupport, SandboxSpec
 from ludus.sandbox.backend import BackendFinding, BackendSettings, RemoteSettings
 from ludus.sandbox.engine_images import EngineImage, make_image
-from ludus.sandbox.limits import SHM_MB, LimitStatus
+from ludus.sandbox.limits import SHM_MB, SLOTD_MB, LimitStatus, compute_container_mb
 from ludus.sandbox.owner import OwnedResource, make_owner_mark
 from ludus.sandbox.remote.bundle import build_receive_command
 from ludus.sandbox.remote.docker_api import DockerApi, DockerApiError
@@ -45,7 +45,6 @@ from ludus.types import Positive, Whole
 
 OWNER = "ludus.owner"
 """The label that names the owner of a container."""
-_SLOTD_MB = 96
 _SLOTD_PROCESSES = 32
 _USER_CAPABILITIES = ("SETUID", "SETGID", "CHOWN", "KILL", "DAC_OVERRIDE", "FOWNER")
 _NAMESPACE_CAPABILITIES = ("SYS_ADMIN", "SYS_CHROOT", "NET_ADMIN", "SETPCAP")
@@ -449,7 +448,7 @@ def build_container(
     if nested:
         capabilities = (*capabilities, *_NAMESPACE_CAPABILITIES, *(_IMAGE_CAPABILITIES if image else ()))
     security = [] if as_root else ["no-new-privileges"]
-    memory = _compute_memory_mb(settings, spec) * 2**20
+    memory = (settings.memory_mb or compute_container_mb(spec, settings.slots)) * 2**20
     slots = 1 if image is not None else settings.slots
     host: dict[str, Any] = {
         "AutoRemove": True,
@@ -497,19 +496,10 @@ def _list_mounts(settings: DockerSettings, spec: SandboxSpec) -> list[tuple[str,
     return [*((mount.source, mount.target) for mount in settings.mounts), *spec.caches]
 
 
-def _compute_memory_mb(settings: DockerSettings, spec: SandboxSpec) -> int:
-    """Memory for the slots' processes, for their full disks, which are in memory, and for slotd."""
-    if settings.memory_mb:
-        return settings.memory_mb
-    if spec.image is not None:  # one slot, whose files are all on one disk
-        return spec.memory_mb + spec.disk_mb + SHM_MB + _SLOTD_MB
-    return settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
-
-
 def _build_tmpfs(settings: DockerSettings, spec: SandboxSpec, *, limit_files: bool) -> dict[str, str]:
     """File systems in memory. A slot in a mount namespace makes its own inside the container."""
     common = "rw,exec,nosuid,nodev"
-    own = {"/run/ludus": f"{common},mode=711,size={_SLOTD_MB // 3}m"} if settings.read_only else {}
+    own = {"/run/ludus": f"{common},mode=711,size={SLOTD_MB // 3}m"} if settings.read_only else {}
     if settings.slots == 1:
         size = f"size={spec.disk_mb}m" + (f",nr_inodes={spec.disk_mb * FILES_PER_MB}" if limit_files else "")
         own |= {WORKSPACE: f"{common},mode=755,{size}", HOME: f"{common},mode=700,{size}"}

@@ -199,9 +199,6 @@ class NamespaceStarter:
         if not place.network:
             with contextlib.suppress(OSError):  # without CAP_NET_ADMIN the slot has no loopback
                 syscalls.start_loopback()
-            if place.image is not None:
-                with contextlib.suppress(OSError):  # root expects that it may listen on any port
-                    syscalls.write_proc_file("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
             descriptors.append(socket.socket().detach())
         if place.image is None:
             mount_view.build_view(libc, place.view)
@@ -239,10 +236,12 @@ class NamespaceStarter:
         os.read(lifeline, 1)
 
     def _set_up_init(self) -> None:
-        flags = syscalls.RDONLY | syscalls.NOSUID | syscalls.NODEV | syscalls.NOEXEC
-        self._libc.mount("proc", "/proc", "proc", flags)
-        if self._place.image is not None:
-            root_view.mask_proc(self._libc)
+        flags = syscalls.NOSUID | syscalls.NODEV | syscalls.NOEXEC
+        if self._place.image is None:
+            self._libc.mount("proc", "/proc", "proc", syscalls.RDONLY | flags)
+        else:
+            self._libc.mount("proc", "/proc", "proc", flags)
+            root_view.set_up_proc(self._libc, own_network=not self._place.network)
         os.setsid()
         os.chdir("/")
         null = os.open(os.devnull, os.O_RDWR)

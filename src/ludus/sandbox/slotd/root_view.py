@@ -77,8 +77,12 @@ def _fill_layer(layer: str, options: ViewOptions, folder: str) -> None:
         os.mknod(layer + options.hidden, 0o020000, os.makedev(0, 0))  # overlayfs then hides what is below
 
 
-def mask_proc(libc: syscalls.Libc) -> None:
-    """Hide parts of the /proc that was just mounted."""
+def set_up_proc(libc: syscalls.Libc, *, own_network: bool) -> None:
+    """Make the /proc that was just mounted read-only, and hide parts of it."""
+    if own_network:
+        with contextlib.suppress(OSError):  # root expects that it may listen on any port
+            syscalls.write_proc_file("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
+    mount_view.remount_read_only(libc, "/proc", syscalls.NOSUID | syscalls.NODEV | syscalls.NOEXEC)
     for name in _MASKED:
         path = f"/proc/{name}"
         if os.path.isdir(path):

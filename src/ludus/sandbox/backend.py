@@ -155,9 +155,9 @@ class Backend(Generic[S]):
 
 def check_image(backend: Backend[Any], spec: SandboxSpec) -> None:
     """Raise SandboxError if the spec asks for an image that slots of the backend cannot have."""
-    image, support = spec.image, backend.get_image_support(backend.settings)
-    if image is None:
+    if (image := spec.image) is None:
         return
+    support = backend.get_image_support(backend.settings)
     if support == "none":
         raise SandboxError(explain_no_images(backend.name), retryable=False)
     if spec.base:

@@ -48,15 +48,15 @@ class _Inspection(Struct, rename="pascal"):
     config: _Config = field(default_factory=_Config)
 
 
-async def make_image(spec: ImageSpec, engine: Sequence[str]) -> EngineImage:
+async def make_image(spec: ImageSpec, engine: Sequence[str], network: str = "") -> EngineImage:
     """Build the image, or pull it if the engine does not have it. `engine`: its command, with the options that say
-    where it is.
+    where it is. `network`: the engine's network for the steps of a build, if not its default.
 
     Raises:
         SandboxError: the engine cannot. Not retryable.
     """
     if spec.folder:
-        tag = await _build(spec, engine)
+        tag = await _build(spec, engine, network)
     else:
         tag = spec.name
         if (await _call(engine, "image", "inspect", tag, seconds=_SHORT_SECONDS)).code != 0:
@@ -64,20 +64,11 @@ async def make_image(spec: ImageSpec, engine: Sequence[str]) -> EngineImage:
     return read_inspection((await _run(engine, "image", "inspect", tag, seconds=_SHORT_SECONDS)).stdout)
 
 
-async def _build(spec: ImageSpec, engine: Sequence[str]) -> str:
+async def _build(spec: ImageSpec, engine: Sequence[str], network: str) -> str:
     with tempfile.TemporaryDirectory(prefix="ludus-build-") as folder:
         recipe = await asyncio.to_thread(_write_recipe, Path(spec.folder), Path(folder))
-        words = (
-            "build",
-            "--force-rm",
-            "--label",
-            LABEL,
-            "--iidfile",
-            f"{folder}/id",
-            "--file",
-            str(recipe),
-            spec.folder,
-        )
+        options = ("--force-rm", "--label", LABEL, *(("--network", network) if network else ()))
+        words = ("build", *options, "--iidfile", f"{folder}/id", "--file", str(recipe), spec.folder)
         done = await _call(engine, *words, seconds=spec.seconds)
         if done.code != 0:
             raise SandboxError(

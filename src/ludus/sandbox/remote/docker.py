@@ -105,7 +105,8 @@ class DockerSettings(RemoteSettings, frozen=True, kw_only=True, tag="docker"):
     gpus: int = 0
     """GPUs of a container; -1 for all."""
     network: str = "bridge"
-    """The engine's network for slots that may use one: `bridge`, `host`, or one that you made."""
+    """The engine's network for slots that may use one, and for the images of tasks when they are built: `bridge`,
+    `host`, or one that you made."""
     root: bool = False
     """Run commands as the container's root, for images that expect it. A slot can then break itself."""
     read_only: bool = False
@@ -203,7 +204,8 @@ class Docker(RemoteBackend[DockerSettings]):
         """The image of a task, made by the engine first if it does not have it. One that could not be made is not tried
         again."""
         if spec not in self._images:
-            self._images[spec] = asyncio.create_task(make_image(spec, self._build_command()))
+            network = "" if self.settings.network == "bridge" else self.settings.network
+            self._images[spec] = asyncio.create_task(make_image(spec, self._build_command(), network))
         return await asyncio.shield(self._images[spec])
 
     def _build_command(self) -> tuple[str, ...]:

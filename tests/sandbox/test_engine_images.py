@@ -57,6 +57,9 @@ def test_a_folder_is_built_and_a_name_pulled_once(bin: Path, tmp_path: Path):
     assert calls[0].endswith(f" {tmp_path}")
     assert (bin / "built").read_text() == 'FROM x\nRUN ["/bin/sh","-c","echo 1\\n"]\n'  # for engines of any age
     assert calls.count("pull --quiet org/x:1") == 1
+    (bin / "pulled").unlink()
+    with pytest.raises(SandboxError, match="docker has no image 'org/x:1', and 'pull' is off"):
+        asyncio.run(make_image(ImageSpec(name="org/x:1"), ("docker",), pull=False))
 
 
 def test_files_are_exported_and_the_container_is_removed(bin: Path, tmp_path: Path):

@@ -48,9 +48,10 @@ class _Inspection(Struct, rename="pascal"):
     config: _Config = field(default_factory=_Config)
 
 
-async def make_image(spec: ImageSpec, engine: Sequence[str], network: str = "") -> EngineImage:
+async def make_image(spec: ImageSpec, engine: Sequence[str], *, network: str = "", pull: bool = True) -> EngineImage:
     """Build the image, or pull it if the engine does not have it. `engine`: its command, with the options that say
-    where it is. `network`: the engine's network for the steps of a build, if not its default.
+    where it is. `network`: the engine's network for the steps of a build, if not its default. `pull`: whether an image
+    may be fetched by its name.
 
     Raises:
         SandboxError: the engine cannot. Not retryable.
@@ -60,6 +61,8 @@ async def make_image(spec: ImageSpec, engine: Sequence[str], network: str = "") 
     else:
         tag = spec.name
         if (await _call(engine, "image", "inspect", tag, seconds=_SHORT_SECONDS)).code != 0:
+            if not pull:
+                raise SandboxError(f"{engine[0]} has no image '{tag}', and 'pull' is off", retryable=False)
             await _run(engine, "pull", "--quiet", tag, seconds=spec.seconds)
     return read_inspection((await _run(engine, "image", "inspect", tag, seconds=_SHORT_SECONDS)).stdout)
 

@@ -205,7 +205,8 @@ class Docker(RemoteBackend[DockerSettings]):
         again."""
         if spec not in self._images:
             network = "" if self.settings.network == "bridge" else self.settings.network
-            self._images[spec] = asyncio.create_task(make_image(spec, self._build_command(), network))
+            making = make_image(spec, self._build_command(), network=network, pull=self.settings.pull)
+            self._images[spec] = asyncio.create_task(making)
         return await asyncio.shield(self._images[spec])
 
     def _build_command(self) -> tuple[str, ...]:
@@ -222,8 +223,10 @@ class Docker(RemoteBackend[DockerSettings]):
         except SandboxError as error:  # Podman prepares the program already now
             raise self._explain_start(image, error) from error
         reply = self._start_slotd(link, name, image)
-        single, trusted = settings.slots == 1 or image is not None, settings.root and image is None
-        info = await finish_handshake(link, reply, slots=settings.slots, trusted=trusted, container=image is None)
+        single = settings.slots == 1 or image is not None
+        info = await finish_handshake(
+            link, reply, slots=settings.slots, trusted=settings.root, container=True, image=image is not None
+        )
         return SlotServer(
             link,
             info,
@@ -475,7 +478,9 @@ def build_container(
         host["DeviceRequests"] = [request]
     if settings.runtime:
         host["Runtime"] = settings.runtime
-    place = {"Image": settings.image, "WorkingDir": "/"} if image is None else {"Image": image.id}
+    place: dict[str, Any] = {"Image": settings.image, "WorkingDir": "/"}
+    if image is not None:
+        place = {"Image": image.id, "Healthcheck": {"Test": ["NONE"]}}
     return {
         **place,
         "Entrypoint": [],

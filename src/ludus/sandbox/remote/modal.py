@@ -178,8 +178,9 @@ class Modal(RemoteBackend[ModalSettings]):
         alone = spec.image is not None
         hello = {"view": "root"} if alone else {"view": "image", "exclusive": settings.slots == 1}
         reply = link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
-        trusted = settings.trusted and not alone
-        info = await finish_handshake(link, reply, slots=settings.slots, trusted=trusted, container=not alone)
+        info = await finish_handshake(
+            link, reply, slots=settings.slots, trusted=settings.trusted, container=True, image=alone
+        )
         return SlotServer(
             link,
             info,

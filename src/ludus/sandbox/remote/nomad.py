@@ -164,8 +164,9 @@ class Nomad(RemoteBackend[NomadSettings]):
             link,
             reply,
             slots=settings.slots,
-            trusted=settings.trusted and not alone,
-            container=spec.network and not alone,
+            trusted=settings.trusted,
+            container=spec.network,
+            image=alone,
         )
         bare = settings.driver == "raw_exec"
         return SlotServer(

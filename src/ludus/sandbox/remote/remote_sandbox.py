@@ -53,11 +53,17 @@ class SlotdInfo(Struct, frozen=True):
     """Why the isolation is not better."""
 
 
-def check_isolation(info: SlotdInfo, *, slots: int, trusted: bool, container: bool) -> None:
+def check_isolation(info: SlotdInfo, *, slots: int, trusted: bool, container: bool, image: bool = False) -> None:
     """Raise SandboxError if the slots of a server would not be isolated enough.
 
     `container`: slotd has a container to itself, which isolates a single slot from the host and from the network.
+    `image`: the slot has an image of its own, which takes namespaces.
     """
+    if image and info.isolation != "namespaces":
+        raise SandboxError(
+            f"slotd cannot give a slot its own copy of the image there, with namespaces and overlayfs: {info.why}",
+            retryable=False,
+        )
     if info.isolation == "namespaces" or trusted or (info.isolation == "user" and container and slots == 1):
         return
     remedy = "set slots to 1" if info.isolation == "user" and container else "set trusted, for code that you trust"
@@ -65,13 +71,13 @@ def check_isolation(info: SlotdInfo, *, slots: int, trusted: bool, container: bo
 
 
 async def finish_handshake(
-    link: Link, reply: Awaitable[Frame], *, slots: int, trusted: bool, container: bool
+    link: Link, reply: Awaitable[Frame], *, slots: int, trusted: bool, container: bool, image: bool = False
 ) -> SlotdInfo:
     """Wait for slotd's reply to the handshake and check its isolation. If slotd does not reply or `check_isolation`
     refuses it, the link is closed."""
     try:
         info = msgspec.convert((await reply).head, SlotdInfo)
-        check_isolation(info, slots=slots, trusted=trusted, container=container)
+        check_isolation(info, slots=slots, trusted=trusted, container=container, image=image)
     except BaseException:
         await link.close()
         raise

@@ -65,7 +65,7 @@ class Harbor(Env, frozen=True):
     facts: ClassVar[EnvFacts] = EnvFacts(
         tasks="6 bundled; with `env.path`, one per task folder",
         licence="MIT (written for Ludus); with `env.path`, that of the folder",
-        runs="agent and tests in slots with the task's own image",
+        runs="agent and tests in slots (bwrap) or containers (docker, podman, modal, nomad) of the task's own image",
         scored="the reward that the task's script writes; pytest's report",
     )
     sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(memory_mb=2048, disk_mb=1024, processes=1024, image=ImageSpec())

@@ -42,6 +42,7 @@ RUN <<EOF
 echo "$GREETING" >greeting.txt
 chown 65534 greeting.txt
 EOF
+USER nobody
 """
 NO_PYTHON = f"FROM {machinery.IMAGE}\nRUN rm /usr/bin/python3*\n"
 
@@ -98,7 +99,7 @@ def test_a_slot_is_the_image_of_its_task_and_its_user_is_root(fleet, command, tm
         seen = await show(box, "pwd; id -u; echo $GREETING; cat here.txt greeting.txt; stat -c %u greeting.txt")
         assert seen == "/srv/work\n0\ngood day\ncosts $5\ngood day\n65534\n"
         assert await box.read("/workspace/here.txt") == b"costs $5\n"  # /workspace stands for the working folder
-        assert await show(box, "echo $HOME $USER; chown 7:8 here.txt && stat -c %u:%g here.txt") == "/root root\n7:8\n"
+        assert await show(box, "echo $HOME $USER; chown 7:8 here.txt && stat -c %u:%g here.txt") == "/ root\n7:8\n"
         assert "localhost" in await show(box, "cat /etc/hosts")
         assert "Network is unreachable" in await show(box, "echo >/dev/tcp/192.0.2.1/80")
         assert "No space left" in await show(box, "head -c 80M /dev/zero >/var/big")

@@ -41,7 +41,7 @@ def test_which_isolation_is_accepted(isolation, slots, trusted, container, accep
 def test_a_slot_with_an_image_needs_namespaces_even_if_it_is_trusted():
     for isolation in ("user", "none"):
         info = SlotdInfo(version=1, python="3.11", isolation=isolation, why="because")
-        with pytest.raises(SandboxError, match="cannot give a slot its own copy of the image there.*because"):
+        with pytest.raises(SandboxError, match=r"cannot give a slot its own copy of the image there.*because"):
             check_isolation(info, slots=1, trusted=True, container=True, image=True)
 
 

@@ -447,37 +447,6 @@ def build_container(
 ) -> dict[str, Any]:
     """The request that makes a container, with the image of a task or that of the settings. `limit_files`: the engine
     can limit the number of files."""
-    as_root = settings.root and image is None
-    nested = (settings.slots > 1 or image is not None) and not as_root
-    capabilities = () if as_root else _USER_CAPABILITIES
-    if nested:
-        capabilities = (*capabilities, *_NAMESPACE_CAPABILITIES, *(_IMAGE_CAPABILITIES if image else ()))
-    security = [] if as_root else ["no-new-privileges"]
-    memory = (settings.memory_mb or compute_container_mb(spec, settings.slots)) * 2**20
-    slots = 1 if image is not None else settings.slots
-    host: dict[str, Any] = {
-        "AutoRemove": True,
-        "NetworkMode": settings.network if spec.network else "none",
-        "Memory": memory,
-        "MemorySwap": memory,
-        "PidsLimit": spec.processes * slots + _SLOTD_PROCESSES,
-        "NanoCpus": round(settings.cpus * 1e9),
-        "ShmSize": SHM_MB * 2**20,
-        "ReadonlyRootfs": settings.read_only and image is None,
-        "CapDrop": [] if as_root else ["ALL"],
-        "CapAdd": list(capabilities),
-        "SecurityOpt": [*security, *(("apparmor=unconfined",) if nested else ())],
-        "Tmpfs": {} if image is not None else _build_tmpfs(settings, spec, limit_files=limit_files),
-        "Binds": [f"{source}:{target}:ro" for source, target in _list_mounts(settings, spec)],
-        "LogConfig": {"Type": "none", "Config": {}},
-    }
-    if nested:
-        host |= {"MaskedPaths": [], "ReadonlyPaths": []}  # else a slot could not have its own /proc
-    if settings.gpus:
-        request = {"Driver": "nvidia", "Count": settings.gpus, "Capabilities": [["gpu"]]}
-        host["DeviceRequests"] = [request]
-    if settings.runtime:
-        host["Runtime"] = settings.runtime
     place: dict[str, Any] = {"Image": settings.image, "WorkingDir": "/"}
     if image is not None:
         place = {"Image": image.id, "Healthcheck": {"Test": ["NONE"]}}
@@ -495,8 +464,44 @@ def build_container(
         "Tty": False,
         "NetworkDisabled": False,
         "Labels": {OWNER: owner, **settings.labels},
-        "HostConfig": host,
+        "HostConfig": _build_host(settings, spec, with_image=image is not None, limit_files=limit_files),
     }
+
+
+def _build_host(settings: DockerSettings, spec: SandboxSpec, *, with_image: bool, limit_files: bool) -> dict[str, Any]:
+    """The limits, rights and mounts of a container. `with_image`: it has one slot, with the image of a task."""
+    as_root = settings.root and not with_image
+    nested = (settings.slots > 1 or with_image) and not as_root
+    capabilities = () if as_root else _USER_CAPABILITIES
+    if nested:
+        capabilities = (*capabilities, *_NAMESPACE_CAPABILITIES, *(_IMAGE_CAPABILITIES if with_image else ()))
+    security = [] if as_root else ["no-new-privileges"]
+    memory = (settings.memory_mb or compute_container_mb(spec, settings.slots)) * 2**20
+    slots = 1 if with_image else settings.slots
+    host: dict[str, Any] = {
+        "AutoRemove": True,
+        "NetworkMode": settings.network if spec.network else "none",
+        "Memory": memory,
+        "MemorySwap": memory,
+        "PidsLimit": spec.processes * slots + _SLOTD_PROCESSES,
+        "NanoCpus": round(settings.cpus * 1e9),
+        "ShmSize": SHM_MB * 2**20,
+        "ReadonlyRootfs": settings.read_only and not with_image,
+        "CapDrop": [] if as_root else ["ALL"],
+        "CapAdd": list(capabilities),
+        "SecurityOpt": [*security, *(("apparmor=unconfined",) if nested else ())],
+        "Tmpfs": {} if with_image else _build_tmpfs(settings, spec, limit_files=limit_files),
+        "Binds": [f"{source}:{target}:ro" for source, target in _list_mounts(settings, spec)],
+        "LogConfig": {"Type": "none", "Config": {}},
+    }
+    if nested:
+        host |= {"MaskedPaths": [], "ReadonlyPaths": []}  # else a slot could not have its own /proc
+    if settings.gpus:
+        request = {"Driver": "nvidia", "Count": settings.gpus, "Capabilities": [["gpu"]]}
+        host["DeviceRequests"] = [request]
+    if settings.runtime:
+        host["Runtime"] = settings.runtime
+    return host
 
 
 def _list_mounts(settings: DockerSettings, spec: SandboxSpec) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 #   make rl-demo  set up PyTorch, then train the weights of a tiny policy: no GPU, no account
 #   make test    set up, then lint, types and tests
 #   make backends   install the programs for the tests of remote sandboxes (Debian, root); else these tests are skipped
-#   make test-hostile  hostile agents on real docker, podman and ssh (needs `make backends`; about 5 minutes on two cores)
+#   make test-hostile  hostile agents on real docker, podman and ssh (needs `make backends`; about 10 minutes on two cores)
 #   make test-vllm  token mode against a real vLLM on the CPU (fetches 3 GB once)
 #   make test-trainers  the built-in trainer, TRL, Tinker and vLLM with real packages (in .venv-rl; fetches 5 GB once)
 #   make test-consumers  exported rows and metrics, loaded by the code they are for: verl, SkyRL, TRL, … (fetches 4 GB once)
@@ -11,7 +11,7 @@
 #   make test-swe  bugs of SWE-smith's generators in repositories of published packages (fetches 150 MB once; about 5 minutes)
 #   make test-agents  mini-swe-agent, Codex and Claude Code in slots (fetches 1.4 GB once; needs npm, no account)
 #   make test-envs  environments with the packages they need: reasoning-gym, … (fetches 100 MB once; about 5 minutes)
-#   make test-harbor  a terminal task on a real Debian: apt, pip, uv (root, debootstrap; fetches 150 MB; 2 to 5 minutes)
+#   make test-harbor  terminal tasks on a real Debian, in bwrap, docker and podman: apt, pip, uv (root, debootstrap; fetches 250 MB; 5 to 10 minutes)
 #   make docs    make the generated parts of docs/ again (after a change of settings or environments)
 #   make test-clients  client libraries (litellm, LangChain, AI SDK, …) at the gateway (fetches 0.7 GB once; needs npm)
 #   make test-browser  the toolset `browser` with a real Chromium (fetches 50 MB once; needs Debian's chromium; half a minute)
@@ -43,11 +43,11 @@ backends:
 	@scripts/setup-backends
 
 test-hostile: setup-dev
-	@LUDUS_TEST_HOSTILE=1 $(BIN)/python -m pytest tests/sandbox/remote/test_hostile_remote.py
+	@LUDUS_TEST_HOSTILE=1 $(BIN)/python -m pytest tests/sandbox/remote/test_hostile_remote.py tests/sandbox/remote/test_image_slots.py
 
 test-harbor: setup-dev
 	@$(BIN)/python -m pip install --quiet uv
-	@LUDUS_TEST_HARBOR=1 $(BIN)/python -m pytest tests/envs/test_harbor_debian.py
+	@LUDUS_TEST_HARBOR=1 $(BIN)/python -m pytest tests/envs/test_harbor_debian.py tests/sandbox/remote/test_debian_images.py
 
 test-vllm: setup-dev
 	@scripts/test-vllm $(BIN)/python

@@ -14,11 +14,11 @@ still raises but works in a slot that no agent has touched, the agent's files br
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from msgspec import Struct
 
-from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox import ImageSupport, Sandbox, SandboxSpec
 from ludus.settings import Settings
 from ludus.tools import Tool
 from ludus.types import Completion, Count, Message, Rollout, Score, StopReason, Task, Turn, place_images
@@ -80,7 +80,8 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: ClassVar[str] = "1"
     """Raise it when scores are no longer comparable with earlier ones. It is on every record."""
     sandbox: ClassVar[SandboxSpec | None] = SandboxSpec()
-    """The slot that a rollout needs; None for tasks of pure text."""
+    """The slot that a rollout needs; None for tasks of pure text. If `slot` gives it an image of the task's own, say so
+    here with an empty one, `image=ImageSpec()`: then backends without images are refused before a run starts."""
     verify_in: ClassVar[Literal["fresh", "same"]] = "fresh"
     """Where `verify` runs. `same`: in the agent's own slot, for tasks about more than files in /workspace, such as a
     database in home. Then only files that the agent could not write can be trusted."""
@@ -118,6 +119,11 @@ class Env(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         profiles (`sandbox.profiles`). Not called when `sandbox` is None."""
         assert self.sandbox is not None
         return self.sandbox
+
+    def use_images(self, support: ImageSupport) -> Self:
+        """This environment, with images as the run's backend can have them. Called once before a run, if `sandbox` has
+        an image."""
+        return self
 
     def list_protected(self) -> tuple[str, ...]:
         """The patterns of protected files, by default `protected`. For environments whose options decide them."""

@@ -69,6 +69,68 @@ def test_a_backend_that_is_not_there_is_reported_before_the_run_begins(tmp_path,
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["evaluate", "harbor", "--out", "r"],
+        ["process", "harbor", "--out", "r"],
+        ["train", "harbor", "--out", "r"],
+        ["validate", "harbor"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_tasks_with_images_are_refused_before_the_run_begins_where_there_are_none(
+    command, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models.py").write_text(MODEL)
+    scripted = ["--model.type", "scripted", "--model.script", "models.py:say"] if command[0] != "validate" else []
+    for backend in (["local"], ["ssh", "--sandbox.ssh.hosts", "nowhere.invalid"]):
+        assert main([*command, *scripted, "--sandbox.backend", *backend]) == 2
+        told = capsys.readouterr().err
+        assert (
+            f"sandbox.backend: tasks of this kind need a root file system of their own, which slots of '{backend[0]}'"
+            in told
+        )
+        assert "--env.engine docker" in told
+    assert not (tmp_path / "r").exists()
+
+
+def test_which_images_a_backend_has_decides_what_harbor_runs(tmp_path):
+    for name, image in (("named", "docker_image = 'org/x:1'"), ("built", "")):
+        for path, text in {
+            "task.toml": f"[environment]\n{image}\n",
+            "instruction.md": "Do it.",
+            "environment/Dockerfile": "FROM alpine:3\n",
+            "tests/test.sh": "true",
+        }.items():
+            file = tmp_path / name / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+    def list_tasks(backend: str, *more: tuple[str, str]) -> list[str]:
+        config = load([], [("env.name", "harbor"), ("env.path", str(tmp_path)), ("sandbox.backend", backend), *more])
+        return [task.id for task in build_env(config).tasks("train")]
+
+    assert list_tasks("docker") == list_tasks("podman") == list_tasks("modal") == ["built", "named"]
+    assert list_tasks("nomad") == ["named"]
+    with pytest.raises(ConfigError, match="none of the 2 tasks can be run here: built: FROM alpine:3"):
+        list_tasks("bwrap")
+    with pytest.raises(ConfigError, match=r"env.engine 'backend' is for backends that make images themselves"):
+        list_tasks("bwrap", ("env.engine", "backend"))
+
+
+def test_an_engine_that_is_not_there_is_reported_before_the_run_begins():
+    config = load([], [("env.name", "harbor"), ("sandbox.backend", "docker"), ("sandbox.docker.socket", "/nowhere")])
+
+    async def go() -> None:
+        async with open_sandboxes(config, build_env(config)):
+            raise AssertionError("not reached")
+
+    with pytest.raises(ConfigError, match=r"sandbox.backend 'docker' gives no slot: there is no /nowhere"):
+        asyncio.run(go())
+
+
 def read(text: str, tmp_path):
     (tmp_path / "c.yaml").write_text(text)
     return load([tmp_path / "c.yaml"]).sandbox

@@ -7,6 +7,7 @@ from ludus.sandbox.dockerfile import (
     NeedsEngine,
     RunStep,
     WriteStep,
+    flatten_documents,
     is_ignored,
     read_definition,
     read_dockerfile,
@@ -140,3 +141,51 @@ def test_an_apptainer_definition():
 )
 def test_dockerignore(path: str, ignored: bool):
     assert is_ignored(path, ["# comment", "**/*.pyc", "build/", "", "!keep.pyc"]) is ignored
+
+
+def test_here_documents_become_commands_for_engines_that_do_not_know_them():
+    text = """\
+# a comment
+FROM x AS one
+RUN echo plain \\
+    && true
+RUN --mount=type=cache,target=/c cat <<EOF >/a && echo $B
+a "line" of $C
+EOF
+COPY --chmod=600 <<'ONE' <<TWO b.txt /etc/
+$kept
+ONE
+$D `date` $(date)
+TWO
+SHELL ["/bin/bash", "-c"]
+RUN <<-END
+\techo 1
+\tEND
+FROM y
+RUN <<END
+#!/usr/bin/python3
+print(1)
+END
+ENV A=b
+"""
+    flat = flatten_documents(text)
+    assert flat.splitlines() == [
+        "# a comment",
+        "FROM x AS one",
+        "RUN echo plain \\",
+        "    && true",
+        'RUN --mount=type=cache,target=/c ["/bin/sh","-c","cat <<EOF >/a && echo $B\\na \\"line\\" of $C\\nEOF\\n"]',
+        "COPY --chmod=600 b.txt /etc/",
+        'RUN ["/bin/sh","-c","set -e\\nmkdir -p \\"$(dirname \\"/etc/ONE\\")\\"\\n'
+        'cat >\\"/etc/ONE\\" <<\'LUDUS_SCRIPT_END\'\\n$kept\\nLUDUS_SCRIPT_END\\nchmod 600 \\"/etc/ONE\\""]',
+        'RUN ["/bin/sh","-c","set -e\\nmkdir -p \\"$(dirname \\"/etc/TWO\\")\\"\\n'
+        'cat >\\"/etc/TWO\\" <<LUDUS_SCRIPT_END\\n$D \\\\`date\\\\` \\\\$(date)\\nLUDUS_SCRIPT_END\\n'
+        'chmod 600 \\"/etc/TWO\\""]',
+        'SHELL ["/bin/bash", "-c"]',
+        'RUN ["/bin/bash","-c","echo 1\\n"]',
+        "FROM y",
+        flat.splitlines()[-2],
+        "ENV A=b",
+    ]
+    assert flat.splitlines()[-2].startswith('RUN ["/bin/bash","-c","s=$(mktemp)')
+    assert flatten_documents("FROM x\nRUN echo\n") == "FROM x\nRUN echo\n"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ludus.agent import AgentSettings, Limits, Policy
-from ludus.config.build_sandboxes import change_spec
+from ludus.config.build_sandboxes import change_spec, find_profile
 from ludus.config.reading import convert_tree
 from ludus.config.references import HARNESS, load_env_class
 from ludus.config.secrets import find_agents_folder
@@ -16,6 +16,7 @@ from ludus.errors import ConfigError
 from ludus.harness import Harness
 from ludus.models import Model
 from ludus.models.embedded import EmbeddedSettings
+from ludus.sandbox.backends import get_image_support
 from ludus.skill import Skill, parse_file
 from ludus.verify.grading import Grader
 
@@ -34,7 +35,10 @@ def build_env(config: Config) -> Env:
     kind = change_sandbox(load_env_class(config.env.name), config)
     if kind.grader is not None:
         kind = _change_class(kind, {"grader": Grader()})  # each run has its own judges
-    return convert_tree(config.options, kind, "env")
+    env = convert_tree(config.options, kind, "env")
+    if env.sandbox is not None and env.sandbox.image is not None:
+        return env.use_images(get_image_support(find_profile(config.sandbox, env.sandbox.profile)))
+    return env
 
 
 def change_sandbox(kind: type[E], config: Config) -> type[E]:

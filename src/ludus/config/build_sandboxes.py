@@ -9,10 +9,18 @@ from ludus.config.references import SANDBOX, make_instance
 from ludus.config.secrets import read_secret
 from ludus.config.tree import Config
 from ludus.env import Env
-from ludus.errors import ConfigError, LudusError, SandboxError, describe_error
+from ludus.errors import ConfigError, LudusError, SandboxError, describe_error, suggest
 from ludus.sandbox import SandboxSpec
-from ludus.sandbox.backend import Backend, BackendSettings, RemoteSettings
-from ludus.sandbox.backends import BACKENDS, Profile, SandboxSettings, check_needed, get_backend_class, read_secrets
+from ludus.sandbox.backend import Backend, BackendSettings, RemoteSettings, explain_no_images
+from ludus.sandbox.backends import (
+    BACKENDS,
+    Profile,
+    SandboxSettings,
+    check_needed,
+    get_backend_class,
+    get_image_support,
+    read_secrets,
+)
 from ludus.sandbox.pool import Pool
 from ludus.sandbox.profiles import choose_builtin, open_pool, require_isolation
 
@@ -37,11 +45,16 @@ async def open_sandboxes(config: Config, env: Env) -> AsyncGenerator[Pool | None
 async def open_slots(config: Config, spec: SandboxSpec) -> AsyncGenerator[Pool, None]:
     """The pool of slots, after a check that it can make a slot of this spec. Raises ConfigError if it cannot."""
     sandbox = config.sandbox
+    if spec.image is not None:
+        await _check_images(find_profile(sandbox, spec.profile))
     settings = msgspec.structs.replace(sandbox, max_slots=sandbox.max_slots or config.run.concurrency + sandbox.warm)
-    profiles = make_profiles(sandbox)
+    profiles = make_profiles(sandbox, with_images=spec.image is not None)
     async with open_pool(profiles, settings, first=spec.profile, read_secret=read_secret) as pool:
         profile = profiles[spec.profile]
-        if isinstance(profile, RemoteSettings | Backend):  # `open_pool` has checked the backends of this host
+        # A slot whose image is the task's own cannot be tried without a task.
+        if (
+            isinstance(profile, RemoteSettings | Backend) and spec.image is None
+        ):  # `open_pool` has checked the backends of this host
             try:
                 async with pool.lease(spec):
                     pass
@@ -51,15 +64,36 @@ async def open_slots(config: Config, spec: SandboxSpec) -> AsyncGenerator[Pool, 
         yield pool
 
 
-def make_profiles(sandbox: SandboxSettings) -> dict[str, Profile]:
-    """All profiles by name. The one of `sandbox.backend` has the empty name.
+async def _check_images(profile: Profile) -> None:
+    """Raise ConfigError if slots of a profile cannot have images, or if the backend is not there."""
+    kind = get_backend_class(profile)
+    if get_image_support(profile) == "none":
+        raise ConfigError(f"sandbox.backend: {explain_no_images(kind.name)}")
+    if isinstance(profile, RemoteSettings):
+        finding = await kind.look_with(profile)
+        if finding.state in ("off", "broken"):
+            raise ConfigError(f"sandbox.backend '{kind.name}' gives no slot: {finding.message}; {finding.remedy}")
+
+
+def find_profile(sandbox: SandboxSettings, name: str) -> Profile:
+    """The profile of that name, for slots with images. Raises ConfigError if there is none."""
+    profiles = make_profiles(sandbox, with_images=True)
+    if name not in profiles:
+        known = [profile for profile in profiles if profile]
+        raise ConfigError(f"there is no sandbox profile '{name}'; {suggest(name, known)}")
+    return profiles[name]
+
+
+def make_profiles(sandbox: SandboxSettings, *, with_images: bool = False) -> dict[str, Profile]:
+    """All profiles by name. The one of `sandbox.backend` has the empty name. `with_images`: for tasks with images of
+    their own, so that a backend needs none.
 
     Raises:
         ConfigError: a setting of a backend is missing, or a backend isolates nothing although `require_sandbox` is set.
     """
     profiles: dict[str, Profile] = {"": _choose_backend(sandbox), **sandbox.profiles}
     for name, profile in profiles.items():
-        if isinstance(profile, BackendSettings):
+        if isinstance(profile, BackendSettings) and not with_images:
             tag = get_backend_class(profile).name
             check_needed(profile, f"sandbox.profiles.{name}" if name else f"sandbox.{tag}")
     if sandbox.require_sandbox:

@@ -1,8 +1,8 @@
 """Folders of terminal tasks: Harbor, Terminal-Bench and endless-terminals (`ludus evaluate harbor --env.path DIR`).
 
 The forms of the folders are in `task_folders.py`. The agent works in a slot whose root file system is the task's image
-(`SandboxSpec.image`), as root and at absolute paths. The image is made by replaying the Dockerfile, or by the container
-engine. Tasks whose image cannot be made here are skipped, with the reason.
+(`SandboxSpec.image`), as root and at absolute paths. The image is made by replaying the Dockerfile, by a container
+engine for slots of this host, or by the backend. Tasks whose image cannot be made are skipped, with the reason.
 
 A rollout is judged in a fresh slot of the same image, into which the agent's changes are copied: no processes, nothing
 at /tests, /logs or /solution, no link that leads there, no file that a shell, Python, pip or uv reads when it starts,
@@ -22,14 +22,14 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 
 from ludus.env import Env, EnvFacts
 from ludus.envs.task_folders import TaskFolder, read_task_folder, read_task_folders
 from ludus.errors import ConfigError, VerifierError
-from ludus.sandbox import WORKSPACE, ExecResult, ImageSpec, Sandbox, SandboxSpec
+from ludus.sandbox import WORKSPACE, ExecResult, ImageSpec, ImageSupport, Sandbox, SandboxSpec
 from ludus.sandbox.local.root_images import HOST, find_problem
 from ludus.types import Rollout, Score, Task
 from ludus.verify.pytest import run_tests
@@ -65,10 +65,10 @@ class Harbor(Env, frozen=True):
     facts: ClassVar[EnvFacts] = EnvFacts(
         tasks="6 bundled; with `env.path`, one per task folder",
         licence="MIT (written for Ludus); with `env.path`, that of the folder",
-        runs="agent and tests in slots with the task's own image",
+        runs="agent and tests in slots (bwrap) or containers (docker, podman, modal, nomad) of the task's own image",
         scored="the reward that the task's script writes; pytest's report",
     )
-    sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(memory_mb=2048, disk_mb=1024, processes=1024)
+    sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(memory_mb=2048, disk_mb=1024, processes=1024, image=ImageSpec())
     hidden: ClassVar[tuple[str, ...]] = ("tests", "logs", "solution", "oracle")
     toolsets: ClassVar[tuple[str, ...]] = ("terminal", "file")
 
@@ -79,9 +79,10 @@ class Harbor(Env, frozen=True):
     """What names after FROM mean: `ubuntu:24.04=/roots/noble` (a folder with a root file system), or
     `python=host` (the programs of this machine, read-only). Debian and Python images need no entry where debootstrap
     is installed and the driver is root."""
-    engine: Literal["", "docker", "podman"] = ""
-    """Build or pull the images with this container engine, any Dockerfile and any base. Slots are bubblewrap's all the
-    same. Empty: Dockerfiles are replayed, without an engine."""
+    engine: Literal["", "docker", "podman", "backend", "registry"] = ""
+    """For slots of `bwrap`: build or pull the images with this container engine, any Dockerfile and any base. Empty:
+    Dockerfiles are replayed, without an engine. Other backends make the images themselves: leave it empty, and it
+    becomes `backend` (they build and pull) or `registry` (they only pull by name)."""
     system_changes: Literal["drop", "keep"] = "drop"
     """Whether the verifier sees what the agent changed in folders of programs and libraries (/usr, /bin, /lib …).
     `keep` is for tasks that install software; then the agent can also replace the verifier's programs."""
@@ -117,6 +118,13 @@ class Harbor(Env, frozen=True):
             env=(*spec.env, *folder.env.items()),
             caches=(*spec.caches, *self._offer_uv()),
         )
+
+    def use_images(self, support: ImageSupport) -> Self:
+        if support in ("any", "named"):
+            return msgspec.structs.replace(self, engine="backend" if support == "any" else "registry")
+        if self.engine in ("backend", "registry"):
+            raise ConfigError(f"env.engine '{self.engine}' is for backends that make images themselves: leave it empty")
+        return self
 
     def list_protected(self) -> tuple[str, ...]:
         return (*_STARTUP, *_MODULES, *(_SYSTEM if self.system_changes == "drop" else ()))
@@ -173,7 +181,7 @@ class Harbor(Env, frozen=True):
         return ImageSpec(
             name=folder.image,
             folder=str(folder.build.absolute()) if folder.build and not (self.engine and folder.image) else "",
-            engine=self.engine,
+            engine=self.engine if self.engine in ("docker", "podman") else "",
             bases=self._read_bases(),
             cache=self.cache,
             seconds=folder.build_seconds,
@@ -189,9 +197,13 @@ class Harbor(Env, frozen=True):
         return bases
 
     def _find_obstacle(self, folder: TaskFolder) -> str:
+        if self.engine and folder.image:
+            return ""
+        if self.engine == "registry":
+            return "it names no image (environment.docker_image), and the backend only pulls images by name"
         if self.engine:
-            has_image = folder.image or (folder.build and (folder.build / "Dockerfile").is_file())
-            return "" if has_image else f"it has no Dockerfile, which {self.engine} needs: leave env.engine empty"
+            has_image = folder.build and (folder.build / "Dockerfile").is_file()
+            return "" if has_image else "it has no Dockerfile, which a container engine needs: replay it on bwrap"
         if folder.build is None:
             return f"it has no Dockerfile, only the image {folder.image}: pull it with --env.engine docker"
         return find_problem(self._make_image(folder))

@@ -9,7 +9,7 @@ The failure of a command is an `ExecResult`. The failure of a slot is a `Sandbox
 """
 
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -18,21 +18,29 @@ TRANSFER_BYTES = 512 * 2**20
 """The default size limit of one transfer."""
 
 
+ImageSupport = Literal["none", "host", "named", "any"]
+"""Which images the slots of a backend can have. `host`: root file systems that are made on this host, as `ImageSpec`
+says. `named`: those that the backend pulls by name. `any`: those that it pulls, or builds of a Dockerfile."""
+
+
 class ImageSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A root file system that a slot has instead of the backend's own, made once and shared by slots."""
+    """A root file system that a slot has instead of the backend's own, made once and shared by slots.
+
+    In `Env.sandbox` it may be empty: slots have images, and `Env.slot` says which.
+    """
 
     name: str = ""
-    """The name of an image, which `engine` pulls. Without an engine, `folder` is used."""
+    """The name of an image that is pulled, if there is no `folder`."""
     folder: str = ""
-    """A folder with a `Dockerfile` and the files that it copies."""
+    """A folder with a `Dockerfile` and the files that it copies. The image is built of it."""
     engine: str = ""
-    """The command of a container engine, `docker` or `podman`, that builds or pulls the image. Its files are then used
-    as those of any other. Empty: the Dockerfile is replayed in a slot."""
+    """For `bwrap`: the command of a container engine, `docker` or `podman`, that builds or pulls the image. Its files
+    are then used as those of any other. Empty: the Dockerfile is replayed in a slot."""
     bases: tuple[tuple[str, str], ...] = ()
-    """What names after `FROM` mean where there is no engine: folders of the host with a root file system, or `host`,
-    the programs of this machine, read-only."""
+    """For `bwrap`: what names after `FROM` mean where there is no engine: folders of the host with a root file system,
+    or `host`, the programs of this machine, read-only."""
     cache: str = ""
-    """The folder where root file systems are kept that were made without an engine."""
+    """For `bwrap`: the folder where root file systems are kept."""
     seconds: float = 1800.0
     """How long the image may take to make."""
 
@@ -63,7 +71,7 @@ class SandboxSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     image: ImageSpec | None = None
     """The slot's own root file system, for tasks with absolute paths. Its user is then root in it and may change every
     file in its own view, /workspace stands for the image's working folder, and `disk_mb` is for all files together.
-    Only `bwrap` has such slots."""
+    Which backends have such slots: `Backend.get_image_support`."""
     env: tuple[tuple[str, str], ...] = ()
     """Variables of every command. No other variables of the host are passed on."""
 

@@ -31,7 +31,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 from msgspec import Struct, field
 
 from ludus.errors import SandboxError
-from ludus.sandbox import Sandbox, SandboxSpec
+from ludus.sandbox import ImageSupport, Sandbox, SandboxSpec
 from ludus.sandbox.limits import LimitStatus
 from ludus.sandbox.owner import OwnedResource
 from ludus.settings import Settings
@@ -51,7 +51,8 @@ class BackendSettings(Settings, frozen=True, kw_only=True, tag_field="backend"):
     """Base class of a backend's settings. Fields that end in `_var` name environment variables that hold secrets."""
 
     needed: ClassVar[tuple[str, ...]] = ()
-    """Settings that may be empty until the backend is used, so that it can be looked at without them."""
+    """Settings that may be empty until the backend makes slots without an image of their own, so that it can be looked
+    at without them."""
 
 
 class Mount(Settings, frozen=True, kw_only=True):
@@ -113,8 +114,6 @@ class Backend(Generic[S]):
     name: ClassVar[str] = ""
     """The name in `sandbox.backend`, in findings and in errors."""
     Settings: ClassVar[type[Struct]] = BackendSettings
-    has_images: ClassVar[bool] = False
-    """Whether slots can have an image of their own (`SandboxSpec.image`)."""
 
     def __init__(self, settings: S, secrets: Mapping[str, str] = MappingProxyType({})) -> None:
         """`secrets`: for each setting `x_var`, the value of the variable that it names, under the key `x`."""
@@ -126,6 +125,11 @@ class Backend(Generic[S]):
         """Whether slots with these settings are isolated from each other and from their host. If not,
         `sandbox.require_sandbox` refuses them."""
         return False
+
+    @classmethod
+    def get_image_support(cls, settings: Any) -> ImageSupport:
+        """Which images of their own (`SandboxSpec.image`) slots with these settings can have."""
+        return "none"
 
     @classmethod
     async def look(cls) -> BackendFinding:
@@ -149,14 +153,25 @@ class Backend(Generic[S]):
         """Give back what the backend holds. Called once, when all its slots are closed, also if it never made one."""
 
 
-def refuse_image(backend: Backend[Any], spec: SandboxSpec) -> None:
-    """Raise SandboxError if the spec asks for an image and the backend has none."""
-    if spec.image is not None and not backend.has_images:
-        raise SandboxError(
-            f"the task needs a root file system of its own, which slots of '{backend.name}' do not have: use "
-            "--sandbox.backend bwrap",
-            retryable=False,
-        )
+def check_image(backend: Backend[Any], spec: SandboxSpec) -> None:
+    """Raise SandboxError if the spec asks for an image that slots of the backend cannot have."""
+    if (image := spec.image) is None:
+        return
+    support = backend.get_image_support(backend.settings)
+    if support == "none":
+        raise SandboxError(explain_no_images(backend.name), retryable=False)
+    if spec.base:
+        raise SandboxError("a slot has an image or a base, not both", retryable=False)
+    if support == "named" and not image.name:
+        raise SandboxError(f"'{backend.name}' pulls images by name, and {image.folder} has none", retryable=False)
+
+
+def explain_no_images(backend: str) -> str:
+    """Why slots of a backend cannot have images, and which can."""
+    return (
+        f"tasks of this kind need a root file system of their own, which slots of '{backend}' do not have: use "
+        "--sandbox.backend bwrap (with --env.engine docker, an engine makes the images), docker, podman or modal"
+    )
 
 
 class SlotBackend(Backend[S]):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union
 from msgspec import field
 
 from ludus.errors import ConfigError
+from ludus.sandbox import ImageSupport
 from ludus.sandbox.backend import Backend, BackendSettings, ReadSecret
 from ludus.sandbox.local.bwrap import Bwrap
 from ludus.sandbox.local.unisolated import Local
@@ -88,6 +89,12 @@ def is_isolated(profile: Profile) -> bool:
     return get_backend_class(profile).isolates(profile.settings if isinstance(profile, Backend) else profile)
 
 
+def get_image_support(profile: Profile) -> ImageSupport:
+    """Which images of their own slots of this profile can have."""
+    kind, settings = get_backend_class(profile), profile.settings if isinstance(profile, Backend) else profile
+    return kind.get_image_support(settings)
+
+
 def refuse_secret(variable: str, setting: str) -> str:
     """A `ReadSecret` for callers that have no secrets."""
     if variable:
@@ -102,7 +109,7 @@ def read_secrets(settings: Any, section: str, read_secret: ReadSecret) -> dict[s
 
 
 def check_needed(settings: BackendSettings, section: str) -> None:
-    """Raise ConfigError if a setting is empty without which the backend cannot be used."""
+    """Raise ConfigError if a setting is empty without which the backend makes no slots without an image."""
     for name in settings.needed:
         if not getattr(settings, name):
             raise ConfigError(f"{section}.{name} is not set: --{section}.{name} {name.upper()}")
@@ -112,10 +119,9 @@ def make_backend(profile: Profile, read_secret: ReadSecret = refuse_secret) -> B
     """The backend of a profile. Nothing is started yet.
 
     Raises:
-        ConfigError: a setting or a secret is missing, or a library that the backend needs.
+        ConfigError: a secret is missing, or a library that the backend needs.
     """
     if isinstance(profile, Backend):
         return profile
-    check_needed(profile, f"sandbox.{get_backend_class(profile).name}")
     kind = get_backend_class(profile)
     return kind(profile, read_secrets(profile, f"sandbox.{kind.name}", read_secret))

@@ -24,6 +24,7 @@ _PASSED_OVER = ("CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "MAINTAINER", "HEALTHCHE
 _HEREDOC = re.compile(r"(?<!<)<<(-?)([\"']?)([A-Za-z_][A-Za-z0-9_]*)\2")
 _VARIABLE = re.compile(r"\\(.)|\$(?:(\w+)|\{(\w+)(?:(:?[-+])([^}]*))?\})")
 _WORD = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|((?:[^\s\"'\\]|\\.)+)")
+_MARK = "LUDUS_SCRIPT_END"
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 
 
@@ -95,6 +96,8 @@ class _Instruction(Struct, frozen=True):
     """The here-documents as they are in the file, with the lines that end them."""
     quoted: bool = False
     """Whether the word of the first here-document is quoted: then variables in it are kept."""
+    end: int = 0
+    """The number of its last line, the end of its here-documents included."""
 
 
 @dataclass(frozen=True)
@@ -180,20 +183,22 @@ def _read_run(state: _State, each: _Instruction) -> RunStep:
     for flag in flags:
         if not flag.startswith(("--mount=type=cache", "--network=default", "--mount=type=tmpfs")):
             raise NeedsEngine(f"line {each.line}: RUN {flag.partition(',')[0]}")
-    if rest.startswith("["):
-        command = _read_words(each, rest)
-    elif each.documents and _HEREDOC.fullmatch(rest.strip()):
-        script = each.documents[0][1]
-        command = ("/bin/bash", "-c", _run_script(script)) if script.startswith("#!") else (*state.shell, script)
-    else:
-        command = (*state.shell, f"{rest}\n{each.block}" if each.block else rest)
+    command = _read_words(each, rest) if rest.startswith("[") else _join_command(each, rest, state.shell)
     variables = {**state.arguments, **state.env}
     return RunStep(command, tuple(variables.items()), state.folder, each.line)
 
 
+def _join_command(each: _Instruction, rest: str, shell: Sequence[str]) -> tuple[str, ...]:
+    """The program and arguments of a `RUN` that is a script, with its here-documents."""
+    if each.documents and _HEREDOC.fullmatch(rest.strip()):
+        script = each.documents[0][1]
+        return ("/bin/bash", "-c", _run_script(script)) if script.startswith("#!") else (*shell, script)
+    return (*shell, f"{rest}\n{each.block}" if each.block else rest)
+
+
 def _run_script(script: str) -> str:
     """Shell code that runs a script by its first line."""
-    mark, text = "LUDUS_SCRIPT_END", script.rstrip("\n")
+    mark, text = _MARK, script.rstrip("\n")
     run = 'chmod +x "$s"; "$s"; r=$?; rm -f "$s"; exit $r'
     return f"s=$(mktemp); cat >\"$s\" <<'{mark}'\n{text}\n{mark}\n{run}"
 
@@ -313,6 +318,55 @@ def _expand(text: str, known: Mapping[str, str]) -> str:
     return _VARIABLE.sub(fill, text)
 
 
+# ---- for engines --------------------------------------------------------------------------------------------------
+
+
+def flatten_documents(text: str) -> str:
+    """A Dockerfile without here-documents, which older builders do not know. Each becomes a `RUN` that means the same.
+
+    Raises:
+        NeedsEngine: its lines cannot be read.
+    """
+    lines, made, position, shell = text.replace("\r\n", "\n").split("\n"), list[str](), 0, _SHELL
+    for each in _split_instructions(text):
+        if each.name in ("FROM", "SHELL"):
+            shell = _read_words(each) if each.name == "SHELL" else _SHELL
+        if not each.documents:
+            continue
+        flags, rest = _split_flags(each.rest)
+        made += lines[position : each.line - 1]
+        if each.name == "RUN":
+            made.append(" ".join(("RUN", *flags, _format_words(_join_command(each, rest, shell)))))
+        else:
+            made += _flatten_copy(each, flags, rest)
+        position = each.end
+    return "\n".join([*made, *lines[position:]])
+
+
+def _flatten_copy(each: _Instruction, flags: Sequence[str], rest: str) -> Iterator[str]:
+    *sources, target = rest.split()
+    documents = dict(each.documents)
+    plain = [source for source in sources if not _HEREDOC.fullmatch(source)]
+    is_folder = target.endswith(("/", "/.")) or target == "." or len(sources) > 1
+    if plain:
+        yield " ".join((each.name, *flags, *plain, target if len(sources) == 1 else f"{target.rstrip('/')}/"))
+    options = dict(flag.removeprefix("--").split("=", 1) for flag in flags if "=" in flag)
+    for heredoc in filter(None, map(_HEREDOC.fullmatch, sources)):
+        path = f'"{target.rstrip("/")}/{heredoc[3]}"' if is_folder else f'"{target}"'
+        content = documents[heredoc[3]]
+        if not heredoc[2]:  # an engine fills in variables, and runs nothing
+            content = content.replace("`", "\\`").replace("$(", "\\$(")
+        mark = f"'{_MARK}'" if heredoc[2] else _MARK
+        steps = ["set -e", f'mkdir -p "$(dirname {path})"', f"cat >{path} <<{mark}\n{content}{_MARK}"]
+        steps += [f"{name} {options[name]} {path}" for name in ("chmod", "chown") if name in options]
+        script = "\n".join(steps)
+        yield f"RUN {_format_words((*_SHELL, script))}"
+
+
+def _format_words(words: Sequence[str]) -> str:
+    return msgspec.json.encode(words).decode()
+
+
 # ---- lines --------------------------------------------------------------------------------------------------------
 
 
@@ -367,7 +421,7 @@ def _read_documents(each: _Instruction, lines: Sequence[str], position: int) -> 
         documents.append((match[3], "".join(f"{line}\n" for line in body)))
     block = "".join(f"{line}\n" for line in lines[start:position])
     quoted = bool(found[0][2])
-    return _Instruction(each.name, each.rest, each.line, tuple(documents), block, quoted), position
+    return _Instruction(each.name, each.rest, each.line, tuple(documents), block, quoted, position), position
 
 
 # ---- Apptainer ----------------------------------------------------------------------------------------------------

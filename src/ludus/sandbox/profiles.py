@@ -66,7 +66,11 @@ def _list_profiles(backend: str | Profile | Mapping[str, Profile]) -> Mapping[st
 
 
 def _find_profile(profile: str | Profile) -> Profile:
-    return choose_builtin(profile) if isinstance(profile, str) else profile
+    if not isinstance(profile, str):
+        return profile
+    settings = choose_builtin(profile)
+    check_needed(settings, f"sandbox.{profile}")
+    return settings
 
 
 def choose_builtin(name: str) -> BackendSettings:
@@ -84,7 +88,6 @@ def choose_builtin(name: str) -> BackendSettings:
         missing = next(f.name for f in msgspec.structs.fields(kind) if f.required)
         raise ConfigError(f"sandbox.{name}.{missing} is not set: --sandbox.{name}.{missing} …") from None
     assert isinstance(settings, BackendSettings)
-    check_needed(settings, f"sandbox.{name}")
     return settings
 
 

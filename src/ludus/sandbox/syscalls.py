@@ -6,6 +6,7 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,9 @@ class Libc:
     def forbid_new_privileges(self) -> None:
         self._prctl(_NO_NEW_PRIVS, 1)
 
-    def drop_bounding_set(self) -> None:
+    def drop_bounding_set(self, keep: Collection[int] = ()) -> None:
         """Keep any program from regaining a capability. Needs CAP_SETPCAP; without it only the other barriers hold."""
-        for capability in range(_LAST_CAP + 1):
+        for capability in (number for number in range(_LAST_CAP + 1) if number not in keep):
             try:
                 self._prctl(_CAPBSET_DROP, capability)
             except OSError as error:

@@ -372,9 +372,9 @@ def _find_program(program: str) -> str:
     return found
 
 
-def run_command(*command: str, env: dict[str, str] | None = None) -> str:
+def run_command(*command: str, env: dict[str, str] | None = None, seconds: float = 120.0) -> str:
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}, timeout=120
+        command, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}, timeout=seconds
     )
     if done.returncode != 0:
         raise Missing(f"{command[0]} failed here: {done.stderr.strip()[-1500:]}")

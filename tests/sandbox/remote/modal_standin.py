@@ -4,18 +4,22 @@
 
 It speaks Modal's gRPC protocol with the classes that Modal's package brings: the part of the control plane that makes,
 lists and ends sandboxes, and the command router that runs processes in them. Sandboxes are kept in memory; a process in
-one is a bubblewrap container over the image folder ROOT, as root, without a network if the sandbox has it blocked. What
-is not needed answers UNIMPLEMENTED. That Modal's own servers behave the same cannot be tested here.
+one is a bubblewrap container over the image folder ROOT, as root, without a network if the sandbox has it blocked. Of a
+Dockerfile it carries out ENV, WORKDIR and RUN, over that folder; files that the client adds to an image are mounted.
+What is not needed answers UNIMPLEMENTED. That Modal's own servers behave the same cannot be tested here.
 """
 
 import asyncio
 import base64
+import hashlib
 import json
+import shlex
 import signal
 import sys
 import time
 import uuid
 from pathlib import Path
+from typing import NamedTuple
 
 from google.protobuf.empty_pb2 import Empty
 from grpclib import GRPCError, Status
@@ -64,25 +68,78 @@ class Process:
             await self.child.wait()
 
 
+class Image(NamedTuple):
+    layers: tuple
+    folder: str
+    env: dict
+
+
+class BuildError(Exception):
+    """A step of a Dockerfile failed."""
+
+
 class Cloud:
     def __init__(self, port, folder, root, bwrap):
         self.port, self.folder, self.root, self.bwrap = port, folder, root, bwrap
         self.apps = {}
+        self.images = {}
+        self.building = asyncio.Lock()
+        self.contents = {}
+        self.mounts = {}
         self.sandboxes = {}
         self.trouble = {"times": 0}
 
     def command(self, sandbox, arguments):
         network = sandbox["definition"].network_access.network_access_type
         blocked = network == api_pb2.NetworkAccess.NetworkAccessType.BLOCKED
+        image = self.images[sandbox["definition"].image_id]
+        files = {name: path for id in sandbox["definition"].mount_ids for name, path in self.mounts[id].items()}
         return [
             self.bwrap,
-            *("--overlay-src", self.root, "--tmp-overlay", "/", "--proc", "/proc", "--dev", "/dev"),
+            *(part for layer in image.layers for part in ("--overlay-src", layer)),
+            *("--tmp-overlay", "/", "--proc", "/proc", "--dev", "/dev"),
+            *(part for name, path in files.items() for part in ("--ro-bind", path, name)),
+            *("--chdir", image.folder),
             *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--tmpfs", "/tmp", "--die-with-parent"),
             *(("--unshare-net",) if blocked else ()),
             *("--cap-add", "ALL", "--clearenv", "--setenv", "PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
-            *(part for name, value in sandbox["env"].items() for part in ("--setenv", name, value)),
+            *(part for name, value in (image.env | sandbox["env"]).items() for part in ("--setenv", name, value)),
             *("--", *arguments),
         ]
+
+    async def build(self, image):
+        """An image, by the lines of its Dockerfile."""
+        image_id = f"im-{hashlib.sha256(image.SerializeToString()).hexdigest()[:20]}"
+        if image_id in self.images:
+            return image_id
+        bases = {base.docker_tag: self.images[base.image_id] for base in image.base_images}
+        made = Image((self.root,), "/", {})
+        for line in image.dockerfile_commands:
+            name, _, rest = line.partition(" ")
+            if name == "FROM":
+                made = bases.get(rest.split()[0], made)
+            elif name == "WORKDIR":
+                made = Image(made.layers, rest, made.env)
+                made = await self.run(made, f"mkdir -p {rest}", image_id)
+            elif name == "ENV":
+                made = Image(made.layers, made.folder, made.env | dict([shlex.split(rest)[0].split("=", 1)]))
+            elif name == "RUN":
+                made = await self.run(made, rest, image_id)
+        self.images[image_id] = made
+        return image_id
+
+    async def run(self, image, command, image_id):
+        number = sum(1 for path in self.folder.glob(f"{image_id}-*"))
+        layer, work = self.folder / f"{image_id}-{number}", self.folder / f"work-{image_id}-{number}"
+        for path in (layer, work):
+            path.mkdir()
+        words = [self.bwrap, *(part for layer in image.layers for part in ("--overlay-src", layer))]
+        words += ["--overlay", str(layer), str(work), "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/sh", "-c"]
+        child = await asyncio.create_subprocess_exec(*words, command, stderr=asyncio.subprocess.PIPE)
+        _, words = await child.communicate()
+        if child.returncode:
+            raise BuildError(f"RUN {command}: exit code {child.returncode}: {words.decode()}")
+        return Image((*image.layers, str(layer)), image.folder, image.env)
 
     def sandbox(self, sandbox_id):
         if sandbox_id not in self.sandboxes:
@@ -99,11 +156,14 @@ class Cloud:
 
 
 def rest_unimplemented(base):
-    async def unimplemented(self, stream):
-        raise GRPCError(Status.UNIMPLEMENTED, "not in this stand-in")
+    def refuse(name):
+        async def unimplemented(self, stream):
+            raise GRPCError(Status.UNIMPLEMENTED, f"{name} is not in this stand-in")
+
+        return unimplemented
 
     def fill(cls):
-        missing = {name: unimplemented for name in base.__abstractmethods__ if name not in vars(cls)}
+        missing = {name: refuse(name) for name in base.__abstractmethods__ if name not in vars(cls)}
         return type(cls.__name__, (cls, base), missing)
 
     return fill
@@ -151,8 +211,35 @@ class Control:
                 status=api_pb2.GenericResult.GENERIC_STATUS_FAILURE, exception="manifest unknown"
             )
             return api_pb2.ImageGetOrCreateResponse(image_id="im-bad", result=result)
+        try:
+            async with self.cloud.building:
+                image_id = await self.cloud.build(request.image)
+        except BuildError as error:
+            status = api_pb2.GenericResult.GENERIC_STATUS_FAILURE
+            result = api_pb2.GenericResult(status=status, exception=str(error))
+            return api_pb2.ImageGetOrCreateResponse(image_id="im-bad", result=result)
         result = api_pb2.GenericResult(status=api_pb2.GenericResult.GENERIC_STATUS_SUCCESS)
-        return api_pb2.ImageGetOrCreateResponse(image_id="im-1", result=result)
+        return api_pb2.ImageGetOrCreateResponse(image_id=image_id, result=result)
+
+    @unary
+    async def MountBatchedCheckExistence(self, request):
+        missing = [name for name in request.sha256_hex_hashes if name not in self.cloud.contents]
+        return api_pb2.MountBatchedCheckExistenceResponse(missing_sha256_hex_hashes=missing)
+
+    @unary
+    async def MountPutFile(self, request):
+        if request.data:
+            path = self.cloud.folder / f"file-{request.sha256_hex}"
+            path.write_bytes(request.data)
+            path.chmod(0o755)
+            self.cloud.contents[request.sha256_hex] = str(path)
+        return api_pb2.MountPutFileResponse(exists=request.sha256_hex in self.cloud.contents)
+
+    @unary
+    async def MountGetOrCreate(self, request):
+        mount_id = f"mo-{uuid.uuid4().hex[:12]}"
+        self.cloud.mounts[mount_id] = {file.filename: self.cloud.contents[file.sha256_hex] for file in request.files}
+        return api_pb2.MountGetOrCreateResponse(mount_id=mount_id)
 
     @unary
     async def SecretGetOrCreate(self, request):

@@ -113,6 +113,7 @@ class Allocation:
         for name, flag in (("cap_add", "--cap-add"), ("cap_drop", "--cap-drop"), ("security_opt", "--security-opt")):
             options += [part for value in config.get(name, []) for part in (flag, value)]
         options += [part for value in config.get("volumes", []) for part in ("-v", value)]
+        options += ["--user", task["User"]] if task.get("User") else []
         options += ["--privileged"] if config.get("privileged") else []
         options += ["--pids-limit", str(config["pids_limit"])] if "pids_limit" in config else []
         options += [part for name, value in env.items() for part in ("-e", f"{name}={value}")]

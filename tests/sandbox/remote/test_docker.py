@@ -11,8 +11,9 @@ from tests.sandbox.remote.engine_standin import EngineStandin, make_response
 from tests.sandbox.remote.machinery import finish
 
 from ludus.errors import SandboxError
-from ludus.sandbox import SandboxSpec
+from ludus.sandbox import ImageSpec, SandboxSpec
 from ludus.sandbox.backend import Mount
+from ludus.sandbox.engine_images import EngineImage
 from ludus.sandbox.owner import make_owner_mark
 from ludus.sandbox.remote.docker import (
     OWNER,
@@ -513,6 +514,18 @@ def test_the_request_that_makes_a_container():
     assert many["NetworkMode"] == "bridge"
     assert "SYS_ADMIN" in many["CapAdd"]
     assert "/workspace" not in many["Tmpfs"]
+
+
+def test_the_container_of_a_task_s_image_has_one_slot_whatever_the_settings_are_for_others():
+    spec = SandboxSpec(memory_mb=100, disk_mb=10, image=ImageSpec(name="t"), caches=(("/a", "/b"),))
+    image = EngineImage("0123", {}, "/app", "me")
+    body = build_container(DockerSettings(image="i", slots=4, root=True, read_only=True), spec, "me", image)
+    host = body["HostConfig"]
+    assert (body["Image"], body["User"], "WorkingDir" in body) == ("0123", "0:0", False)  # the folder is the image's
+    assert host["Memory"] == (100 + 10 + 64 + 96) << 20
+    assert (host["PidsLimit"], host["Tmpfs"], host["ReadonlyRootfs"]) == (288, {}, False)
+    assert (host["CapDrop"], {"SYS_ADMIN", "SETFCAP"} <= set(host["CapAdd"])) == (["ALL"], True)
+    assert host["Binds"] == ["/a:/b:ro"]
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 import asyncio
 import sys
 
+import msgspec
 import pytest
 from tests.sandbox.remote.machinery import finish
 
 from ludus.errors import ConfigError, SandboxError
-from ludus.sandbox import SandboxSpec
+from ludus.sandbox import ImageSpec, SandboxSpec
+from ludus.sandbox.agent_files import collect_files, copy_files
 from ludus.sandbox.owner import make_owner_mark
 from ludus.sandbox.remote.modal import Modal, ModalSettings
 
@@ -71,6 +73,34 @@ def test_what_cannot_start_says_why_and_leaves_nothing(modal_fleet, change, spec
             await fleet.create(spec)
         await fleet.close()
         assert await sandboxes("three") == []
+
+    finish(work)
+
+
+def test_a_task_has_the_image_that_modal_builds_of_its_folder(modal_fleet, tmp_path):
+    (tmp_path / "Dockerfile").write_text(
+        "FROM python:3.11\nENV GREETING='good day'\nWORKDIR /srv/work\nRUN echo made >/srv/made\n"
+    )
+    (tmp_path / "tool").write_text("#!/bin/sh\necho tool ran\n")
+    image = ImageSpec(folder=str(tmp_path), seconds=60)
+    spec = SandboxSpec(disk_mb=32, image=image, caches=((f"{tmp_path}/tool", "/run/ludus/uv/tool"),))
+
+    async def work() -> None:
+        fleet = modal_fleet(app="four")
+        one, two = await asyncio.gather(*(fleet.create(spec) for _ in range(2)))
+        assert len(await sandboxes("four")) == 2
+        seen = await one.exec(
+            "pwd; id -u; echo $GREETING; cat /srv/made; /run/ludus/uv/tool; touch /usr/x; rm /srv/made"
+        )
+        assert seen.text == "/srv/work\n0\ngood day\nmade\ntool ran\n"
+        await one.settle()
+        await copy_files(await collect_files(one), two, (), ())
+        assert (await two.exec("ls /usr/x /srv")).stdout == b"/usr/x\n\n/srv:\nwork\n"
+        (tmp_path / "Dockerfile").write_text("FROM python:3.11\nRUN exit 3\n")
+        with pytest.raises(SandboxError, match="RUN exit 3"):
+            await fleet.create(msgspec.structs.replace(spec, image=ImageSpec(folder=str(tmp_path), seconds=61)))
+        await fleet.close()
+        assert await sandboxes("four") == []
 
     finish(work)
 

@@ -9,9 +9,11 @@ from tests.sandbox.remote.machinery import finish
 
 from ludus.errors import SandboxError
 from ludus.http_client import Client
-from ludus.sandbox import SandboxSpec
+from ludus.sandbox import ImageSpec, SandboxSpec
+from ludus.sandbox.agent_files import collect_files
 from ludus.sandbox.backend import Mount
 from ludus.sandbox.owner import make_owner_mark
+from ludus.sandbox.remote.fleet import open_fleet
 from ludus.sandbox.remote.nomad import Nomad, NomadSettings, build_job
 
 SPEC = SandboxSpec(disk_mb=32)
@@ -149,6 +151,35 @@ def test_the_docker_driver_runs_in_a_real_engine(folder, docker_socket, tmp_path
         await box.close()
         await server.close()
         await backend.close()
+
+    try:
+        finish(work)
+    finally:
+        daemon.close()
+
+
+def test_a_task_has_the_image_that_it_names(docker_socket, tmp_path):
+    named = "ludus-test-task:1"
+    (tmp_path / "Dockerfile").write_text(f"FROM {machinery.IMAGE}\nENV A=b\nWORKDIR /srv/work\n")
+    engine = ("docker", "--host", f"unix://{docker_socket}")
+    machinery.run_command(*engine, "build", "--tag", named, str(tmp_path))
+    (tmp_path / "nomad").mkdir()
+    daemon = machinery.start_nomad(tmp_path / "nomad", docker_socket)
+    nomad = next(daemon)
+
+    async def work() -> None:
+        fleet = open_fleet(Nomad(NomadSettings(address=nomad.address), {"token": nomad.token}))
+        spec = SandboxSpec(disk_mb=16, image=ImageSpec(name=named))
+        box = await fleet.create(spec)
+        seen = await box.exec("pwd; id -u; echo $A; cat /secrets/* /local/*; env | grep -c NOMAD_; echo x >/etc/x")
+        assert seen.stdout == b"/srv/work\n0\nb\n0\n"
+        assert (await box.exec("(exec 3<>/dev/tcp/127.0.0.1/22) 2>&1")).exit_code != 0
+        await box.settle()
+        files = await collect_files(box)
+        assert [entry.path for entry in files.entries if not entry.is_folder] == ["etc/x"]
+        with pytest.raises(SandboxError, match="'nomad' pulls images by name, and /x has none"):
+            await fleet.create(SandboxSpec(image=ImageSpec(folder="/x")))
+        await fleet.close()
 
     try:
         finish(work)

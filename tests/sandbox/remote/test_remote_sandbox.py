@@ -38,6 +38,13 @@ def test_which_isolation_is_accepted(isolation, slots, trusted, container, accep
         assert not refused.value.retryable
 
 
+def test_a_slot_with_an_image_needs_namespaces_even_if_it_is_trusted():
+    for isolation in ("user", "none"):
+        info = SlotdInfo(version=1, python="3.11", isolation=isolation, why="because")
+        with pytest.raises(SandboxError, match=r"cannot give a slot its own copy of the image there.*because"):
+            check_isolation(info, slots=1, trusted=True, container=True, image=True)
+
+
 class FakeLink:
     closed = False
 

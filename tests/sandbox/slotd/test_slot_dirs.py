@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pwd
 import signal
 import stat
 from pathlib import Path
@@ -14,6 +15,7 @@ from ludus.sandbox.processes import find_children
 from ludus.sandbox.slotd.slot_dirs import (
     SlotdDir,
     empty_folder,
+    find_home,
     remove_tree,
     remove_user_files,
     write_user_files,
@@ -48,7 +50,13 @@ def test_a_slots_folder_has_a_long_random_name_and_is_for_its_own_user(tmp_path)
     assert folders[0].name != folders[1].name
     for path in (folders[0], *folders[0].iterdir()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    assert {path.name for path in folders[0].iterdir()} == {"io", "etc", "root"}
+    assert {path.name for path in folders[0].iterdir()} == {"io", "etc", "root", "changes"}
+
+
+def test_the_home_of_a_user_by_name_and_number():
+    own = pwd.getpwuid(0)
+    assert find_home(own.pw_name) == find_home("0") == own.pw_dir
+    assert find_home("nobody-at-all") == "/root"
 
 
 @needs_root

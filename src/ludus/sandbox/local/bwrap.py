@@ -40,8 +40,8 @@ from typing import TypedDict
 import msgspec
 
 from ludus.errors import ConfigError, SandboxError, SlotEvidence
-from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
-from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend
+from ludus.sandbox import WORKSPACE, ImageSupport, Sandbox, SandboxSpec
+from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend, check_image
 from ludus.sandbox.dockerfile import PATH
 from ludus.sandbox.limits import SHM_MB
 from ludus.sandbox.local.cgroups import Cgroups, describe_limits, find_cgroups, make_rlimits
@@ -136,7 +136,6 @@ class Bwrap(SlotBackend[BwrapSettings]):
 
     name = "bwrap"
     Settings = BwrapSettings
-    has_images = True
 
     def __init__(
         self, settings: BwrapSettings = BwrapSettings(), secrets: Mapping[str, str] = MappingProxyType({})
@@ -152,6 +151,10 @@ class Bwrap(SlotBackend[BwrapSettings]):
         return True
 
     @classmethod
+    def get_image_support(cls, settings: BwrapSettings) -> ImageSupport:
+        return "host"
+
+    @classmethod
     async def look(cls) -> BackendFinding:
         bwrap = cls()
         try:
@@ -163,6 +166,7 @@ class Bwrap(SlotBackend[BwrapSettings]):
         await self.find_working_binary()
 
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
+        check_image(self, spec)
         image = await self._get_images().prepare(spec.image) if spec.image is not None else None
         return await self._open(spec, image)
 
@@ -261,8 +265,6 @@ async def _prepare_view(shared: _Shared, spec: SandboxSpec, image: RootImage | N
     if image is None:
         layers, owner = await shared.layers.prepare(spec.base)
         return _View(layers, owner, replace(_LAYOUT, changes=_CHANGES) if layers else _LAYOUT)
-    if spec.base:
-        raise SandboxError("a slot has an image or a base, not both", retryable=False)
     lib = await asyncio.to_thread(_prepare_image_lib, shared.host, image)
     layout = replace(
         _LAYOUT, workspace=image.folder, lib=_IMAGE_LIB, bash=f"{_IMAGE_LIB}/bash", changes=_CHANGES, tree="/"

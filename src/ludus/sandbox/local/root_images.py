@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Struct
 
 from ludus.errors import SandboxError
-from ludus.sandbox import ExecResult, ImageSpec, SandboxSpec
+from ludus.sandbox import ExecResult, ImageSpec, SandboxSpec, engine_images
 from ludus.sandbox.archive import ArchiveEntry, extract_entries, gather_entries, make_archive, read_entries
 from ludus.sandbox.dockerfile import (
     PATH,
@@ -44,7 +44,6 @@ from ludus.sandbox.dockerfile import (
     read_definition,
     read_dockerfile,
 )
-from ludus.sandbox.local import engine_images
 from ludus.sandbox.local.host_dir import make_open_folder, remove_tree
 from ludus.sandbox.local.layers import change_owner
 from ludus.sandbox.shell_sandbox import ShellSandbox
@@ -204,7 +203,7 @@ class Images:
 
     async def _make(self, spec: ImageSpec) -> RootImage:
         if spec.engine:
-            return await asyncio.to_thread(self._make_with_engine, spec)
+            return await self._make_with_engine(spec)
         try:
             async with asyncio.timeout(spec.seconds):
                 recipe = await asyncio.to_thread(read_recipe, spec)
@@ -221,12 +220,12 @@ class Images:
         except OSError as error:
             raise SandboxError(f"{_name(spec)} cannot be made: {error}", retryable=False) from error
 
-    def _make_with_engine(self, spec: ImageSpec) -> RootImage:
+    async def _make_with_engine(self, spec: ImageSpec) -> RootImage:
         try:
-            cache, config = _open_cache(spec.cache), engine_images.make_image(spec)
-            folder = self._store_base(
-                cache / f"engine-{config.id}", partial(engine_images.export_image, spec.engine, config)
-            )
+            cache = await asyncio.to_thread(_open_cache, spec.cache)
+            config = await engine_images.make_image(spec, (spec.engine,))
+            fill = partial(engine_images.export_image, spec.engine, config)
+            folder = await asyncio.to_thread(self._store_base, cache / f"engine-{config.id}", fill)
         except OSError as error:
             raise SandboxError(f"{_name(spec)} cannot be made: {error}", retryable=False) from error
         home = _read_home(folder, config.user)

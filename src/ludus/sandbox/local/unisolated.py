@@ -24,7 +24,7 @@ import msgspec
 from ludus.errors import SandboxError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.archive import extract_entries, read_entries
-from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend, refuse_image
+from ludus.sandbox.backend import BackendFinding, BackendSettings, SlotBackend, check_image
 from ludus.sandbox.limits import LimitStatus
 from ludus.sandbox.local.fork_client import ForkServer, ForkServers, ForkStarter, SlotProgram
 from ludus.sandbox.local.host_dir import HostDir, find_bash, remove_tree
@@ -56,7 +56,7 @@ class Local(SlotBackend[LocalSettings]):
     async def create(self, spec: SandboxSpec) -> ShellSandbox:
         if self._host is None:
             self._host = HostDir()
-        refuse_image(self, spec)
+        check_image(self, spec)
         if spec.caches:
             raise SandboxError("sandbox.caches needs mounts, which 'local' slots do not have", retryable=False)
         host = self._host

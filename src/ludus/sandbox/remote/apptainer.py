@@ -15,7 +15,7 @@ from collections.abc import Hashable
 from ludus.errors import SandboxError
 from ludus.sandbox import SandboxSpec
 from ludus.sandbox.backend import BackendFinding, RemoteSettings, look_for_program
-from ludus.sandbox.limits import SHM_MB
+from ludus.sandbox.limits import compute_container_mb
 from ludus.sandbox.remote.bundle import build_receive_command
 from ludus.sandbox.remote.fleet import RemoteBackend
 from ludus.sandbox.remote.link import StdioLink
@@ -23,7 +23,6 @@ from ludus.sandbox.remote.program import run_program
 from ludus.sandbox.remote.remote_sandbox import SlotServer, finish_handshake
 from ludus.types import Count
 
-_SLOTD_MB = 96
 _PROGRAM = "apptainer"
 
 
@@ -97,7 +96,7 @@ def build_apptainer_command(settings: ApptainerSettings, spec: SandboxSpec) -> l
     if settings.cpus:
         options += ("--cpus", f"{settings.cpus:g}")
     if settings.limit_memory:
-        memory = settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
+        memory = compute_container_mb(spec, settings.slots)
         options += ("--memory", f"{memory}M", "--pids-limit", str(spec.processes * settings.slots + 32))
     return [
         settings.command,

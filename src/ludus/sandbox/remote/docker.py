@@ -9,6 +9,9 @@ container see nothing of each other. The slots themselves have no capability in 
 When the driver dies, its containers end: the engine closes their stdin, and slotd also ends when no message comes. A
 container that was made but not yet started may be left. The next driver finds it by its label and removes it.
 
+A slot with an image of its own (`SandboxSpec.image`) has a container of that image, which the engine's own command
+builds or pulls. slotd runs there too, and gives the slot its own copy of the container's root (`slotd/root_view.py`).
+
 The image needs bash, the usual tools and Python 3.8 or later. It is not changed. Files of the image are read-only for
 the slot; `root=True` lifts that, and the separation of slot and slotd with it.
 """
@@ -25,9 +28,10 @@ import msgspec
 from msgspec import Struct, field
 
 from ludus.errors import ConfigError, SandboxError, SlotEvidence
-from ludus.sandbox import SandboxSpec
+from ludus.sandbox import ImageSpec, ImageSupport, SandboxSpec
 from ludus.sandbox.backend import BackendFinding, BackendSettings, RemoteSettings
-from ludus.sandbox.limits import SHM_MB, LimitStatus
+from ludus.sandbox.engine_images import EngineImage, make_image
+from ludus.sandbox.limits import SHM_MB, SLOTD_MB, LimitStatus, compute_container_mb
 from ludus.sandbox.owner import OwnedResource, make_owner_mark
 from ludus.sandbox.remote.bundle import build_receive_command
 from ludus.sandbox.remote.docker_api import DockerApi, DockerApiError
@@ -41,10 +45,11 @@ from ludus.types import Positive, Whole
 
 OWNER = "ludus.owner"
 """The label that names the owner of a container."""
-_SLOTD_MB = 96
 _SLOTD_PROCESSES = 32
 _USER_CAPABILITIES = ("SETUID", "SETGID", "CHOWN", "KILL", "DAC_OVERRIDE", "FOWNER")
 _NAMESPACE_CAPABILITIES = ("SYS_ADMIN", "SYS_CHROOT", "NET_ADMIN", "SETPCAP")
+_IMAGE_CAPABILITIES = ("FSETID", "SETFCAP")
+"""What slotd needs to make a copy of a file of the image, and a user namespace that knows root."""
 _GONE = (404, 409)
 """Statuses that a removal gets for a container that is gone or is being removed."""
 _LOOK_SECONDS = 5.0
@@ -90,7 +95,7 @@ class DockerSettings(RemoteSettings, frozen=True, kw_only=True, tag="docker"):
     needed: ClassVar[tuple[str, ...]] = ("image",)
 
     image: str = ""
-    """The image; it needs bash and Python. Required to use the backend."""
+    """The image; it needs bash and Python. Required, unless the tasks have images of their own."""
     socket: str = "/var/run/docker.sock"
     """The engine's unix socket."""
     cpus: float = 0.0
@@ -100,7 +105,8 @@ class DockerSettings(RemoteSettings, frozen=True, kw_only=True, tag="docker"):
     gpus: int = 0
     """GPUs of a container; -1 for all."""
     network: str = "bridge"
-    """The engine's network for slots that may use one: `bridge`, `host`, or one that you made."""
+    """The engine's network for slots that may use one, and for the images of tasks when they are built: `bridge`,
+    `host`, or one that you made."""
     root: bool = False
     """Run commands as the container's root, for images that expect it. A slot can then break itself."""
     read_only: bool = False
@@ -132,8 +138,14 @@ class Docker(RemoteBackend[DockerSettings]):
         self._sweep_once = Once(self._sweep)
         self._limits_files = True
         """Whether the engine can limit the number of files, as far as is known."""
+        self._images: dict[ImageSpec, asyncio.Task[EngineImage]] = {}
+        """Images of tasks: made, being made, or refused by the engine."""
         self._unconfirmed: set[str] = set()
         """Containers that the engine may have, or may still make, although it did not confirm that."""
+
+    @classmethod
+    def get_image_support(cls, settings: DockerSettings) -> ImageSupport:
+        return "any"
 
     @classmethod
     async def look(cls) -> BackendFinding:
@@ -165,36 +177,63 @@ class Docker(RemoteBackend[DockerSettings]):
         return settings
 
     def get_kind(self, spec: SandboxSpec) -> Hashable:
-        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
+        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches, spec.image
 
     async def launch(self, spec: SandboxSpec) -> SlotServer:
+        if spec.image is None and not self.settings.image:
+            setting = f"sandbox.{self.name}.image"
+            raise SandboxError(f"{setting} is not set: --{setting} IMAGE", retryable=False)
         await self._sweep_once.run()
+        image = None if spec.image is None else await self._prepare_image(spec.image)
         name = f"ludus-{self._owner}-{token_hex(4)}"
         try:
-            return await self._start(name, spec)
+            return await self._start(name, spec, image)
         except BaseException:
             await run_shielded(self._remove(name))
             raise
 
     async def close(self) -> None:
         await self._sweep_once.stop()
+        for task in self._images.values():
+            task.cancel()
+        await asyncio.gather(*self._images.values(), return_exceptions=True)
         for name in tuple(self._unconfirmed):
             await self._remove(name)
 
+    async def _prepare_image(self, spec: ImageSpec) -> EngineImage:
+        """The image of a task, made by the engine first if it does not have it. One that could not be made is not tried
+        again."""
+        if spec not in self._images:
+            network = "" if self.settings.network == "bridge" else self.settings.network
+            making = make_image(spec, self._build_command(), network=network, pull=self.settings.pull)
+            self._images[spec] = asyncio.create_task(making)
+        return await asyncio.shield(self._images[spec])
+
+    def _build_command(self) -> tuple[str, ...]:
+        """The engine's own command, which builds and pulls images."""
+        return ("docker", "--host", f"unix://{self.settings.socket}")
+
     # ---- one container --------------------------------------------------------------------------------------------
 
-    async def _start(self, name: str, spec: SandboxSpec) -> SlotServer:
+    async def _start(self, name: str, spec: SandboxSpec, image: EngineImage | None) -> SlotServer:
         settings = self.settings
-        await self._create(name, spec)
-        link = StdioLink(await self._api.attach(name))
-        reply = self._start_slotd(link, name)
-        info = await finish_handshake(link, reply, slots=settings.slots, trusted=settings.root, container=True)
+        await self._create(name, spec, image)
+        try:
+            link = StdioLink(await self._api.attach(name))
+        except SandboxError as error:  # Podman prepares the program already now
+            raise self._explain_start(image, error) from error
+        reply = self._start_slotd(link, name, image)
+        single = settings.slots == 1 or image is not None
+        info = await finish_handshake(
+            link, reply, slots=settings.slots, trusted=settings.root, container=True, image=image is not None
+        )
         return SlotServer(
             link,
             info,
             end=lambda: self._remove(name),
-            container_limits=("memory", "processes", "disk") if settings.slots == 1 else (),
-            explain_loss=(lambda: self._explain_loss(name)) if settings.slots == 1 else None,
+            container_limits=("memory", "processes", "disk") if single else (),
+            image_mounts=None if image is None else [target for _, target in _list_mounts(settings, spec)],
+            explain_loss=(lambda: self._explain_loss(name)) if single else None,
         )
 
     async def _explain_loss(self, name: str) -> SlotEvidence:
@@ -229,27 +268,40 @@ class Docker(RemoteBackend[DockerSettings]):
         report = await self._api.request("GET", "/events", query)
         return msgspec.json.Decoder(EngineEvent).decode_lines(report)
 
-    async def _start_slotd(self, link: StdioLink, name: str) -> Frame:
+    async def _start_slotd(self, link: StdioLink, name: str, image: EngineImage | None) -> Frame:
         """Start the container, to which the link is attached already, and the slotd in it."""
         settings = self.settings
-        await self._api.request("POST", f"/containers/{name}/start", body={})
         hello = {"view": "image", "as_root": settings.root, "exclusive": settings.slots == 1}
+        if image is not None:
+            hello = {"view": "root", "user": image.user}
         try:
+            await self._api.request("POST", f"/containers/{name}/start", body={})
             return await link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
         except SandboxError as error:
-            raise SandboxError(f"image '{settings.image}' runs no slots: {error}") from error
+            raise self._explain_start(image, error) from error
 
-    async def _create(self, name: str, spec: SandboxSpec) -> None:
+    def _explain_start(self, image: EngineImage | None, error: SandboxError) -> SandboxError:
+        """The error of a container in which slotd did not start."""
+        if image is None:
+            return SandboxError(f"image '{self.settings.image}' runs no slots: {error}", retryable=error.retryable)
+        lacks_program = isinstance(error, DockerApiError) and (error.status == 409 or "not found" in str(error))
+        return SandboxError(
+            f"the image runs no slots of '{self.name}', for which it needs bash and {self.settings.python}, Python 3.8 "
+            f"or later; without them use --sandbox.backend bwrap --env.engine {self.name}: {error}",
+            retryable=error.retryable and not lacks_program,
+        )
+
+    async def _create(self, name: str, spec: SandboxSpec, image: EngineImage | None) -> None:
         limit_files = self._limits_files
-        body = build_container(self.settings, spec, self._owner, limit_files=limit_files)
+        body = build_container(self.settings, spec, self._owner, image, limit_files=limit_files)
         try:
             await self._make(name, body)
         except DockerApiError as error:
             if limit_files and "nr_inodes" in str(error):  # Podman does not know this option
                 self._limits_files = False
-                await self._create(name, spec)
+                await self._create(name, spec, image)
                 return
-            if error.status != 404:
+            if error.status != 404 or image is not None:
                 raise
             await self._pull()
             await self._make(name, body)
@@ -323,6 +375,9 @@ class Podman(Docker):
     Settings = PodmanSettings
     start_hint = "podman system service --time=0 &"
 
+    def _build_command(self) -> tuple[str, ...]:
+        return ("podman", "--remote", "--url", f"unix://{self.settings.socket}")
+
 
 def _has_file(path: str) -> bool:
     """Whether the path exists. A folder that this user may not search hides it: then it does not."""
@@ -383,42 +438,23 @@ def describe_engine_limits(info: DockerInfo) -> tuple[LimitStatus, ...]:
 
 
 def build_container(
-    settings: DockerSettings, spec: SandboxSpec, owner: str, *, limit_files: bool = True
+    settings: DockerSettings,
+    spec: SandboxSpec,
+    owner: str,
+    image: EngineImage | None = None,
+    *,
+    limit_files: bool = True,
 ) -> dict[str, Any]:
-    """The request that makes a container. `limit_files`: the engine can limit the number of files."""
-    nested = settings.slots > 1 and not settings.root
-    capabilities = () if settings.root else _USER_CAPABILITIES
-    security = [] if settings.root else ["no-new-privileges"]
-    memory = _compute_memory_mb(settings, spec) * 2**20
-    host: dict[str, Any] = {
-        "AutoRemove": True,
-        "NetworkMode": settings.network if spec.network else "none",
-        "Memory": memory,
-        "MemorySwap": memory,
-        "PidsLimit": spec.processes * settings.slots + _SLOTD_PROCESSES,
-        "NanoCpus": round(settings.cpus * 1e9),
-        "ShmSize": SHM_MB * 2**20,
-        "ReadonlyRootfs": settings.read_only,
-        "CapDrop": [] if settings.root else ["ALL"],
-        "CapAdd": [*capabilities, *(_NAMESPACE_CAPABILITIES if nested else ())],
-        "SecurityOpt": [*security, *(("apparmor=unconfined",) if nested else ())],
-        "Tmpfs": _build_tmpfs(settings, spec, limit_files=limit_files),
-        "Binds": [f"{source}:{target}:ro" for source, target in (*_list_mounts(settings), *spec.caches)],
-        "LogConfig": {"Type": "none", "Config": {}},
-    }
-    if nested:
-        host |= {"MaskedPaths": [], "ReadonlyPaths": []}  # else a slot could not have its own /proc
-    if settings.gpus:
-        request = {"Driver": "nvidia", "Count": settings.gpus, "Capabilities": [["gpu"]]}
-        host["DeviceRequests"] = [request]
-    if settings.runtime:
-        host["Runtime"] = settings.runtime
+    """The request that makes a container, with the image of a task or that of the settings. `limit_files`: the engine
+    can limit the number of files."""
+    place: dict[str, Any] = {"Image": settings.image, "WorkingDir": "/"}
+    if image is not None:
+        place = {"Image": image.id, "Healthcheck": {"Test": ["NONE"]}}
     return {
-        "Image": settings.image,
+        **place,
         "Entrypoint": [],
         "Cmd": build_receive_command(settings.python),
         "User": "0:0",
-        "WorkingDir": "/",
         "Env": [f"{name}={value}" for name, value in settings.env.items()],
         "OpenStdin": True,
         "StdinOnce": True,
@@ -428,25 +464,54 @@ def build_container(
         "Tty": False,
         "NetworkDisabled": False,
         "Labels": {OWNER: owner, **settings.labels},
-        "HostConfig": host,
+        "HostConfig": _build_host(settings, spec, with_image=image is not None, limit_files=limit_files),
     }
 
 
-def _list_mounts(settings: DockerSettings) -> list[tuple[str, str]]:
-    return [(mount.source, mount.target) for mount in settings.mounts]
+def _build_host(settings: DockerSettings, spec: SandboxSpec, *, with_image: bool, limit_files: bool) -> dict[str, Any]:
+    """The limits, rights and mounts of a container. `with_image`: it has one slot, with the image of a task."""
+    as_root = settings.root and not with_image
+    nested = (settings.slots > 1 or with_image) and not as_root
+    capabilities = () if as_root else _USER_CAPABILITIES
+    if nested:
+        capabilities = (*capabilities, *_NAMESPACE_CAPABILITIES, *(_IMAGE_CAPABILITIES if with_image else ()))
+    security = [] if as_root else ["no-new-privileges"]
+    memory = (settings.memory_mb or compute_container_mb(spec, settings.slots)) * 2**20
+    slots = 1 if with_image else settings.slots
+    host: dict[str, Any] = {
+        "AutoRemove": True,
+        "NetworkMode": settings.network if spec.network else "none",
+        "Memory": memory,
+        "MemorySwap": memory,
+        "PidsLimit": spec.processes * slots + _SLOTD_PROCESSES,
+        "NanoCpus": round(settings.cpus * 1e9),
+        "ShmSize": SHM_MB * 2**20,
+        "ReadonlyRootfs": settings.read_only and not with_image,
+        "CapDrop": [] if as_root else ["ALL"],
+        "CapAdd": list(capabilities),
+        "SecurityOpt": [*security, *(("apparmor=unconfined",) if nested else ())],
+        "Tmpfs": {} if with_image else _build_tmpfs(settings, spec, limit_files=limit_files),
+        "Binds": [f"{source}:{target}:ro" for source, target in _list_mounts(settings, spec)],
+        "LogConfig": {"Type": "none", "Config": {}},
+    }
+    if nested:
+        host |= {"MaskedPaths": [], "ReadonlyPaths": []}  # else a slot could not have its own /proc
+    if settings.gpus:
+        request = {"Driver": "nvidia", "Count": settings.gpus, "Capabilities": [["gpu"]]}
+        host["DeviceRequests"] = [request]
+    if settings.runtime:
+        host["Runtime"] = settings.runtime
+    return host
 
 
-def _compute_memory_mb(settings: DockerSettings, spec: SandboxSpec) -> int:
-    """Memory for the slots' processes, for their full disks, which are in memory, and for slotd."""
-    if settings.memory_mb:
-        return settings.memory_mb
-    return settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
+def _list_mounts(settings: DockerSettings, spec: SandboxSpec) -> list[tuple[str, str]]:
+    return [*((mount.source, mount.target) for mount in settings.mounts), *spec.caches]
 
 
 def _build_tmpfs(settings: DockerSettings, spec: SandboxSpec, *, limit_files: bool) -> dict[str, str]:
     """File systems in memory. A slot in a mount namespace makes its own inside the container."""
     common = "rw,exec,nosuid,nodev"
-    own = {"/run/ludus": f"{common},mode=711,size={_SLOTD_MB // 3}m"} if settings.read_only else {}
+    own = {"/run/ludus": f"{common},mode=711,size={SLOTD_MB // 3}m"} if settings.read_only else {}
     if settings.slots == 1:
         size = f"size={spec.disk_mb}m" + (f",nr_inodes={spec.disk_mb * FILES_PER_MB}" if limit_files else "")
         own |= {WORKSPACE: f"{common},mode=755,{size}", HOME: f"{common},mode=700,{size}"}

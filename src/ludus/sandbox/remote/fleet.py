@@ -16,7 +16,7 @@ import msgspec
 from ludus.errors import SandboxError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.sandbox.archive import extract_entries, read_entries
-from ludus.sandbox.backend import Backend, BackendFinding, RemoteSettings, refuse_image
+from ludus.sandbox.backend import Backend, BackendFinding, RemoteSettings, check_image
 from ludus.sandbox.local.host_dir import HostDir
 from ludus.sandbox.remote.remote_sandbox import SlotServer
 from ludus.sandbox.teardown import run_shielded
@@ -111,7 +111,7 @@ class Fleet:
         """Nothing can be checked without starting a server."""
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        refuse_image(self._backend, spec)
+        check_image(self._backend, spec)
         if self._room is not None:
             await self._room.acquire()
         kind = self._backend.get_kind(spec)
@@ -141,6 +141,8 @@ class Fleet:
 
     async def snapshot(self, box: Sandbox) -> SandboxSpec:
         """The spec of slots that start with a copy of the present workspace of `box`. The driver keeps the copy."""
+        if box.spec.image is not None:
+            raise SandboxError("a slot with an image has no snapshots", retryable=False)
         packed = await box.pack(WORKSPACE)
         if self._host is None:
             self._host = HostDir()
@@ -184,7 +186,8 @@ class Fleet:
     # ---- one server -----------------------------------------------------------------------------------------------
 
     def _launch(self, kind: Hashable, spec: SandboxSpec) -> _ServerEntry:
-        entry = _ServerEntry(kind, asyncio.create_task(self._backend.launch(spec)), self._slots)
+        slots = self._slots if spec.image is None else 1  # so that the limits of a container are those of its slot
+        entry = _ServerEntry(kind, asyncio.create_task(self._backend.launch(spec)), slots)
         entry.starting.add_done_callback(lambda task: self._note_start(entry, task))
         self._servers.append(entry)
         return entry

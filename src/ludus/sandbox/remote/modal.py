@@ -7,19 +7,22 @@ When the driver dies, slotd ends when no message comes, and Modal ends a sandbox
 A sandbox also ends after `lifetime_seconds`, which fails the slots that it still has. Sandboxes that a dead driver left
 are ended by the next driver on the same host. The client's calls run on its own thread and never block the driver's
 loop.
+
+Tasks with images of their own have sandboxes of that image, which Modal pulls or builds of the Dockerfile.
 """
 
 import asyncio
 import importlib.util
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ludus.errors import ConfigError, SandboxError, boundary
-from ludus.sandbox import SandboxSpec
+from ludus.sandbox import ImageSupport, SandboxSpec
 from ludus.sandbox.backend import BackendFinding, RemoteSettings
-from ludus.sandbox.limits import SHM_MB
+from ludus.sandbox.limits import compute_container_mb
 from ludus.sandbox.owner import OwnedResource, make_owner_mark
 from ludus.sandbox.remote.bundle import build_receive_command
 from ludus.sandbox.remote.fleet import Once, RemoteBackend
@@ -29,7 +32,6 @@ from ludus.sandbox.teardown import run_shielded
 from ludus.types import Count, Positive, Whole
 
 _OWNER = "ludus-owner"
-_SLOTD_MB = 96
 _IDLE_SECONDS = 60
 """Modal ends a sandbox that runs nothing for this long."""
 _END_SECONDS = 30.0
@@ -87,15 +89,20 @@ class Modal(RemoteBackend[ModalSettings]):
             )
         return BackendFinding(cls.name, "ready", "Modal's client is here; your account is checked when it is used")
 
+    @classmethod
+    def get_image_support(cls, settings: ModalSettings) -> ImageSupport:
+        return "any"
+
     def get_kind(self, spec: SandboxSpec) -> Hashable:
-        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes
+        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches, spec.image
 
     async def launch(self, spec: SandboxSpec) -> SlotServer:
-        if spec.caches or self.settings.mounts:
+        if (spec.caches and spec.image is None) or self.settings.mounts:
             raise SandboxError("Modal cannot mount folders of a host: leave out caches and mounts", retryable=False)
         client, app = await self._open_once.run()
         with boundary(SandboxError, "Modal"):
-            async with asyncio.timeout(self.settings.start_seconds):
+            building = 0.0 if spec.image is None else spec.image.seconds
+            async with asyncio.timeout(self.settings.start_seconds + building):
                 sandbox = await self._create(client, app, spec)
         try:
             return await self._start(sandbox, spec)
@@ -132,10 +139,10 @@ class Modal(RemoteBackend[ModalSettings]):
 
     async def _create(self, client: Any, app: Any, spec: SandboxSpec) -> Any:
         settings, modal = self.settings, self._modal
-        memory = settings.memory_mb or settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
+        memory = settings.memory_mb or compute_container_mb(spec, settings.slots)
         return await modal.Sandbox.create.aio(
             app=app,
-            image=modal.Image.from_registry(settings.image),
+            image=self._choose_image(spec),
             timeout=settings.lifetime_seconds,
             idle_timeout=_IDLE_SECONDS,
             cpu=settings.cpus,
@@ -149,19 +156,37 @@ class Modal(RemoteBackend[ModalSettings]):
             client=client,
         )
 
+    def _choose_image(self, spec: SandboxSpec) -> Any:
+        """The image of the task, which Modal builds once for the same content, or that of the settings."""
+        modal, image = self._modal, spec.image
+        if image is None:
+            return modal.Image.from_registry(self.settings.image)
+        if image.folder:
+            made = modal.Image.from_dockerfile(Path(image.folder, "Dockerfile"), context_dir=image.folder)
+        else:
+            made = modal.Image.from_registry(image.name)
+        for source, target in spec.caches:
+            add = made.add_local_dir if Path(source).is_dir() else made.add_local_file
+            made = add(source, target)
+        return made
+
     async def _start(self, sandbox: Any, spec: SandboxSpec) -> SlotServer:
         settings = self.settings
         with boundary(SandboxError, "Modal"):
             process = await sandbox.exec.aio(*build_receive_command(settings.python), text=False)
         link = StdioLink(ModalChannel(process))
-        hello = {"view": "image", "exclusive": settings.slots == 1}
+        alone = spec.image is not None
+        hello = {"view": "root"} if alone else {"view": "image", "exclusive": settings.slots == 1}
         reply = link.start(hello, seconds=settings.start_seconds, lapse=settings.lapse_seconds)
-        info = await finish_handshake(link, reply, slots=settings.slots, trusted=settings.trusted, container=True)
+        info = await finish_handshake(
+            link, reply, slots=settings.slots, trusted=settings.trusted, container=True, image=alone
+        )
         return SlotServer(
             link,
             info,
             end=lambda: _terminate(sandbox),
-            container_limits=("memory",) if settings.slots == 1 else (),
+            container_limits=("memory",) if settings.slots == 1 or alone else (),
+            image_mounts=[target for _, target in spec.caches] if alone else None,
         )
 
 

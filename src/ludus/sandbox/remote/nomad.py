@@ -23,9 +23,9 @@ from msgspec import Struct, field
 
 from ludus.errors import SandboxError
 from ludus.http_client import Client, HttpError, Timeouts
-from ludus.sandbox import SandboxSpec
-from ludus.sandbox.backend import BackendFinding, RemoteSettings
-from ludus.sandbox.limits import SHM_MB
+from ludus.sandbox import ImageSupport, SandboxSpec
+from ludus.sandbox.backend import BackendFinding, BackendSettings, RemoteSettings
+from ludus.sandbox.limits import compute_container_mb
 from ludus.sandbox.owner import OwnedResource, make_owner_mark
 from ludus.sandbox.port.remote_port import STREAMS
 from ludus.sandbox.remote.bundle import build_bundle, build_file_command
@@ -39,11 +39,11 @@ from ludus.types import Count, Positive, Whole
 T = TypeVar("T")
 
 _TASK, _PORT = "slotd", "slotd"
-_SLOTD_MB = 96
 _WAIT_SECONDS = 30
 _LOOK_SECONDS = 5.0
 _USER_CAPABILITIES = ("setuid", "setgid", "chown", "kill", "dac_override", "fowner")
 _NAMESPACE_CAPABILITIES = ("sys_admin", "sys_chroot", "net_admin", "setpcap")
+_IMAGE_CAPABILITIES = ("fsetid", "setfcap")
 _ENDED = ("failed", "lost", "complete")
 _ADDRESS = "http://localhost:4646"
 
@@ -66,7 +66,7 @@ class NomadSettings(RemoteSettings, frozen=True, kw_only=True, tag="nomad"):
     driver: Literal["docker", "singularity", "raw_exec"] = "docker"
     """How Nomad runs slotd. `singularity` is raw_exec of `apptainer exec`."""
     image: str = ""
-    """The image, for docker and singularity."""
+    """The image, for docker and singularity. Tasks with images of their own, for docker, name theirs."""
     slots: Count = 10
     """Slots per container."""
     cpu_mhz: Count = 500
@@ -109,18 +109,27 @@ class Nomad(RemoteBackend[NomadSettings]):
         self._sweep_once = Once(self._sweep)
 
     @classmethod
+    def get_image_support(cls, settings: NomadSettings) -> ImageSupport:
+        return "named" if settings.driver == "docker" else "none"
+
+    @classmethod
     async def look(cls) -> BackendFinding:
+        return await cls.look_with(NomadSettings())
+
+    @classmethod
+    async def look_with(cls, settings: BackendSettings) -> BackendFinding:
+        assert isinstance(settings, NomadSettings)
         limits = Timeouts(connect=_LOOK_SECONDS, silence=_LOOK_SECONDS, total=_LOOK_SECONDS)
-        remedy = "name your cluster: --sandbox.nomad.address"
+        address, remedy = settings.address.rstrip("/"), "name your cluster: --sandbox.nomad.address"
         async with Client(timeouts=limits) as client:
             try:
-                response = await client.request("GET", f"{_ADDRESS}/v1/status/leader")
+                response = await client.request("GET", f"{address}/v1/status/leader")
             except HttpError:
-                return BackendFinding(cls.name, "off", f"nothing answers at {_ADDRESS}", remedy)
-        return BackendFinding(cls.name, "ready", f"{_ADDRESS} answers with status {response.status}")
+                return BackendFinding(cls.name, "off", f"nothing answers at {address}", remedy)
+        return BackendFinding(cls.name, "ready", f"{address} answers with status {response.status}")
 
     def get_kind(self, spec: SandboxSpec) -> Hashable:
-        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches
+        return spec.network, spec.memory_mb, spec.disk_mb, spec.processes, spec.caches, spec.image
 
     async def launch(self, spec: SandboxSpec) -> SlotServer:
         await self._sweep_once.run()
@@ -150,8 +159,14 @@ class Nomad(RemoteBackend[NomadSettings]):
             raise SandboxError(f"Nomad did not run job {name} within {settings.start_seconds:g} s") from None
         link = HttpLink(self._client, f"http://{address}", token)
         reply = self._wait_for_slotd(link, name)
+        alone = spec.image is not None
         info = await finish_handshake(
-            link, reply, slots=settings.slots, trusted=settings.trusted, container=spec.network
+            link,
+            reply,
+            slots=settings.slots,
+            trusted=settings.trusted,
+            container=spec.network,
+            image=alone,
         )
         bare = settings.driver == "raw_exec"
         return SlotServer(
@@ -160,6 +175,8 @@ class Nomad(RemoteBackend[NomadSettings]):
             end=lambda: self._purge(name),
             env=settings.env if bare else {},
             mounts=settings.mounts if bare else None,
+            container_limits=("memory", "processes", "disk") if alone else (),
+            image_mounts=[target for _, target in _list_mounts(settings, spec)] if alone else None,
         )
 
     async def _wait_for_slotd(self, link: HttpLink, name: str) -> Frame:
@@ -365,8 +382,9 @@ def build_job(settings: NomadSettings, spec: SandboxSpec, name: str, token: str)
         "Driver": "docker" if settings.driver == "docker" else "raw_exec",
         "Config": _build_config(settings, spec),
         "Env": settings.env,
+        **({"User": "root"} if spec.image is not None else {}),
         "Resources": _build_resources(settings, spec),
-        "Templates": _build_templates(settings, token),
+        "Templates": _build_templates(settings, spec, token),
         "KillTimeout": 10_000_000_000,
         "KillSignal": "SIGTERM",
     }
@@ -409,38 +427,42 @@ def _build_config(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
         }
     command, *arguments = build_file_command(settings.python, f"{tasks}/slotd", f"{hidden}/slotd.json", port)
     config: dict[str, Any] = {
-        "image": settings.image,
+        "image": settings.image if spec.image is None else spec.image.name,
         "entrypoint": [],
         "command": command,
         "args": arguments,
         "ports": [_PORT],
-        "pids_limit": spec.processes * settings.slots + 32,
+        "pids_limit": spec.processes * (settings.slots if spec.image is None else 1) + 32,
         "volumes": _list_binds(settings, spec),
     }
     if settings.privileged:
         return {**config, "privileged": True}
-    config |= {"cap_drop": ["all"], "cap_add": [*_USER_CAPABILITIES, *_NAMESPACE_CAPABILITIES]}
+    more = () if spec.image is None else _IMAGE_CAPABILITIES
+    config |= {"cap_drop": ["all"], "cap_add": [*_USER_CAPABILITIES, *_NAMESPACE_CAPABILITIES, *more]}
     return {**config, "security_opt": ["no-new-privileges", "apparmor=unconfined"]}
 
 
 def _list_binds(settings: NomadSettings, spec: SandboxSpec) -> list[str]:
     """Folders of the node that the container may read."""
-    return [
-        f"{source}:{target}:ro" for source, target in (*((m.source, m.target) for m in settings.mounts), *spec.caches)
-    ]
+    return [f"{source}:{target}:ro" for source, target in _list_mounts(settings, spec)]
+
+
+def _list_mounts(settings: NomadSettings, spec: SandboxSpec) -> list[tuple[str, str]]:
+    return [*((mount.source, mount.target) for mount in settings.mounts), *spec.caches]
 
 
 def _build_resources(settings: NomadSettings, spec: SandboxSpec) -> dict[str, Any]:
-    memory = settings.memory_mb or settings.slots * (spec.memory_mb + 3 * spec.disk_mb + SHM_MB) + _SLOTD_MB
+    memory = settings.memory_mb or compute_container_mb(spec, settings.slots)
     gpus = {"Devices": [{"Name": "nvidia/gpu", "Count": settings.gpus}]} if settings.gpus else {}
     return {"CPU": settings.cpu_mhz, "MemoryMB": memory, **gpus}
 
 
-def _build_templates(settings: NomadSettings, token: str) -> list[dict[str, Any]]:
+def _build_templates(settings: NomadSettings, spec: SandboxSpec, token: str) -> list[dict[str, Any]]:
+    view = "root" if spec.image is not None else "system" if settings.driver == "raw_exec" else "image"
     config = {
         "token": token,
         "host": "0.0.0.0",
-        "view": "system" if settings.driver == "raw_exec" else "image",
+        "view": view,
         "lapse": settings.lapse_seconds,
         "exclusive": settings.slots == 1 and settings.driver != "raw_exec",
     }

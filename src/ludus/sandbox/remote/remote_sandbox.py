@@ -36,6 +36,8 @@ _OPEN_SECONDS = 90.0
 _CLOSE_SECONDS = 60.0
 
 
+_LAYOUT = ("workspace", "tmp", "io", "lib", "jobs", "bash", "changes", "tree")
+
 ExplainLoss = Callable[[], Awaitable[SlotEvidence]]
 """Finds out why the link to a server was lost."""
 
@@ -51,11 +53,17 @@ class SlotdInfo(Struct, frozen=True):
     """Why the isolation is not better."""
 
 
-def check_isolation(info: SlotdInfo, *, slots: int, trusted: bool, container: bool) -> None:
+def check_isolation(info: SlotdInfo, *, slots: int, trusted: bool, container: bool, image: bool = False) -> None:
     """Raise SandboxError if the slots of a server would not be isolated enough.
 
     `container`: slotd has a container to itself, which isolates a single slot from the host and from the network.
+    `image`: the slot has an image of its own, which takes namespaces.
     """
+    if image and info.isolation != "namespaces":
+        raise SandboxError(
+            f"slotd cannot give a slot its own copy of the image there, with namespaces and overlayfs: {info.why}",
+            retryable=False,
+        )
     if info.isolation == "namespaces" or trusted or (info.isolation == "user" and container and slots == 1):
         return
     remedy = "set slots to 1" if info.isolation == "user" and container else "set trusted, for code that you trust"
@@ -63,13 +71,13 @@ def check_isolation(info: SlotdInfo, *, slots: int, trusted: bool, container: bo
 
 
 async def finish_handshake(
-    link: Link, reply: Awaitable[Frame], *, slots: int, trusted: bool, container: bool
+    link: Link, reply: Awaitable[Frame], *, slots: int, trusted: bool, container: bool, image: bool = False
 ) -> SlotdInfo:
     """Wait for slotd's reply to the handshake and check its isolation. If slotd does not reply or `check_isolation`
     refuses it, the link is closed."""
     try:
         info = msgspec.convert((await reply).head, SlotdInfo)
-        check_isolation(info, slots=slots, trusted=trusted, container=container)
+        check_isolation(info, slots=slots, trusted=trusted, container=container, image=image)
     except BaseException:
         await link.close()
         raise
@@ -167,7 +175,7 @@ def _parse_result(reply: Frame) -> ExecResult:
 
 def _parse_layout(reply: Frame) -> Layout:
     paths: dict[str, str] = reply.head["paths"]
-    return Layout(**{name: paths[name] for name in ("workspace", "tmp", "io", "lib", "jobs", "bash")})
+    return Layout(**{name: paths[name] for name in _LAYOUT})
 
 
 class RemoteSandbox(ShellSandbox):
@@ -214,18 +222,21 @@ class SlotServer:
         container_limits: Sequence[str] = (),
         env: Mapping[str, str] = MappingProxyType({}),
         mounts: Sequence[Mount] | None = None,
+        image_mounts: Sequence[str] | None = None,
         explain_loss: ExplainLoss | None = None,
     ) -> None:
         """`end`: ends the container or job after the link is closed. `container_limits`: the limits (memory, processes,
         disk) that the container enforces for its slot. `mounts`: folders that slotd shows to every slot, beside the
-        caches of its spec; None if the container has them already. `explain_loss`: needed if a slot is alone with slotd
-        and could be the reason why slotd ended; with several slots, none can."""
+        caches of its spec; None if the container has them already. `image_mounts`: for a server whose one slot has an
+        image: the folders and files of the container that the slot sees too. `explain_loss`: needed if a slot is alone
+        with slotd and could be the reason why slotd ended; with several slots, none can."""
         self.info = info
         self._link = link
         self._end = end
         self._container_limits = container_limits
         self._env = env
         self._mounts = mounts
+        self._image_mounts = image_mounts
         self._explain = explain_loss
         self._names = count(1)
 
@@ -235,8 +246,9 @@ class SlotServer:
 
     @property
     def reusable(self) -> bool:
-        """Whether a new slot finds nothing that earlier slots left. Without namespaces, something might be left."""
-        return self.info.isolation == "namespaces"
+        """Whether a new slot finds nothing that earlier slots left. Without namespaces, something might be left. A slot
+        with an image gets a new container all the same: it is where an agent's work is judged."""
+        return self.info.isolation == "namespaces" and self._image_mounts is None
 
     def describe_limits(self) -> tuple[LimitStatus, ...]:
         """The limits of its slots and what enforces them, for people."""
@@ -251,7 +263,7 @@ class SlotServer:
             "processes": spec.processes,
             "memory_mb": 0 if "memory" in self._container_limits else spec.memory_mb,
             "env": {**self._env, **dict(spec.env)},
-            "mounts": [] if self._mounts is None else [*((m.source, m.target) for m in self._mounts), *spec.caches],
+            "mounts": self._list_mounts(spec),
         }
         call = self._link.call({"op": "open", "slot": name, "spec": request}, seconds=_OPEN_SECONDS)
         try:
@@ -270,6 +282,12 @@ class SlotServer:
             await box.close()
             raise
         return box
+
+    def _list_mounts(self, spec: SandboxSpec) -> list[tuple[str, str]]:
+        """The folders (source, target) that slotd shows to a slot."""
+        if self._image_mounts is not None:
+            return [(target, target) for target in self._image_mounts]
+        return [] if self._mounts is None else [*((m.source, m.target) for m in self._mounts), *spec.caches]
 
     async def close(self) -> None:
         await run_shielded(self._close())

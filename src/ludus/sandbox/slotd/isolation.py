@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 NAMESPACES, USER, NONE = "namespaces", "user", "none"
@@ -35,20 +35,26 @@ class Isolation(NamedTuple):
     """Why a better level is not available."""
 
 
-_BEST_FIRST = (
+BEST_FIRST = (
     Isolation(NAMESPACES, in_user_namespace=True, own_users=True),
     Isolation(NAMESPACES, own_users=True),
     Isolation(NAMESPACES, in_user_namespace=True),
     Isolation(USER, own_users=True),
 )
 
+WITH_IMAGE = (Isolation(NAMESPACES),)
+"""How slots with an image are isolated: in slotd's own user namespace, until their programs enter another one."""
 
-async def find_isolation(*, as_root: bool, probe: Callable[[Isolation], Awaitable[str]]) -> Isolation:
-    """Find the best isolation that works here. `probe` starts a slot briefly and returns the error, or ""."""
+
+async def find_isolation(
+    *, as_root: bool, probe: Callable[[Isolation], Awaitable[str]], choices: Sequence[Isolation] = BEST_FIRST
+) -> Isolation:
+    """Find the best isolation that works here. `probe` starts a slot briefly and returns the error, or "". `choices`:
+    what is tried, best first."""
     if as_root:
         return Isolation(NONE, reason="slots run as root")
     reason = "namespaces are not allowed here"
-    for isolation in _BEST_FIRST:
+    for isolation in choices:
         if isolation.own_users and os.geteuid() != 0:
             continue
         problem = await probe(isolation)

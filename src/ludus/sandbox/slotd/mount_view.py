@@ -1,10 +1,10 @@
 """The file system view of a slot with a mount namespace. The process that makes the namespace builds it.
 
-There are two views. `image` shows everything in the container, read-only. `system` shows only the folders of a host
-that hold programs, so that the host's homes and services are hidden. On top of either, the slot has its own
-`/workspace`, `/tmp` and home of limited size, a `/dev` with harmless devices, and `/run/ludus` with the scripts and the
-input of its shell. slotd's own folder is hidden. `/proc` is empty here: it belongs to a pid namespace, whose first
-process mounts it.
+There are two views here; slots with an image have a third one (`root_view.py`). `image` shows everything in the
+container, read-only. `system` shows only the folders of a host that hold programs, so that the host's homes and
+services are hidden. On top of either, the slot has its own `/workspace`, `/tmp` and home of limited size, a `/dev` with
+harmless devices, and `/run/ludus` with the scripts and the input of its shell. slotd's own folder is hidden. `/proc` is
+empty here: it belongs to a pid namespace, whose first process mounts it.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def build_view(libc: syscalls.Libc, options: ViewOptions) -> None:
     for point, flags in syscalls.list_mounts_below(options.root):
         _make_read_only(libc, point, flags)
     _mount_own_files(libc, options)
-    _mount_devices(libc, options.root + "/dev")
+    mount_devices(libc, options.root + "/dev")
     os.mkdir(options.root + "/proc")
     if options.hidden and os.path.isdir(options.root + options.hidden):
         libc.mount("tmpfs", options.root + options.hidden, "tmpfs", _EMPTY, "mode=000,size=4k,nr_inodes=1")
-    _remount_read_only(libc, options.root, syscalls.NOSUID | syscalls.NODEV)
+    remount_read_only(libc, options.root, syscalls.NOSUID | syscalls.NODEV)
     os.chdir(options.root)
     libc.mount(options.root, "/", flags=syscalls.MOVE)  # who enters the namespace later has it as root
 
@@ -85,19 +85,19 @@ def _bind(libc: syscalls.Libc, source: str, target: str) -> None:
     if os.path.isdir(source):
         os.mkdir(target)
     else:
-        _touch(target)
+        touch(target)
     libc.mount(source, target, flags=syscalls.BIND | syscalls.REC)
 
 
 def _make_read_only(libc: syscalls.Libc, point: str, flags: int) -> None:
     """Make a mount read-only, or detach it if that fails."""
     try:
-        _remount_read_only(libc, point, flags | syscalls.NOSUID | syscalls.NODEV)
+        remount_read_only(libc, point, flags | syscalls.NOSUID | syscalls.NODEV)
     except OSError:
         libc.detach(point)
 
 
-def _remount_read_only(libc: syscalls.Libc, point: str, flags: int) -> None:
+def remount_read_only(libc: syscalls.Libc, point: str, flags: int) -> None:
     libc.mount("", point, flags=syscalls.REMOUNT | syscalls.BIND | syscalls.RDONLY | flags)
 
 
@@ -116,19 +116,20 @@ def _mount_own_files(libc: syscalls.Libc, options: ViewOptions) -> None:
     for source, target in ((options.lib, LIB), (options.io, IO)):
         os.makedirs(root + target)
         libc.mount(source, root + target, flags=syscalls.BIND)
-        _remount_read_only(libc, root + target, syscalls.NOSUID | syscalls.NODEV)
+        remount_read_only(libc, root + target, syscalls.NOSUID | syscalls.NODEV)
     for name in os.listdir(options.etc):
         if os.path.isfile(f"{root}/etc/{name}"):
             libc.mount(f"{options.etc}/{name}", f"{root}/etc/{name}", flags=syscalls.BIND)
-            _remount_read_only(libc, f"{root}/etc/{name}", syscalls.NOSUID | syscalls.NODEV)
+            remount_read_only(libc, f"{root}/etc/{name}", syscalls.NOSUID | syscalls.NODEV)
 
 
-def _mount_devices(libc: syscalls.Libc, dev: str) -> None:
-    os.mkdir(dev)
+def mount_devices(libc: syscalls.Libc, dev: str) -> None:
+    """Mount a /dev with harmless devices, shared memory and terminals of its own."""
+    os.makedirs(dev, exist_ok=True)
     _mount_tmpfs(libc, dev, "mode=755,size=64k")
     for name in _DEVICES:
         if os.path.exists(f"/dev/{name}"):
-            _touch(f"{dev}/{name}")
+            touch(f"{dev}/{name}")
             libc.mount(f"/dev/{name}", f"{dev}/{name}", flags=syscalls.BIND)
     for name, target in (("fd", "self/fd"), ("stdin", "self/fd/0"), ("stdout", "self/fd/1"), ("stderr", "self/fd/2")):
         os.symlink(f"/proc/{target}", f"{dev}/{name}")
@@ -140,12 +141,12 @@ def _mount_devices(libc: syscalls.Libc, dev: str) -> None:
             "devpts", dev + "/pts", "devpts", syscalls.NOSUID | syscalls.NOEXEC, "newinstance,ptmxmode=0666,mode=620"
         )
         os.symlink("pts/ptmx", dev + "/ptmx")
-    _remount_read_only(libc, dev, syscalls.NOSUID)
+    remount_read_only(libc, dev, syscalls.NOSUID)
 
 
 def _mount_tmpfs(libc: syscalls.Libc, target: str, options: str) -> None:
     libc.mount("tmpfs", target, "tmpfs", syscalls.NOSUID | syscalls.NODEV, options)
 
 
-def _touch(path: str) -> None:
+def touch(path: str) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from ludus.errors import SandboxError, SlotEvidence
 from ludus.sandbox import syscalls
 from ludus.sandbox.shell_starter import ShellEnds, ShellProcess
-from ludus.sandbox.slotd import mount_view, shell_program
+from ludus.sandbox.slotd import mount_view, root_view, shell_program
 from ludus.sandbox.slotd.children import Children, run_to_exit, send_report
 from ludus.sandbox.slotd.isolation import Isolation
 from ludus.sandbox.slotd.shell_program import ShellProgram
@@ -36,6 +36,15 @@ END_SECONDS = 30.0
 """How long the end of all processes may take. They are dead at once, unless the kernel is busy with them."""
 
 
+class ImagePlace(NamedTuple):
+    """What a slot with an image has in addition. See `root_view.py`."""
+
+    changes: str
+    """An empty folder for the slot's changes."""
+    folder: str
+    """The slot's working folder."""
+
+
 class SlotPlace(NamedTuple):
     """What the namespaces of one slot are made of."""
 
@@ -43,6 +52,8 @@ class SlotPlace(NamedTuple):
     """The slot's user id as slotd sees it; slotd's own if the slot has none of its own."""
     network: bool
     view: mount_view.ViewOptions
+    image: ImagePlace | None = None
+    """For a slot with an image, whose user is root."""
 
 
 class _Namespaces(NamedTuple):
@@ -52,6 +63,8 @@ class _Namespaces(NamedTuple):
     others: tuple[int, ...]
     """Uts, ipc and, unless the network is shared, net."""
     mount: int
+    inner: tuple[int, ...]
+    """The user namespace that the programs of a slot with an image enter last."""
 
 
 class _Init(NamedTuple):
@@ -96,8 +109,9 @@ class NamespaceStarter:
         if not self._place.network:
             self._network_socket = socket.socket(fileno=descriptors.pop())
         mount = descriptors.pop(0)
+        inner = (descriptors.pop(0),) if self._place.image else ()
         user = (descriptors.pop(0),) if self._isolation.in_user_namespace else ()
-        self._namespaces = _Namespaces(user, tuple(descriptors), mount)
+        self._namespaces = _Namespaces(user, tuple(descriptors), mount, inner)
 
     async def start_shell(self, ends: ShellEnds, folder: bytes) -> ShellProcess:
         arguments = self._program.make_arguments(folder)
@@ -143,7 +157,9 @@ class NamespaceStarter:
             self._network_socket.close()
         namespaces, self._namespaces = self._namespaces, None
         if namespaces is not None:
-            await _run_in_thread(lambda: _close_all((namespaces.mount, *namespaces.user, *namespaces.others)))
+            await _run_in_thread(
+                lambda: _close_all((namespaces.mount, *namespaces.inner, *namespaces.user, *namespaces.others))
+            )
 
     async def _start_init(self) -> _Init:
         reading, writing = os.pipe()
@@ -177,12 +193,17 @@ class NamespaceStarter:
                 syscalls.write_proc_file("/proc/sys/user/max_user_namespaces", "0")
         names = ["mnt"] + ["user"] * isolation.in_user_namespace + ["uts", "ipc"] + ["net"] * (not place.network)
         descriptors = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
+        if place.image is not None:
+            descriptors.insert(1, root_view.make_user_namespace(libc))
         libc.sethostname("ludus")
         if not place.network:
             with contextlib.suppress(OSError):  # without CAP_NET_ADMIN the slot has no loopback
                 syscalls.start_loopback()
             descriptors.append(socket.socket().detach())
-        mount_view.build_view(libc, place.view)
+        if place.image is None:
+            mount_view.build_view(libc, place.view)
+        else:
+            root_view.build_root_view(libc, place.view, place.image.changes, place.image.folder)
         send_report(sender, b"made", tuple(descriptors))
 
     def _fork_init(self, lifeline: int, sender: socket.socket) -> None:
@@ -215,8 +236,12 @@ class NamespaceStarter:
         os.read(lifeline, 1)
 
     def _set_up_init(self) -> None:
-        flags = syscalls.RDONLY | syscalls.NOSUID | syscalls.NODEV | syscalls.NOEXEC
-        self._libc.mount("proc", "/proc", "proc", flags)
+        flags = syscalls.NOSUID | syscalls.NODEV | syscalls.NOEXEC
+        if self._place.image is None:
+            self._libc.mount("proc", "/proc", "proc", syscalls.RDONLY | flags)
+        else:
+            self._libc.mount("proc", "/proc", "proc", flags)
+            root_view.set_up_proc(self._libc, own_network=not self._place.network)
         os.setsid()
         os.chdir("/")
         null = os.open(os.devnull, os.O_RDWR)
@@ -232,13 +257,24 @@ class NamespaceStarter:
         self._enter(init)
 
         def confine() -> None:
-            self._drop_privileges()
+            if self._place.image is None:
+                self._drop_privileges()
+            else:
+                self._become_slot_root()
             shell_program.install_filter(self._libc)
 
         shell = os.fork()
         if shell == 0:
             run_to_exit(lambda: shell_program.become_program(self._program, arguments, ends, confine))
         send_report(sender, b"%d" % shell)
+
+    def _become_slot_root(self) -> None:
+        """Become root of a slot with an image. A program that root starts has the capabilities of the bounding set."""
+        assert self._namespaces is not None
+        for fd in self._namespaces.inner:
+            self._libc.enter(fd)
+        self._libc.drop_bounding_set(root_view.KEPT_CAPABILITIES)
+        self._libc.forbid_new_privileges()
 
     def _become_owner(self) -> None:
         """Become the user that owns the slot's user namespace."""

@@ -34,7 +34,7 @@ class SlotdDir(NamedTuple):
         """Make the folder of one slot, with a name that cannot be guessed. Only slotd can change it, and only the
         slot's own user can read it."""
         folder = os.path.join(self.path, secrets.token_hex(_NAME_BYTES))
-        for path in (folder, f"{folder}/io", f"{folder}/etc", f"{folder}/root"):
+        for path in (folder, *(f"{folder}/{name}" for name in ("io", "etc", "root", "changes"))):
             os.mkdir(path, 0o700)
             if user != os.geteuid():
                 os.chown(path, -1, user)
@@ -57,8 +57,9 @@ class SlotdDir(NamedTuple):
                     remove_tree(path)
 
 
-def make_slotd_dir() -> SlotdDir:
-    """Make the folder in the first parent that allows it and from which programs may run."""
+def make_slotd_dir(bash_owner: int | None = None) -> SlotdDir:
+    """Make the folder in the first parent that allows it and from which programs may run. `bash_owner`: the user who
+    owns the copy of bash; None for this one."""
     bash = shutil.which("bash", path=_PATH) or shutil.which("bash")
     if bash is None:
         raise SandboxError("there is no bash here; slots run their commands in it", retryable=False)
@@ -72,7 +73,7 @@ def make_slotd_dir() -> SlotdDir:
             continue
         slotd_dir = SlotdDir(path, path + "/lib", path + "/lib/bash")
         try:
-            _fill_dir(slotd_dir, bash)
+            _fill_dir(slotd_dir, bash, bash_owner)
             subprocess.run([slotd_dir.bash, "-c", ":"], check=True, env={})
         except (OSError, subprocess.CalledProcessError) as error:
             problems.append(f"{parent}: {error}")
@@ -82,7 +83,7 @@ def make_slotd_dir() -> SlotdDir:
     raise SandboxError(f"no folder to keep slots in: {'; '.join(problems)}", retryable=False)
 
 
-def _fill_dir(slotd_dir: SlotdDir, bash: str) -> None:
+def _fill_dir(slotd_dir: SlotdDir, bash: str, bash_owner: int | None) -> None:
     os.chmod(slotd_dir.path, 0o711)
     lock = os.open(slotd_dir.path + "/lock", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)  # for as long as this process lives
@@ -93,6 +94,8 @@ def _fill_dir(slotd_dir: SlotdDir, bash: str) -> None:
         # Executable but not readable: the kernel then hides the memory and the descriptors of the slots' shells from
         # the slot's other processes.
         write_file(slotd_dir.bash, file.read(), 0o111)
+    if bash_owner is not None:
+        os.chown(slotd_dir.bash, bash_owner, bash_owner)
 
 
 def read_script(name: str) -> bytes:
@@ -105,6 +108,15 @@ def write_file(path: str, data: bytes, mode: int) -> None:
     with open(path, "wb") as file:
         file.write(data)
     os.chmod(path, mode)
+
+
+def find_home(user: str) -> str:
+    """The home of a user, by name or number, in this container's list; /root if it has no such user."""
+    with contextlib.suppress(OSError), open("/etc/passwd", encoding="utf-8", errors="replace") as file:
+        for fields in (line.rstrip("\n").split(":") for line in file):
+            if len(fields) > 5 and user in (fields[0], fields[2]):
+                return fields[5]
+    return "/root"
 
 
 def write_user_files(folder: str, user: int) -> None:

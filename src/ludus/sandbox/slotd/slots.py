@@ -16,10 +16,10 @@ from ludus.sandbox import ExecResult, syscalls
 from ludus.sandbox.shell import SlotShell
 from ludus.sandbox.shell_starter import ShellEnds
 from ludus.sandbox.slotd import isolation as levels
-from ludus.sandbox.slotd import mount_view, plain_starter, slot_dirs
+from ludus.sandbox.slotd import mount_view, plain_starter, root_view, slot_dirs
 from ludus.sandbox.slotd.children import Children
 from ludus.sandbox.slotd.isolation import Isolation
-from ludus.sandbox.slotd.namespace_starter import INNER_USER, NamespaceStarter, SlotPlace
+from ludus.sandbox.slotd.namespace_starter import INNER_USER, ImagePlace, NamespaceStarter, SlotPlace
 from ludus.sandbox.slotd.plain_starter import PlainStarter
 from ludus.sandbox.slotd.shell_program import ShellProgram, SlotStarter
 from ludus.sandbox.slotd.slot_port import SlotPort, listen_in_slot
@@ -37,12 +37,15 @@ class SlotdSettings(NamedTuple):
     """Settings that the driver sends once, at the start."""
 
     view: str = "image"
+    """`image` or `system`: see `mount_view.py`. `root`: slots with an image, see `root_view.py`."""
     as_root: bool = False
     """Slots run as root of the container and are not isolated from slotd."""
     exclusive: bool = False
     """There is one slot at a time. So it may use the container's own /workspace if it cannot have a private one."""
     lapse: float = 30.0
     """Seconds of silence after which the driver counts as dead."""
+    user: str = ""
+    """For the view `root`: the user of the image, whose home is the slot's."""
 
 
 class SlotSpec(NamedTuple):
@@ -68,6 +71,10 @@ class SlotPaths(NamedTuple):
     lib: str
     jobs: str
     bash: str
+    changes: str = mount_view.WORKSPACE
+    """The folder with the files that differ from what the slot started with."""
+    tree: str = mount_view.WORKSPACE
+    """The folder whose changes these are."""
 
 
 _PATHS_INSIDE = SlotPaths(
@@ -207,7 +214,10 @@ class Slots:
         self._settings = settings
         self._children = children
         self._libc = _load_libc()
-        self._dir = slot_dirs.make_slotd_dir()
+        self._has_image = settings.view == "root"
+        self._folder = os.getcwd()
+        """The container's working folder: that of its image."""
+        self._dir = slot_dirs.make_slotd_dir(root_view.MISSING_USER if self._has_image else None)
         self._inner = slot_dirs.read_script("inner.line").decode()
         self._slots: dict[str, Slot] = {}
         self._opening: dict[str, asyncio.Future[Slot]] = {}
@@ -227,7 +237,10 @@ class Slots:
     async def find_isolation(self) -> None:
         """Use the best isolation that works here."""
         if self._libc is not None:
-            self.isolation = await levels.find_isolation(as_root=self._settings.as_root, probe=self._try_isolation)
+            choices = levels.WITH_IMAGE if self._has_image else levels.BEST_FIRST
+            self.isolation = await levels.find_isolation(
+                as_root=self._settings.as_root, probe=self._try_isolation, choices=choices
+            )
 
     # ---- opening --------------------------------------------------------------------------------------------------
 
@@ -265,8 +278,8 @@ class Slots:
             raise SandboxError("sandbox.caches needs namespaces, which slotd may not make there", retryable=False)
         folder = self._dir.make_slot_folder(user)
         if isolation.level == levels.NAMESPACES:
-            paths = _PATHS_INSIDE
-            starter: SlotStarter = self._make_namespace_starter(spec, isolation, user, folder)
+            paths = self._make_image_paths() if self._has_image else _PATHS_INSIDE
+            starter: SlotStarter = self._make_namespace_starter(spec, isolation, user, folder, paths)
         else:
             paths = self._make_shared_paths(folder, user, isolation)
             program = self._make_program(spec, paths, isolation, folder)
@@ -280,10 +293,17 @@ class Slots:
             )
         return Slot(name, spec, folder, user, paths, starter)
 
-    def _make_namespace_starter(self, spec: SlotSpec, isolation: Isolation, user: int, folder: str) -> NamespaceStarter:
+    def _make_image_paths(self) -> SlotPaths:
+        home = slot_dirs.find_home(self._settings.user) if self._settings.user else os.environ.get("HOME", "/root")
+        return _PATHS_INSIDE._replace(workspace=self._folder, home=home, changes=root_view.CHANGES, tree="/")
+
+    def _make_namespace_starter(
+        self, spec: SlotSpec, isolation: Isolation, user: int, folder: str, paths: SlotPaths
+    ) -> NamespaceStarter:
         assert self._libc is not None
         owner = INNER_USER if isolation.in_user_namespace else user
-        slot_dirs.write_user_files(folder + "/etc", owner)
+        if not self._has_image:
+            slot_dirs.write_user_files(folder + "/etc", owner)
         view = mount_view.ViewOptions(
             folder + "/root",
             self._settings.view,
@@ -295,8 +315,9 @@ class Slots:
             self._dir.path,
             spec.mounts,
         )
-        program = self._make_program(spec, _PATHS_INSIDE, isolation, folder)
-        place = SlotPlace(user, spec.network, view)
+        program = self._make_program(spec, paths, isolation, folder)
+        image = ImagePlace(folder + "/changes", paths.workspace) if self._has_image else None
+        place = SlotPlace(user, spec.network, view, image)
         return NamespaceStarter(self._libc, self._children, isolation, place, program)
 
     def _make_shared_paths(self, folder: str, user: int, isolation: Isolation) -> SlotPaths:
@@ -331,7 +352,8 @@ class Slots:
         if self._settings.view == "system":
             own = {"PATH": os.environ.get("PATH", os.defpath)}
         own.setdefault("LANG", "C.UTF-8")
-        own.update(HOME=paths.home, USER="agent", LOGNAME="agent", SHELL="/bin/bash", TERM="dumb")
+        name = "root" if self._has_image else "agent"
+        own.update(HOME=paths.home, USER=name, LOGNAME=name, SHELL="/bin/bash", TERM="dumb")
         own.update(PWD=paths.workspace)
         if isolation.level != levels.NAMESPACES and not self._settings.exclusive:
             own["TMPDIR"] = paths.tmp
@@ -385,6 +407,8 @@ class Slots:
     def _remove_files(self, slot: Slot) -> None:
         """Remove what a slot has left. This runs in a forked process: an agent may have left much."""
         slot_dirs.remove_tree(slot.folder)
+        if self._has_image:
+            return  # its files were in its own namespace, and these folders are the image's
         for path in (slot.paths.workspace, slot.paths.home):
             if path in (mount_view.WORKSPACE, mount_view.HOME):
                 slot_dirs.empty_folder(path)

@@ -1,5 +1,6 @@
 """The commands of an engine, by a stand-in. `tests/sandbox/remote/test_engine_builds.py` has a real one."""
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -8,13 +9,16 @@ import pytest
 
 from ludus.errors import SandboxError
 from ludus.sandbox import ImageSpec
-from ludus.sandbox.local.engine_images import EngineImage, export_image, make_image, read_inspection
+from ludus.sandbox.engine_images import LABEL, EngineImage, export_image, make_image, read_inspection
 
 DOCKER = """#!/bin/bash
 here=$(dirname "$0")
 echo "$*" >>"$here/calls"
 case "$1 $2" in
-"build --quiet") [ -f "$3/Dockerfile" ] || { echo "no Dockerfile in $3" >&2; exit 1; }; echo sha256:built ;;
+"build --force-rm")
+    [ -f "$8" ] || { echo "no Dockerfile in $9" >&2; exit 1; }
+    cat "$8" >"$here/built"; echo sha256:built >"$6"
+    ;;
 "pull --quiet") touch "$here/pulled" ;;
 "image inspect") [ "$3" = sha256:built ] || [ -f "$here/pulled" ] || exit 1; cat "$here/inspection" ;;
 create*) echo c1 ;;
@@ -39,14 +43,23 @@ def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def make(spec: ImageSpec, engine: str = "docker") -> EngineImage:
+    return asyncio.run(make_image(spec, (engine,)))
+
+
 def test_a_folder_is_built_and_a_name_pulled_once(bin: Path, tmp_path: Path):
-    (tmp_path / "Dockerfile").write_text("FROM x")
-    assert make_image(ImageSpec(engine="docker", folder=str(tmp_path))) == IMAGE
+    (tmp_path / "Dockerfile").write_text("FROM x\nRUN <<EOF\necho 1\nEOF\n")
+    assert make(ImageSpec(folder=str(tmp_path))) == IMAGE
     for _ in range(2):
-        assert make_image(ImageSpec(engine="docker", name="org/x:1")) == IMAGE
+        assert make(ImageSpec(name="org/x:1")) == IMAGE
     calls = (bin / "calls").read_text().splitlines()
-    assert calls[0] == f"build --quiet {tmp_path}"
+    assert calls[0].startswith(f"build --force-rm --label {LABEL} --iidfile ")
+    assert calls[0].endswith(f" {tmp_path}")
+    assert (bin / "built").read_text() == 'FROM x\nRUN ["/bin/sh","-c","echo 1\\n"]\n'  # for engines of any age
     assert calls.count("pull --quiet org/x:1") == 1
+    (bin / "pulled").unlink()
+    with pytest.raises(SandboxError, match="docker has no image 'org/x:1', and 'pull' is off"):
+        asyncio.run(make_image(ImageSpec(name="org/x:1"), ("docker",), pull=False))
 
 
 def test_files_are_exported_and_the_container_is_removed(bin: Path, tmp_path: Path):
@@ -57,10 +70,10 @@ def test_files_are_exported_and_the_container_is_removed(bin: Path, tmp_path: Pa
 
 
 def test_what_the_engine_says_is_the_error(bin: Path, tmp_path: Path):
-    with pytest.raises(SandboxError, match=f"'docker build --quiet {tmp_path}' failed: no Dockerfile in"):
-        make_image(ImageSpec(engine="docker", folder=str(tmp_path)))
+    with pytest.raises(SandboxError, match=f"docker cannot build {tmp_path}: no Dockerfile in"):
+        make(ImageSpec(folder=str(tmp_path)))
     with pytest.raises(SandboxError, match="there is no program 'podman-of-nobody'"):
-        make_image(ImageSpec(engine="podman-of-nobody", name="x"))
+        make(ImageSpec(name="x"), "podman-of-nobody")
     for text in ("", "[]", "{}"):
         with pytest.raises(SandboxError, match="is not understood"):
             read_inspection(text)

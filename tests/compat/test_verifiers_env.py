@@ -1,115 +1,26 @@
-"""Environments of the package verifiers: a stand-in of its calls here, the package itself where it is installed."""
+"""Which interface of verifiers is used, and what a rollout without a reward is."""
 
 import asyncio
-import json
 import sys
 import types
-from typing import Any
 
 import pytest
+from tests.build import make_rollout
 
-from ludus.agent import Policy
-from ludus.compat.verifiers_env import VerifiersActor, VerifiersEnv, find_problem
-from ludus.errors import ConfigError
-from ludus.http_client import Client
-from ludus.models.scripted import ScriptedModel
-from ludus.rollout import Job, run
-from ludus.skill import Skill
-from ludus.types import Rollout, StopReason
-
-ROWS = [{"example_id": 0, "prompt": [{"role": "user", "content": "2 + 2?"}], "answer": "4", "task": "sum", "info": {}}]
+from ludus.compat.verifiers_env import VerifiersEnv, find_interface
+from ludus.errors import ConfigError, VerifierError
+from ludus.types import StopReason
 
 
-class StandInEnv:
-    """An environment with two turns, as the package runs one: it asks the model over HTTP and scores the reply."""
-
-    def __init__(self, broken: str = "") -> None:
-        self.broken = broken
-
-    def get_dataset(self) -> list[dict[str, Any]]:
-        return ROWS
-
-    def get_eval_dataset(self) -> list[dict[str, Any]]:
-        return ROWS
-
-    async def run_rollout(self, row: dict[str, Any], client: Any, model: str, sampling: dict[str, Any]) -> Any:
-        messages = list(row["prompt"])
-        async with Client() as http:
-            for question in ("", "Are you sure?"):
-                messages += [{"role": "user", "content": question}] if question else []
-                body = b'{"messages": %b}' % json.dumps(messages).encode()
-                reply = await http.request("POST", client.url + "/chat/completions", (), body)
-                if reply.status != 200:
-                    return {"error": reply.body.decode(), "reward": 0.0}
-                text = json.loads(reply.body)["choices"][0]["message"]["content"]
-                messages.append({"role": "assistant", "content": text})
-        reward = float(row["answer"] in messages[-1]["content"])
-        return {"reward": reward, "metrics": {"exact": reward}, "error": self.broken, "is_truncated": False}
+@pytest.mark.parametrize(("version", "interface"), [("0.1.14", "v0"), ("0.1.9.post3", "v0"), ("0.4.0", "v1")])
+def test_the_release_decides_the_interface(version: str, interface: str):
+    assert find_interface(version) == interface
 
 
-class StandInClient:
-    def __init__(self, config: Any) -> None:
-        self.url = config.api_base_url
-
-    async def close(self) -> None: ...
-
-
-@pytest.fixture
-def package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names of the package that are used, and an environment that is installed."""
-    modules = {
-        "verifiers": {},
-        "verifiers.types": {"ClientConfig": lambda **fields: types.SimpleNamespace(**fields)},
-        "verifiers.clients": {"resolve_client": StandInClient},
-        "two_turns": {"load_environment": StandInEnv},
-        "no_loader": {},
-    }
-    for name, values in modules.items():
-        module = types.ModuleType(name)
-        vars(module).update(values)
-        monkeypatch.setitem(sys.modules, name, module)
-
-
-def roll(env: VerifiersEnv, *replies: str, skill: str = "") -> Rollout:
-    async def main() -> Rollout:
-        model = ScriptedModel(list(replies), "m")
-        actor = VerifiersActor(env, model)
-        (task,) = env.tasks("test")
-        try:
-            return await run(Job(task, Policy(model, Skill(skill) if skill else None, actor=actor), seed=1), env, None)
-        finally:
-            await actor.close()
-
-    return asyncio.run(main())
-
-
-@pytest.mark.usefixtures("package")
-def test_its_rollout_is_recorded_and_its_reward_is_the_score():
-    rollout = roll(VerifiersEnv(id="two-turns"), "It is 5.", "No: 4.", skill="Be exact.")
-    assert rollout.score is not None and (rollout.score.value, rollout.score.parts) == (1.0, {"exact": 1.0})
-    assert [turn.completion.message.content for turn in rollout.turns] == ["It is 5.", "No: 4."]
-    assert rollout.turns[0].notices[0].content == "Are you sure?"
-    assert rollout.opening[0].role == "system" and "Be exact." in rollout.opening[0].content
-    assert (rollout.task.kind, rollout.task.prompt, rollout.stop) == ("sum", "2 + 2?", StopReason.FINISHED)
-
-
-@pytest.mark.usefixtures("package")
-def test_an_error_of_it_is_no_zero():
-    rollout = roll(VerifiersEnv(id="two-turns", args={"broken": "the tool is gone"}), "4", "4")
-    assert rollout.score is None and rollout.failure is not None
-    assert "the tool is gone" in rollout.failure.message
-
-
-@pytest.mark.usefixtures("package")
-@pytest.mark.parametrize(
-    ("id", "words"),
-    [("absent-env", "cannot be imported"), ("no-loader", "no function load_environment")],
-)
-def test_what_cannot_be_loaded_is_an_error_that_names_it(id: str, words: str):
-    with pytest.raises(ConfigError, match=words):
-        list(VerifiersEnv(id=id).tasks("test"))
-    with pytest.raises(ConfigError, match="unexpected keyword"):
-        list(VerifiersEnv(id="two-turns", args={"levle": 2}).tasks("test"))
+@pytest.mark.parametrize("version", ["0.3.1", "0.5.0", "1.0", "unknown"])
+def test_another_release_is_refused_with_those_that_fit(version: str):
+    with pytest.raises(ConfigError, match=rf"verifiers {version} is installed.*0\.1\.14.*0\.4\.0"):
+        find_interface(version)
 
 
 def test_without_the_package_the_error_names_it(monkeypatch: pytest.MonkeyPatch):
@@ -118,21 +29,15 @@ def test_without_the_package_the_error_names_it(monkeypatch: pytest.MonkeyPatch)
         list(VerifiersEnv(id="x").tasks("test"))
 
 
+def test_splits_are_refused_where_environments_have_their_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "verifiers", types.SimpleNamespace(__version__="0.1.14"))
+    with pytest.raises(ConfigError, match=r"env\.splits is for tasksets"):
+        list(VerifiersEnv(id="x", splits={"test": {}}).tasks("test"))
+
+
 @pytest.mark.parametrize(
-    ("output", "words"), [({"reward": 1.0}, ""), ({"reward": None}, "reward is None"), ({"error": "x"}, "x")]
+    ("stop", "words"), [(StopReason.TIMEOUT, r"limits\.rollout_seconds"), (StopReason.FINISHED, "VerifiersActor")]
 )
-def test_which_outputs_say_nothing(output: dict[str, Any], words: str):
-    assert find_problem(output).endswith(words) and bool(find_problem(output)) is bool(words)
-
-
-def test_a_real_environment_of_the_package_runs():
-    pytest.importorskip("verifiers", reason="verifiers 0.1.14 is not installed")
-    pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
-    args = {"gym": "basic_arithmetic", "num_train_examples": 2, "num_eval_examples": 1}
-    env = VerifiersEnv(id="verifiers.envs.integrations.reasoninggym_env:ReasoningGymEnv", args=args)
-    (task,) = env.tasks("test")
-    entry = env.live.rg_dataset[int(task.answer["answer"])]
-    right = roll(env, f"<answer>{entry['answer']}</answer>")
-    assert right.score is not None and right.score.passed
-    wrong = roll(env, "<answer>no idea</answer>")
-    assert wrong.score is not None and not wrong.score.passed
+def test_a_rollout_without_a_reward_is_no_zero(stop: StopReason, words: str):
+    with pytest.raises(VerifierError, match=words):
+        asyncio.run(VerifiersEnv(id="x").verify(make_rollout(stop=stop), None))

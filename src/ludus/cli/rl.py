@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from ludus.batch import load_tasks
+from ludus.cli.acting_envs import make_actor
 from ludus.cli.command import RUN_TAKES, Command, RunArguments, make_argument
 from ludus.cli.common import (
     AgentParts,
@@ -224,7 +225,8 @@ async def _open_parts(config: Config, data: RlData, ledger: Ledger) -> AsyncGene
         trainer = build_trainer(config, print_notice)
         stack.push_async_callback(trainer.close)
         first = wrap(await trainer.get_model(trainer.name))
-        agent = await stack.enter_async_context(open_agent(config, data.env, first, ledger))
+        actor = make_actor(data.env, first)
+        agent = await stack.enter_async_context(open_agent(config, data.env, first, ledger, actor))
         await stack.enter_async_context(open_judges(config, data.env, ledger, print_notice))
         check_settings(config.rl, agent.policy.sampling)
         exchange = _open_exchange(config)

@@ -1,36 +1,35 @@
-"""Environments of the `verifiers` package (release 0.1.14), as they are: `ludus evaluate verifiers:NAME`.
+"""Environments of the package `verifiers`, as they are: `ludus evaluate verifiers:NAME`.
 
     env = VerifiersEnv(id="my-env", args={"difficulty": 2})
     policy = Policy(model, actor=VerifiersActor(env, model))
 
-Such an environment owns the rollout: it talks to a model, runs its tools and scores with its rubric. Here it is given a
-gateway session as its model, so every request and reply is recorded, budgeted and, in token mode, exact, like a rollout
-of our own loop. Its reward is the score, its metrics are the parts. A rollout that it ends with an error is a failure
-of the world, not a zero. The skill is put before its prompt as system text.
+Such an environment owns the rollout: it talks to a model, runs its tools and scores the result. Here its model is a
+session of the gateway, so every request and reply is recorded, budgeted and, in token mode, exact, like a rollout of
+our own loop. Its reward is the score, its metrics are the parts. A rollout that it ends with an error is a failure of
+the world, not a zero, unless the agent caused it. The skill is put before its prompt as system text.
+
+The installed release decides the interface: environments with `load_environment` (`verifiers_v0`), or tasksets
+(`verifiers_v1`).
 """
 
 import asyncio
 import importlib
-import inspect
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
 import msgspec
 
-from ludus.config.references import load_object
+from ludus.compat.verifiers_release import PlayedRollout, PlayerModel, VerifiersRelease
 from ludus.env import Env
-from ludus.errors import ConfigError, ModelError, VerifierError, boundary, describe_error
+from ludus.errors import ConfigError, LudusError, VerifierError
 from ludus.gateway.service import Gateway
-from ludus.harness import AgentResult
+from ludus.harness import AgentResult, make_turns
 from ludus.models import Model
-from ludus.models.openai import write_content
 from ludus.sandbox import Sandbox, SandboxSpec
-from ludus.types import JsonObject, Message, Rollout, Sampling, Score, StopReason, Task, to_json
+from ludus.types import Message, Rollout, Sampling, Score, StopReason, Task
 
-KEY_VARIABLE = "LUDUS_NO_KEY"
-"""A variable that is not set: the address of a session is its key."""
+INSTALL = "pip install 'verifiers==0.1.14' for environments with load_environment, 'verifiers==0.4.0' for tasksets"
 
 
 class VerifiersEnv(Env, frozen=True, kw_only=True, dict=True):
@@ -40,72 +39,93 @@ class VerifiersEnv(Env, frozen=True, kw_only=True, dict=True):
     sandbox: ClassVar[SandboxSpec | None] = None
 
     id: str
-    """An installed module with `load_environment` (`my-env`), or a class: `module:Class`."""
+    """An installed environment or taskset (`my-env`); with release 0.1 a class too: `module:Class`."""
     args: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
-    """Arguments of `load_environment` or of the class."""
+    """Release 0.1: arguments of `load_environment` or of the class. Release 0.4: the block `env` of the package's
+    configuration, such as `{"taskset": {"game": "Hangman-v0"}}`, and `select`."""
+    splits: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict[str, Mapping[str, Any]])
+    """Release 0.4: arguments of a split that are put over `args`, such as `{"test": {"taskset": {"split": "test"}}}`. A
+    split that is not named has all tasks."""
 
     @cached_property
-    def live(self) -> Any:
+    def live(self) -> VerifiersRelease:
         """The environment itself.
 
         Raises:
             ConfigError: it, or the package, is not installed, or it cannot be made.
         """
-        make = _find_factory(self.id)
-        try:
-            return make(**self.args)
-        except Exception as error:
-            raise ConfigError(f"env.id: {self.id}: {describe_error(error)}") from error
+        if find_interface(_read_version()) == "v1":
+            from ludus.compat.verifiers_v1 import TasksetRelease
+
+            return TasksetRelease(self.id, self.args, self.splits)
+        from ludus.compat.verifiers_v0 import EnvironmentRelease
+
+        if self.splits:
+            raise ConfigError("env.splits is for tasksets of verifiers 0.4: environments of 0.1 have their own splits")
+        return EnvironmentRelease(self.id, self.args)
 
     def tasks(self, split: str) -> Iterable[Task]:
-        return [_make_task(row, number, split) for number, row in enumerate(self.load_rows(split))]
-
-    def load_rows(self, split: str) -> list[JsonObject]:
-        """The rows of its training set, or of its evaluation set for any other split."""
-        data = self.live.get_dataset() if split == "train" else self.live.get_eval_dataset()
-        return [dict(row) for row in data]
+        return self.live.load_tasks(split)
 
     def opening(self, task: Task) -> tuple[Message, ...]:
-        return tuple(Message(one["role"], str(one.get("content") or "")) for one in task.answer["prompt"])
+        return self.live.make_opening(task)
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         """The reward that the environment gave."""
         output = (rollout.details or {}).get("output")
+        if output is None and rollout.stop is StopReason.TIMEOUT:
+            raise VerifierError("the environment gave no reward within limits.rollout_seconds", retryable=False)
         if output is None:
             raise VerifierError("no output: the policy's actor must be the VerifiersActor of this environment")
         reward = float(output["reward"])
-        return Score(reward, reward >= 1.0, min(1.0, max(0.0, reward)), "", output.get("metrics") or {})
+        fault, parts = output.get("fault", ""), output.get("metrics")
+        return Score(reward, reward >= 1.0, min(1.0, max(0.0, reward)), fault, parts or {})
 
 
-def _find_factory(id: str) -> Any:
-    """The function or class that makes the environment."""
+def _read_version() -> str:
     try:
-        importlib.import_module("verifiers")
+        return str(importlib.import_module("verifiers").__version__)
     except ImportError:
-        raise ConfigError("env: the package is missing: pip install 'verifiers==0.1.14'") from None
-    if ":" in id:
-        return load_object(id, "env.id")
-    module = id.replace("-", "_").rpartition("/")[2]
-    try:
-        found = getattr(importlib.import_module(module), "load_environment", None)
-    except ImportError as error:
-        raise ConfigError(f"env.id: {id} cannot be imported: {error}. Is the environment installed?") from None
-    if found is None:
-        raise ConfigError(f"env.id: the module {module} has no function load_environment")
-    return found
+        raise ConfigError(f"env: the package verifiers is missing: {INSTALL}") from None
 
 
-def _make_task(row: JsonObject, number: int, split: str) -> Task:
-    prompt = row.get("prompt")
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt or ())
-    kept = msgspec.json.decode(to_json({**row, "prompt": messages}))
-    text = str(messages[-1].get("content") or "") if messages else ""
-    kind = str(row.get("task") or "")
-    return Task(id=str(row.get("example_id", number)), prompt=text, split=split, kind=kind, answer=kept)
+def find_interface(version: str) -> str:
+    """Which interface a release of the package has.
+
+    Raises:
+        ConfigError: the release is not supported.
+    """
+    release = ".".join(version.split(".")[:2])
+    if release not in ("0.1", "0.4"):
+        raise ConfigError(f"env: verifiers {version} is installed, which is not supported: {INSTALL}")
+    return "v0" if release == "0.1" else "v1"
 
 
 class VerifiersActor:
     """Lets the environment run its rollout, with a gateway session as its model. Implements `ludus.agent.Actor`."""
+
+    def __init__(self, env: VerifiersEnv, model: Model, *, shared: "_SharedGateway | None" = None) -> None:
+        self._env = env
+        self._model = model
+        self._shared = shared or _SharedGateway(env, model)
+
+    @property
+    def name(self) -> str:
+        return f"verifiers/{self._env.id}/{self._model.name}"
+
+    async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> AgentResult:
+        player = PlayerModel(await self._shared.start(), self._model, sampling)
+        return _make_result(await self._env.live.play(task, opening, player))
+
+    def use_model(self, model: Model) -> "VerifiersActor":
+        return VerifiersActor(self._env, model, shared=self._shared)
+
+    async def close(self) -> None:
+        await self._shared.close()
+
+
+class _SharedGateway:
+    """The gateway of an environment. It starts with the first rollout."""
 
     def __init__(self, env: VerifiersEnv, model: Model) -> None:
         self._env = env
@@ -113,57 +133,26 @@ class VerifiersActor:
         self._gateway: Gateway | None = None
         self._starting = asyncio.Lock()
 
-    @property
-    def name(self) -> str:
-        return f"verifiers/{self._env.id}/{self._model.name}"
-
-    async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> AgentResult:
-        gateway = await self._start_gateway()
-        session = gateway.open(sampling=sampling, name=task.id)
-        prompt = [{"role": message.role, "content": write_content(message)} for message in opening]
-        try:
-            with boundary(ModelError, f"verifiers {self._env.id}, task '{task.id}'"):
-                output = await self._run(session.url, {**task.answer, "prompt": prompt})
-        finally:
-            record = await gateway.close(session)
-        if record.failure is not None:
-            raise ModelError(record.failure.message, retryable=record.failure.retryable)
-        if problem := find_problem(output):
-            raise ModelError(f"verifiers {self._env.id}, task '{task.id}': {problem}")
-        turns = record.make_turns()
-        stop = StopReason.LENGTH if output.get("is_truncated") else StopReason.FINISHED
-        details = {"output": {name: output.get(name) for name in ("reward", "metrics", "stop_condition")}}
-        return AgentResult(record.opening, (), turns, stop, exit=None, error=None, details=details)
+    async def start(self) -> Gateway:
+        async with self._starting:
+            if self._gateway is None:
+                self._gateway = await Gateway(self._model, routes=self._env.live.routes).__aenter__()
+        return self._gateway
 
     async def close(self) -> None:
         if self._gateway is not None:
+            await self._env.live.close()
             await self._gateway.__aexit__(None, None, None)
 
-    async def _start_gateway(self) -> Gateway:
-        async with self._starting:
-            if self._gateway is None:
-                self._gateway = await Gateway(self._model).__aenter__()
-        return self._gateway
 
-    async def _run(self, url: str, row: JsonObject) -> Any:
-        """One rollout of the environment. Its client is closed at the end."""
-        kinds: Any = importlib.import_module("verifiers.types")
-        clients: Any = importlib.import_module("verifiers.clients")
-        config = kinds.ClientConfig(api_base_url=url, api_key_var=KEY_VARIABLE, max_retries=0)
-        client = clients.resolve_client(config)
-        try:
-            return await self._env.live.run_rollout(row, client, self._model.name, {})
-        finally:
-            closing = client.close()
-            if inspect.isawaitable(closing):
-                await closing
-
-
-def find_problem(output: Mapping[str, Any]) -> str:
-    """Why an output is no measurement; empty if it is one."""
-    if error := output.get("error"):
-        return str(error)
-    reward = output.get("reward")
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
-        return f"its reward is {reward!r}"
-    return ""
+def _make_result(played: PlayedRollout) -> AgentResult:
+    """What the environment and the model did. A rollout without an outcome keeps its turns."""
+    record, outcome = played
+    tools = tuple(tool.name for tool in record.exchanges[0].tools) if record.exchanges else ()
+    if isinstance(outcome, LudusError):
+        turns = make_turns(record, StopReason.FAILED)
+        return AgentResult(record.opening, tools, turns, StopReason.FAILED, exit=None, error=outcome)
+    output = {"reward": outcome.reward, "metrics": dict(outcome.parts), "stop_condition": outcome.condition}
+    details = {"output": {**output, "fault": outcome.fault} if outcome.fault else output}
+    turns = make_turns(record, outcome.stop)
+    return AgentResult(record.opening, tools, turns, outcome.stop, exit=None, error=None, details=details)

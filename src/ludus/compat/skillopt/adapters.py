@@ -40,6 +40,7 @@ from ludus.config.reading import is_tree
 from ludus.env import Env
 from ludus.errors import ConfigError, ModelError, VerifierError, boundary
 from ludus.harness import AgentResult
+from ludus.models import Model
 from ludus.reflact.items import FORMS, Document, Item, Suggestion, credit_item
 from ludus.reflact.measure import is_success
 from ludus.reflact.proposers import Proposer, View
@@ -248,6 +249,9 @@ class AdapterActor:
         turn = Turn(completion, stop=StopReason.FINISHED, seconds=time.monotonic() - started)
         details = {"row": row, "conversation": talk}
         return AgentResult((), (), (turn,), StopReason.FINISHED, exit=None, error=None, details=details)
+
+    def use_model(self, model: Model) -> "AdapterActor":
+        raise ConfigError("env.name: an adapter of SkillOpt brings a model of its own, which rl cannot train")
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -141,8 +141,9 @@ class _SharedGateway:
 
     async def close(self) -> None:
         if self._gateway is not None:
+            gateway, self._gateway = self._gateway, None
             await self._env.live.close()
-            await self._gateway.__aexit__(None, None, None)
+            await gateway.__aexit__(None, None, None)
 
 
 def _make_result(played: PlayedRollout) -> AgentResult:

@@ -73,9 +73,7 @@ class _Claims(dict[str, GatewaySession]):
 
 
 class ServedTaskset:
-    """An environment of the package around its taskset. Its servers start with the first rollout.
-
-    They are started and stopped in a task of their own: some of their parts must be closed where they were opened."""
+    """An environment of the package around its taskset. Its servers start with the first rollout."""
 
     def __init__(self, environment: Any, select: Mapping[str, Any]) -> None:
         self.environment = environment
@@ -84,30 +82,50 @@ class ServedTaskset:
             self.taskset = environment.taskset.select(config)
         except ValueError as error:
             raise ConfigError(describe_settings(error, "env.args.select")) from error
-        self._starting = asyncio.Lock()
-        self._stop = asyncio.Event()
-        self._serving: asyncio.Task[None] | None = None
+        self._serving: _Serving | None = None
 
     async def start(self) -> None:
         """Start its servers, if they do not run."""
-        async with self._starting:
-            if self._serving is not None:
-                return
-            ready = asyncio.get_running_loop().create_future()
-            serving = asyncio.create_task(self._serve(ready))
-            await asyncio.wait([ready, serving], return_when=asyncio.FIRST_COMPLETED)
-            if not ready.done():
-                await serving  # raises why they did not start
-            self._serving = serving
+        if self._serving is None:
+            self._serving = _Serving(self.environment)
+        serving = self._serving
+        try:
+            await serving.wait_until_ready()
+        except Exception:
+            if self._serving is serving:  # the next rollout tries again
+                self._serving = None
+            raise
 
     async def close(self) -> None:
         if self._serving is not None:
-            self._stop.set()
-            await asyncio.wait([self._serving])
+            serving, self._serving = self._serving, None
+            await serving.close()
 
-    async def _serve(self, ready: "asyncio.Future[None]") -> None:
-        async with self.environment.serving():
-            ready.set_result(None)
+
+class _Serving:
+    """The servers of an environment, in a task of their own: some parts must be closed by the task that opened them."""
+
+    def __init__(self, environment: Any) -> None:
+        self._stop = asyncio.Event()
+        self._ready = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._serve(environment))
+
+    async def wait_until_ready(self) -> None:
+        """Raises whatever kept the servers from starting."""
+        await asyncio.wait([self._ready, self._task], return_when=asyncio.FIRST_COMPLETED)
+        if not self._ready.done():
+            await self._task
+
+    async def close(self) -> None:
+        """End the servers. An error at their end is of no use to anybody: the rollouts are recorded."""
+        if not self._ready.done():
+            self._task.cancel()
+        self._stop.set()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _serve(self, environment: Any) -> None:
+        async with environment.serving():
+            self._ready.set_result(None)
             await self._stop.wait()
 
 

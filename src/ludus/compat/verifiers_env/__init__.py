@@ -8,8 +8,8 @@ session of the gateway, so every request and reply is recorded, budgeted and, in
 our own loop. Its reward is the score, its metrics are the parts. A rollout that it ends with an error is a failure of
 the world, not a zero, unless the agent caused it. The skill is put before its prompt as system text.
 
-The installed release decides the interface: environments with `load_environment` (`verifiers_v0`), or tasksets
-(`verifiers_v1`).
+The installed release decides the interface: environments with `load_environment` (`v0_environments`), or tasksets
+(`v1_tasksets`).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ludus.compat.verifiers_release import PlayedRollout, PlayerModel, VerifiersRelease
+from ludus.compat.verifiers_env.package_release import PlayedRollout, PlayerModel, VerifiersRelease
 from ludus.env import Env
 from ludus.errors import ConfigError, LudusError, VerifierError
 from ludus.gateway.service import Gateway
@@ -55,10 +55,10 @@ class VerifiersEnv(Env, frozen=True, kw_only=True, dict=True):
             ConfigError: it, or the package, is not installed, or it cannot be made.
         """
         if find_interface(_read_version()) == "v1":
-            from ludus.compat.verifiers_v1 import TasksetRelease
+            from ludus.compat.verifiers_env.v1_tasksets import TasksetRelease
 
             return TasksetRelease(self.id, self.args, self.splits)
-        from ludus.compat.verifiers_v0 import EnvironmentRelease
+        from ludus.compat.verifiers_env.v0_environments import EnvironmentRelease
 
         if self.splits:
             raise ConfigError("env.splits is for tasksets of verifiers 0.4: environments of 0.1 have their own splits")

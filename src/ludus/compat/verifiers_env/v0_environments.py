@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ludus.compat.verifiers_release import (
+from ludus.compat.verifiers_env.package_release import (
     KEY_VARIABLE,
     PlayedRollout,
     PlayerModel,

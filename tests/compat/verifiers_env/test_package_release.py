@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ludus.compat.verifiers_release import find_model_error, list_numbers
+from ludus.compat.verifiers_env.package_release import find_model_error, list_numbers
 from ludus.errors import BudgetExhausted, ModelError, ModelUnusable
 from ludus.gateway.gateway_session import SessionRecord
 from ludus.types import Failure

@@ -1,4 +1,4 @@
-"""Tasksets of verifiers 0.4: a stand-in of its calls here. The package itself: test_verifiers_tasksets.py."""
+"""Tasksets of verifiers 0.4: a stand-in of its calls here. The package itself: test_v1_tasksets_live.py."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from tests.verifiers_kit import roll, roll_all
 
 from ludus.batch import load_tasks
 from ludus.compat.verifiers_env import VerifiersEnv
-from ludus.compat.verifiers_v1 import (
+from ludus.compat.verifiers_env.v1_tasksets import (
     MOST_TASKS,
     TasksetRelease,
     TraceRoute,

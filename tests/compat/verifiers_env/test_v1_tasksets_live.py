@@ -20,7 +20,7 @@ from ludus.types import Message, Rollout, StopReason
 pytest.importorskip("verifiers.v1.tasksets", reason="verifiers 0.4 is not installed")
 pytestmark = pytest.mark.skipif(shutil.which("uv") is None, reason="the programs of verifiers need uv")
 
-OWN = Path(__file__).parent / "environments"
+OWN = Path(__file__).parents[1] / "environments"
 TALK = {"harness": {"id": "null"}}
 HERE = {"runtime": {"type": "subprocess"}}
 

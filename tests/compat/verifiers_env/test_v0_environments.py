@@ -1,17 +1,22 @@
 """Environments of verifiers 0.1: a stand-in of its calls here, the package itself where it is installed."""
 
+import asyncio
+import dataclasses
 import json
 import sys
 import types
 from typing import Any
 
 import pytest
+from tests.rl_kit import TableTrainer, collect, make_run
 from tests.verifiers_kit import roll
 
-from ludus.compat.verifiers_env import VerifiersEnv
-from ludus.compat.verifiers_v0 import EnvironmentRelease, find_problem
+from ludus.agent import Policy
+from ludus.compat.verifiers_env import VerifiersActor, VerifiersEnv
+from ludus.compat.verifiers_env.v0_environments import EnvironmentRelease, find_problem
 from ludus.errors import ConfigError
 from ludus.http_client import Client
+from ludus.rl.rl_records import RlStep
 from ludus.types import StopReason
 
 ROWS = [{"example_id": 0, "prompt": [{"role": "user", "content": "2 + 2?"}], "answer": "4", "task": "sum", "info": {}}]
@@ -94,6 +99,44 @@ def test_what_cannot_be_loaded_is_an_error_that_names_it(id: str, words: str):
         list(VerifiersEnv(id=id).tasks("test"))
     with pytest.raises(ConfigError, match="unexpected keyword"):
         list(VerifiersEnv(id="two-turns", args={"levle": 2}).tasks("test"))
+
+
+class LettersEnv(StandInEnv):
+    """One question: a number. The answer is a letter."""
+
+    def get_dataset(self) -> list[dict[str, Any]]:
+        return [
+            {"example_id": n, "prompt": [{"role": "user", "content": str(n)}], "answer": "abcd"[n]} for n in range(4)
+        ]
+
+    async def run_rollout(self, row: dict[str, Any], client: Any, model: str, sampling: dict[str, Any]) -> Any:
+        async with Client() as http:
+            body = json.dumps({"model": model, "messages": row["prompt"]}).encode()
+            reply = await http.request("POST", client.url + "/chat/completions", (), body)
+        text = json.loads(reply.body)["choices"][0]["message"]["content"]
+        return {"reward": float(text == row["answer"]), "metrics": {}}
+
+
+@pytest.mark.usefixtures("package")
+def test_rl_trains_on_it_with_the_newest_weights(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.modules["two_turns"], "load_environment", LettersEnv)
+    env, trainer = VerifiersEnv(id="two-turns"), TableTrainer()
+
+    async def train() -> list[RlStep]:
+        first = await trainer.get_model(trainer.name)
+        run = make_run(trainer, steps=12, groups=4, group_size=8)
+        actor = VerifiersActor(env, first)
+        parts = dataclasses.replace(run.parts, env=env)
+        run = dataclasses.replace(run, policy=Policy(first, actor=actor), tasks=tuple(env.tasks("train")), parts=parts)
+        try:
+            return await collect(run)
+        finally:
+            await actor.close()
+
+    records = asyncio.run(train())
+    rewards = [record.reward for record in records if record.reward is not None]
+    assert rewards[-1] > rewards[0] + 0.3
+    assert {row.tokens.sampled for rows in trainer.seen for row in rows} == {(False, True)}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ludus.compat.verifiers_runtimes import RoleNeeds, check_runtime, choose_runtime
+from ludus.compat.verifiers_env.v1_runtimes import RoleNeeds, check_runtime, choose_runtime
 from ludus.errors import ConfigError
 
 

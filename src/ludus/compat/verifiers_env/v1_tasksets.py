@@ -18,9 +18,9 @@ from typing import Any, cast
 
 import msgspec
 
-from ludus.compat.verifiers_episode import decide_outcome, needs_place_check, read_episode
-from ludus.compat.verifiers_release import KEY_VARIABLE, PlayedRollout, PlayerModel, find_model_error
-from ludus.compat.verifiers_runtimes import LOCAL, RoleNeeds, check_runtime, choose_runtime, runs_command
+from ludus.compat.verifiers_env.package_release import KEY_VARIABLE, PlayedRollout, PlayerModel, find_model_error
+from ludus.compat.verifiers_env.v1_episodes import decide_outcome, needs_place_check, read_episode
+from ludus.compat.verifiers_env.v1_runtimes import LOCAL, RoleNeeds, check_runtime, choose_runtime, runs_command
 from ludus.errors import ConfigError, SetupError, VerifierError, boundary, describe_error
 from ludus.gateway.gateway_session import GatewaySession
 from ludus.gateway.http_server import Responder

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from ludus.compat.verifiers_episode import (
+from ludus.compat.verifiers_env.package_release import RolloutOutcome
+from ludus.compat.verifiers_env.v1_episodes import (
     EpisodeError,
     EpisodeFacts,
     RoleTrace,
@@ -13,7 +14,6 @@ from ludus.compat.verifiers_episode import (
     needs_place_check,
     read_episode,
 )
-from ludus.compat.verifiers_release import RolloutOutcome
 from ludus.errors import RolloutError
 from ludus.types import StopReason
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ludus.compat.verifiers_release import RolloutOutcome
+from ludus.compat.verifiers_env.package_release import RolloutOutcome
 from ludus.errors import (
     HarnessError,
     ModelError,

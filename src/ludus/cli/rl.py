@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from ludus.batch import load_tasks
-from ludus.cli.acting_envs import make_actor
+from ludus.cli.acting_envs import make_actor, redirect_prints
 from ludus.cli.command import RUN_TAKES, Command, RunArguments, make_argument
 from ludus.cli.common import (
     AgentParts,
@@ -125,6 +125,11 @@ def _refuse_other_settings(config: Config) -> None:
 
 
 def _load_data(config: Config) -> RlData:
+    with redirect_prints(config.env.name):
+        return _load_tasks(config)
+
+
+def _load_tasks(config: Config) -> RlData:
     env, settings = build_env(config), config.rl
     tasks = load_tasks(env, settings.split, settings.limit)
     if not settings.eval_every:
@@ -172,7 +177,7 @@ def _print_dry_run(config: Config, data: RlData, *, as_json: bool) -> None:
 async def _run(config: Config, data: RlData, arguments: RlArguments) -> int:
     ledger = open_ledger(config)
     async with _open_parts(config, data, ledger) as parts:
-        with _open_directory(config) as directory:
+        with _open_directory(config) as directory, redirect_prints(config.env.name):
             outcome, records = await _train(parts, directory, ledger, arguments)
             bugs = count_bugs(directory)
     facts = {"steps": records[-1].step if records else 0, "summary": _summarize(records)}

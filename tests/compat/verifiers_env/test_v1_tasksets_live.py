@@ -1,8 +1,9 @@
 """Tasksets with the package verifiers 0.4 itself: one that it ships, and some as its users write them."""
 
+import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,15 @@ HERE = {"runtime": {"type": "subprocess"}}
 
 
 @pytest.fixture(autouse=True)
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tasksets of this folder, for this process and for servers that it starts."""
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The tasksets of this folder, for this process and for servers that it starts. Such a server leaves the file with
+    its port, which is removed."""
     monkeypatch.syspath_prepend(str(OWN))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(OWN), os.environ.get("PYTHONPATH", "")]))
+    before = set(Path("/tmp").glob("vf-port-*"))
+    yield
+    for left in set(Path("/tmp").glob("vf-port-*")) - before:
+        left.unlink()
 
 
 def sums(count: int = 1, **args: Any) -> VerifiersEnv:
@@ -158,11 +164,33 @@ def test_what_is_wrong_is_named(id: str, args: dict[str, Any], words: str):
         load_tasks(VerifiersEnv(id=id, args=args), "test")
 
 
-def test_a_run_is_resumed(folder: Path, capsys: pytest.CaptureFixture[str]):
-    (folder / "models.py").write_text("def say(messages, tools, sampling):\n    return '2'\n")
-    args = '{"taskset": {"count": 2}, "agent": {"harness": {"id": "null"}}}'
-    model = ["--model.type", "scripted", "--model.script", "models.py:say"]
-    words = ["evaluate", "verifiers:verifiers-sums", "--env.args", args, *model, "--out", "r", "--quiet"]
-    assert main([*words, "--env.limit", "1"]) == 0
-    assert main(["evaluate", "--resume", "--out", "r", "--quiet"]) == 0
-    assert capsys.readouterr().out.split() == ["r", "r"]
+MODEL = """
+from pathlib import Path
+from ludus.errors import ModelError
+
+def answer(messages, tools, sampling):
+    first = messages[-1].content
+    with open("calls.txt", "a") as calls:
+        calls.write(first[0])
+    if first[0] == "1" and not Path("repaired").exists():
+        raise ModelError("no server", retryable=False)
+    return str(int(first[0]) + 2)
+"""
+
+
+def test_a_resumed_run_runs_what_has_no_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    Path("models.py").write_text(MODEL)
+    args = json.dumps({"taskset": {"count": 2}, "agent": TALK})
+    model = ["--model.type", "scripted", "--model.script", "models.py:answer"]
+    main(["evaluate", "verifiers:verifiers-sums", "--env.args", args, *model, "--out", "r", "--quiet"])
+    before = Path("calls.txt").read_text()
+    assert "0" in before
+    Path("repaired").touch()
+    capsys.readouterr()
+    assert main(["evaluate", "--resume", "--out", "r", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)["summary"]["overall"]
+    assert (summary["scored"], summary["mean"]) == (2, 1.0)
+    assert Path("calls.txt").read_text() == before + "1"

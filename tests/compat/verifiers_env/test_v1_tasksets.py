@@ -276,8 +276,8 @@ def test_the_route_serves_only_traces_that_are_claimed_and_only_with_the_key():
                 client = SimpleNamespace(headers={"X-Ludus-Key": key}, base_url=f"{gateway.url}/v1")
                 return SimpleNamespace(client=client, model="m")
 
-            with route.open_claims() as claims:
-                claims["t1"] = session
+            with route.open_claims() as claim:
+                claim("t1", session)
                 assert await ask(make_context(route.key), "t1", message) == "hello"
                 assert "belongs to no open session" in await ask(make_context("guess"), "t1", message)
                 assert "belongs to no open session" in await ask(make_context(route.key), "t2", message)

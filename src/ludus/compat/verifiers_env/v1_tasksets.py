@@ -12,7 +12,7 @@ they are charged like the others, but are no part of the rollout.
 import asyncio
 import importlib
 import secrets
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -50,26 +50,19 @@ class TraceRoute:
         return True
 
     @contextmanager
-    def open_claims(self) -> "Generator[dict[str, GatewaySession]]":
-        """A place for the sessions of an episode's traces. They are forgotten at the end."""
-        claims = _Claims(self._sessions)
+    def open_claims(self) -> "Generator[Callable[[str, GatewaySession], None]]":
+        """A function that gives a trace its session. All that were given are taken back at the end."""
+        claimed: list[str] = []
+
+        def claim(trace: str, session: GatewaySession) -> None:
+            claimed.append(trace)
+            self._sessions[trace] = session
+
         try:
-            yield claims
+            yield claim
         finally:
-            for trace in claims:
+            for trace in claimed:
                 self._sessions.pop(trace, None)
-
-
-class _Claims(dict[str, GatewaySession]):
-    """Sessions by trace, which are entered in a larger table too."""
-
-    def __init__(self, table: dict[str, GatewaySession]) -> None:
-        super().__init__()
-        self._table = table
-
-    def __setitem__(self, trace: str, session: GatewaySession) -> None:
-        super().__setitem__(trace, session)
-        self._table[trace] = session
 
 
 class ServedTaskset:
@@ -190,14 +183,14 @@ class TasksetRelease:
         own = gateway.open(model=model, sampling=sampling, name=task.id)
         others = gateway.open(model=model, sampling=sampling, name=f"{task.id}: other roles")
         try:
-            with self._route.open_claims() as claims, boundary(VerifierError, what):
+            with self._route.open_claims() as claim, boundary(VerifierError, what):
 
-                def claim(trace: Any) -> None:
-                    claims[trace.id] = own if trace.agent.trainable else others
+                def claim_trace(trace: Any) -> None:
+                    claim(trace.id, own if trace.agent.trainable else others)
 
                 live = self._prepare_task(task, opening)
                 context = self._make_context(gateway, model.name)
-                episode = await served.environment.run_episode(live, context, on_trace=claim)
+                episode = await served.environment.run_episode(live, context, on_trace=claim_trace)
         finally:
             record = await gateway.close(own, grace=0.0)
             others_record = await gateway.close(others, grace=0.0)

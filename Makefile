@@ -15,7 +15,7 @@
 #   make docs    make the generated parts of docs/ again (after a change of settings or environments)
 #   make test-clients  client libraries (litellm, LangChain, AI SDK, …) at the gateway (fetches 0.7 GB once; needs npm)
 #   make test-browser  the toolset `browser` with a real Chromium (fetches 50 MB once; needs Debian's chromium; half a minute)
-#   make test-verifiers  an environment of the package verifiers 0.1.14 (fetches 0.8 GB once)
+#   make test-verifiers  environments of the package verifiers 0.1.14 and tasksets of 0.4.0 (fetches 1.5 GB once; a minute and a half)
 #   make test-openenv    servers of the package openenv-core 0.3.0 (fetches 0.5 GB once)
 #   make lint    formatting, lint rules and types only
 #   make bench   measure speed and compare it with other tools (downloads them; takes a while)

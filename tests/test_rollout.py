@@ -15,6 +15,7 @@ from ludus.agent import Limits, Policy
 from ludus.env import Env, FollowUp
 from ludus.errors import BudgetExhausted, ConfigError, ModelError, ModelUnusable, StoreError
 from ludus.harness import AgentResult
+from ludus.models import Model
 from ludus.models.scripted import ScriptedModel, call, say
 from ludus.rollout import RESULTS, Job, RunOptions, RunSettings, derive_seed, run, run_group, run_many, run_retrying
 from ludus.sandbox import Sandbox, SandboxSpec
@@ -376,6 +377,13 @@ class SeedActor:
         turn = make_turn("yes", stop=StopReason.FINISHED)
         return AgentResult((), (), (turn,), StopReason.FINISHED, None, None, {"seen": [task.id]})
 
+    def use_stage(self, stage: str) -> "SeedActor":
+        return self
+
+    def use_model(self, model: Model) -> "SeedActor":
+        self.name = f"seed-actor/{model.name}"
+        return self
+
     async def close(self) -> None: ...
 
 
@@ -409,6 +417,14 @@ def test_an_actor_that_breaks_is_a_failure_and_one_that_is_late_is_judged(pass_t
     rollout = asyncio.run(run(Job(TASK, late), Yes(), None))
     assert (rollout.stop, rollout.turns) == (StopReason.TIMEOUT, ())
     assert rollout.score is not None and not rollout.score.passed
+
+
+def test_another_model_reaches_the_actor_and_changes_the_fingerprint():
+    who = policy(actor=SeedActor())
+    before = (who.model_name, who.fingerprint)
+    other = who.use_model(ScriptedModel(["x"], "next"))
+    assert (before[0], other.model_name) == ("seed-actor", "seed-actor/next") and other.fingerprint != before[1]
+    assert policy().use_model(ScriptedModel(["x"], "next")).model_name == "next"
 
 
 @pytest.mark.parametrize("who", [policy("yes"), policy(actor=SeedActor())], ids=["loop", "actor"])
@@ -759,6 +775,12 @@ def test_another_agent_than_the_loop_cannot_hear_the_user():
 
         async def act(self, task: Task, opening: Sequence[Message], sampling: Sampling) -> AgentResult:
             raise AssertionError("it must not act")
+
+        def use_stage(self, stage: str) -> Any:
+            return self
+
+        def use_model(self, model: Model) -> Any:
+            return self
 
         async def close(self) -> None: ...
 

@@ -18,7 +18,7 @@ import hashlib
 import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -129,9 +129,17 @@ class Actor(Protocol):
         """
         ...
 
-    def for_stage(self, stage: str) -> "Actor":
+    def use_stage(self, stage: str) -> "Actor":
         """The actor for one stage of a training run (`rollout`, `slow`, `evaluate`, `test` …); most are the same in
         all. It must have the same name."""
+        ...
+
+    def use_model(self, model: Model) -> "Actor":
+        """The same agent with another model, such as a later version of the weights. Close only the first one.
+
+        Raises:
+            ConfigError: the agent brings a model of its own.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -160,6 +168,10 @@ class Policy:
     """Where the skill's worked examples are: in its text, or as earlier turns of the conversation."""
     actor: Actor | None = None
     """An agent that acts in place of the loop and of the policy's model."""
+
+    def use_model(self, model: Model) -> "Policy":
+        """The policy with another model. An agent that acts in place of the loop gets it too."""
+        return replace(self, model=model, actor=self.actor and self.actor.use_model(model))
 
     @property
     def model_name(self) -> str:

@@ -1,13 +1,9 @@
 """Training with SkillOpt's files. Whole runs with its adapters are in tests/compat/skillopt."""
 
-import sys
 from pathlib import Path
 
-import pytest
-
-from ludus.cli.skillopt_runs import find_proposer, get_adapter_name, make_actor, read_layers, redirect_prints
+from ludus.cli.skillopt_runs import find_proposer, get_adapter_name, read_layers
 from ludus.envs.gsm8k import Gsm8k
-from ludus.models.scripted import ScriptedModel
 
 FILE = """
 env: {name: gsm8k}
@@ -34,17 +30,5 @@ def test_a_model_whose_type_is_given_elsewhere_is_not_taken_from_the_file(folder
     assert layer.tree["train"]["epochs"] == 2
 
 
-def test_only_adapters_print_to_stderr(capsys: pytest.CaptureFixture[str]):
-    with redirect_prints("ludus.compat.skillopt.adapters:AdapterEnv"):
-        print("chatter")
-    with redirect_prints("gsm8k"):
-        print("result", file=sys.stdout)
-    assert capsys.readouterr() == ("result\n", "chatter\n")
-
-
 def test_other_environments_are_no_adapters():
-    assert (make_actor(Gsm8k(), ScriptedModel(["x"])), find_proposer(Gsm8k()), get_adapter_name(Gsm8k())) == (
-        None,
-        None,
-        "",
-    )
+    assert (find_proposer(Gsm8k()), get_adapter_name(Gsm8k())) == (None, "")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ludus.batch import GROUPS, PAGE, SAMPLES, SUMMARY, Batch, BatchProgress, OnRollout, load_tasks, read_groups
+from ludus.cli.acting_envs import make_actor, redirect_prints
 from ludus.cli.command import RunArguments
 from ludus.cli.common import (
     RunReport,
@@ -29,7 +30,6 @@ from ludus.cli.common import (
     write_spent,
 )
 from ludus.cli.output.run_tables import ProgressBar, print_summary
-from ludus.cli.skillopt_runs import make_actor, redirect_prints
 from ludus.config import Config, to_record, to_yaml
 from ludus.config.build_agent import build_env
 from ludus.config.build_models import build_model, open_judges

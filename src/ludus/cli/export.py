@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ludus.batch import group_outcomes, read_places
+from ludus.cli.acting_envs import redirect_prints
 from ludus.cli.command import PARSER, RUN, Arguments, Command, make_argument
 from ludus.cli.common import NO_SLOT, print_notice
 from ludus.cli.run_kind import find_kind
 from ludus.cli.session_runs import count_unscored, describe_unscored, group_sessions
-from ludus.cli.skillopt_runs import redirect_prints
 from ludus.cli.token_rows import make_vocabulary, print_line
 from ludus.config import Config, assemble
 from ludus.config.build_agent import build_env

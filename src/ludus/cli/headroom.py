@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ludus.cli.acting_envs import make_actor, redirect_prints
 from ludus.cli.command import RUN_TAKES, Command, RunArguments, make_argument
 from ludus.cli.common import (
     AgentParts,
@@ -35,7 +36,6 @@ from ludus.cli.output.headroom_table import REPORT, print_headroom
 from ludus.cli.output.terminal import format_count
 from ludus.cli.output.training_tables import TrainingBar
 from ludus.cli.run_kind import HEADROOM
-from ludus.cli.skillopt_runs import make_actor, redirect_prints
 from ludus.cli.train_estimate import estimate_run
 from ludus.cli.train_plan import Plan, hash_content, make_plan
 from ludus.config import Config, to_record, to_yaml

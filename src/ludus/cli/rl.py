@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from ludus.batch import load_tasks
+from ludus.cli.acting_envs import make_actor, redirect_prints
 from ludus.cli.command import RUN_TAKES, Command, RunArguments, make_argument
 from ludus.cli.common import (
     AgentParts,
@@ -127,6 +128,11 @@ def _refuse_other_settings(config: Config) -> None:
 
 
 def _load_data(config: Config) -> RlData:
+    with redirect_prints(config.env.name):
+        return _load_tasks(config)
+
+
+def _load_tasks(config: Config) -> RlData:
     env, settings = build_env(config), config.rl
     tasks = load_tasks(env, settings.split, settings.limit)
     if not settings.eval_every:
@@ -174,7 +180,7 @@ def _print_dry_run(config: Config, data: RlData, *, as_json: bool) -> None:
 async def _run(config: Config, data: RlData, arguments: RlArguments) -> int:
     ledger = open_ledger(config)
     async with _open_parts(config, data, ledger) as parts:
-        with _open_directory(config) as directory:
+        with _open_directory(config) as directory, redirect_prints(config.env.name):
             outcome, records = await _train(parts, directory, ledger, arguments)
             bugs = count_bugs(directory)
     facts = {"steps": records[-1].step if records else 0, "summary": _summarize(records)}
@@ -227,7 +233,8 @@ async def _open_parts(config: Config, data: RlData, ledger: Ledger) -> AsyncGene
         trainer = build_trainer(config, print_notice)
         stack.push_async_callback(trainer.close)
         first = wrap(await trainer.get_model(trainer.name))
-        agent = await stack.enter_async_context(open_agent(config, data.env, first, ledger))
+        actor = make_actor(data.env, first)
+        agent = await stack.enter_async_context(open_agent(config, data.env, first, ledger, actor))
         await stack.enter_async_context(open_judges(config, data.env, ledger, print_notice))
         check_settings(config.rl, agent.policy.sampling)
         exchange = _open_exchange(config)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ludus.batch import Batch, load_tasks
+from ludus.cli.acting_envs import redirect_prints
 from ludus.cli.batch_run import open_batch
 from ludus.cli.command import FILE_TAKES, Command, RunArguments, make_argument
 from ludus.cli.common import (
@@ -99,7 +100,11 @@ async def _run(config: Config, arguments: ServeArguments) -> int:
         batch, pool = await stack.enter_async_context(open_batch(config, ledger))
         client = AtroposClient(config.serve.server, token=read_secret(config.serve.token_var, "serve.token_var"))
         stack.push_async_callback(client.close)
-        with open_run(config, _make_record(config)) as directory, _show_progress(arguments, batch.env.name) as show:
+        with (
+            open_run(config, _make_record(config)) as directory,
+            redirect_prints(config.env.name),
+            _show_progress(arguments, batch.env.name) as show,
+        ):
 
             async def work(stop: asyncio.Event) -> bool:
                 trackers = await _open_trackers(config, directory, client)

@@ -1,22 +1,17 @@
-"""Training with SkillOpt's files: `ludus train --skillopt FILE`, and environments that are its adapters.
+"""Runs with SkillOpt's files: `ludus train --skillopt FILE`, and what its adapters bring beside tasks.
 
-`ludus.compat.skillopt` is imported only for such runs.
+`ludus.compat.skillopt` is imported only for such runs. Adapters act themselves: see `ludus.cli.acting_envs`.
 """
 
-import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Sequence
 from pathlib import Path
 
-from ludus.agent import Actor
 from ludus.cli.common import print_notice
 from ludus.config.reading import Layer, is_tree, make_flag_layer, read_file_layer
 from ludus.env import Env
-from ludus.models import Model
 from ludus.reflact.proposers import Proposer
 
 _ADAPTER = "skillopt-adapter"
-_VERIFIERS = "verifiers"
 
 
 def read_layers(file: str, config: Sequence[str], flags: Sequence[tuple[str, str]]) -> list[Layer]:
@@ -35,27 +30,6 @@ def read_layers(file: str, config: Sequence[str], flags: Sequence[tuple[str, str
     over = [*(read_file_layer(Path(path)) for path in config), *(make_flag_layer(*flag) for flag in flags)]
     typed = {name for layer in over for name, tree in layer.tree.items() if is_tree(tree) and "type" in tree}
     return [Layer(file, {name: tree for name, tree in given.tree.items() if name not in typed})]
-
-
-@contextmanager
-def redirect_prints(env: str) -> Generator[None]:
-    """Send what an adapter prints to stderr: stdout is for the output of the command."""
-    with redirect_stdout(sys.stderr) if env.endswith(":AdapterEnv") else nullcontext():
-        yield
-
-
-def make_actor(env: Env, model: Model) -> Actor | None:
-    """The agent that acts in place of the loop: an adapter of SkillOpt, or an environment of verifiers. None for other
-    environments."""
-    if env.name == _VERIFIERS:
-        from ludus.compat.verifiers_env import VerifiersActor, VerifiersEnv
-
-        return VerifiersActor(env, model) if isinstance(env, VerifiersEnv) else None
-    if env.name != _ADAPTER:
-        return None
-    from ludus.compat.skillopt.adapters import AdapterActor, AdapterEnv
-
-    return AdapterActor(env) if isinstance(env, AdapterEnv) else None
 
 
 def get_adapter_name(env: Env) -> str:

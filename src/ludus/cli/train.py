@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agent import Policy
+from ludus.cli.acting_envs import make_actor, redirect_prints
 from ludus.cli.command import FILE_TAKES, Command, RunArguments, make_argument
 from ludus.cli.common import (
     RunOutcome,
@@ -40,7 +41,7 @@ from ludus.cli.common import (
 from ludus.cli.file_envs import is_file_run, open_file_actor, read_file_settings
 from ludus.cli.output.terminal import format_count, format_money
 from ludus.cli.output.training_tables import TrainingBar, print_training
-from ludus.cli.skillopt_runs import make_actor, read_layers, redirect_prints
+from ludus.cli.skillopt_runs import read_layers
 from ludus.cli.train_estimate import estimate_run, print_dry_run
 from ludus.cli.train_plan import Plan, hash_content, make_plan, make_skill_head
 from ludus.config import Config, to_record, to_yaml

@@ -166,12 +166,14 @@ class Gateway:
     def open(
         self,
         *,
+        model: Model | None = None,
         sampling: Sampling | None = None,
         budget: Budget | None = None,
         name: str = "",
         secret: str = "",
     ) -> GatewaySession:
-        """Open a session for one rollout. Without `secret`, a random one is made."""
+        """Open a session for one rollout. Without `model`, it has the gateway's; without `secret`, a random one is
+        made."""
         secret = secret or secrets.token_hex(24)  # hex: a leading dash would look like an option
         if secret in self._sessions:
             raise ValueError("there is a session with this secret already")
@@ -181,7 +183,7 @@ class Gateway:
             self._root,
             sampling=sampling,
             budget=budget,
-            caller=self._caller,
+            caller=self._caller if model is None or model is self.model else ModelCaller(model),
         )
         self._sessions[secret] = session
         return session

@@ -76,7 +76,7 @@ class Runner:
         `earlier` are rollouts of the same measurement. They count when the share of failures is computed.
         """
         skills = dict.fromkeys(trial.skill for trial in trials)
-        actor = self.policy.actor.for_stage(stage) if self.policy.actor else None
+        actor = self.policy.actor.use_stage(stage) if self.policy.actor else None
         policies = {skill: dataclasses.replace(self.policy, skill=skill, actor=actor) for skill in skills}
         jobs = [_make_job(trial, policies[trial.skill]) for trial in trials]
         keys = [compute_outcome_key(job, self.env) for job in jobs]

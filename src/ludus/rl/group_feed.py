@@ -12,7 +12,6 @@ store and were not trained on yet are taken from there.
 """
 
 import asyncio
-import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -140,7 +139,7 @@ class GroupFeed:
     async def set_model(self, model: Model, version: int, steps: int) -> None:
         """Sample new groups from this model. `steps` is the number of finished steps."""
         before, self._steps = self._current, steps
-        self._current = _Version(version, dataclasses.replace(self._policy, model=model))
+        self._current = _Version(version, self._policy.use_model(model))
         if before is None:
             self._background.append(asyncio.create_task(self._produce()))
         elif not before.users:
@@ -255,7 +254,7 @@ class GroupFeed:
     def _find_earlier(self, number: int, version: int) -> SampledGroup | None:
         """A whole group in the store that an earlier process sampled from one of the last versions."""
         for age in range(1, min(self._plan.staleness, version) + 1):
-            past = dataclasses.replace(self._policy, model=_PastModel(self._name_version(version - age)))
+            past = self._policy.use_model(_PastModel(self._name_version(version - age)))
             jobs = self._plan.make_jobs(number, past)
             found = (self._parts.store.get(key) for key in address_jobs(jobs, self._parts.env))
             scored = [rollout for rollout in found if rollout is not None and rollout.score is not None]

@@ -14,7 +14,6 @@ the row with the most sampled ids is used, and `rows_left_out` counts the others
 """
 
 import asyncio
-import dataclasses
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -108,7 +107,7 @@ class TrlRollouts:
 
     async def _run(self, planned: Sequence[tuple[Task, int, int]], trainer: Any) -> list[Rollout]:
         model = TokenModel(self._make_engine(trainer), self._codec)
-        policy = dataclasses.replace(self._policy, model=model)
+        policy = self._policy.use_model(model)
         jobs = [Job(task, policy, replicate, seed) for task, replicate, seed in planned]
         found: dict[int, Rollout] = {}
         try:

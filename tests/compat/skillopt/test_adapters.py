@@ -318,7 +318,7 @@ def trained(env: AdapterEnv, settings: TrainSettings = SETTINGS, **resources: An
 def rolled(env: AdapterEnv, task: Task, skill: str = "RULE-0", stage: str = "") -> Rollout:
     async def go() -> Rollout:
         actor = AdapterActor(env)
-        policy = Policy(ScriptedModel(acts_itself), Skill(skill), actor=actor.for_stage(stage))
+        policy = Policy(ScriptedModel(acts_itself), Skill(skill), actor=actor.use_stage(stage))
         try:
             return await run(Job(task, policy, seed=5), env, None)
         finally:

@@ -9,8 +9,9 @@ from ludus.compat.atropos_env.call_journal import SCOPE, CallScope
 from ludus.compat.atropos_env.file_host import describe_trace
 from ludus.compat.atropos_env.group_run import FileParts, collect_groups
 from ludus.compat.atropos_env.row_rollouts import list_scores, make_row_rollouts
-from ludus.errors import HarnessError, LudusError, ModelError
+from ludus.errors import ConfigError, HarnessError, LudusError, ModelError
 from ludus.harness import AgentResult
+from ludus.models import Model
 from ludus.types import Message, Sampling, StopReason, Task
 
 
@@ -63,8 +64,11 @@ class FileActor:
             retryable=False,
         )
 
-    def for_stage(self, stage: str) -> "FileActor":
+    def use_stage(self, stage: str) -> "FileActor":
         return self
+
+    def use_model(self, model: Model) -> "FileActor":
+        raise ConfigError("env.name: the model of a file is that of its session: feed a trainer with `ludus serve`")
 
     async def close(self) -> None:
         """The session of the file is closed by its owner."""

@@ -41,6 +41,7 @@ from ludus.config.reading import is_tree
 from ludus.env import Env
 from ludus.errors import ConfigError, ModelError, VerifierError, boundary
 from ludus.harness import AgentResult
+from ludus.models import Model
 from ludus.reflact.items import FORMS, Document, Item, Suggestion, credit_item
 from ludus.reflact.measure import is_success
 from ludus.reflact.proposers import Proposer, View
@@ -268,10 +269,13 @@ class AdapterActor:
             details["kind"] = str(kind)
         return AgentResult((), (), (turn,), StopReason.FINISHED, exit=None, error=None, details=details)
 
-    def for_stage(self, stage: str) -> "AdapterActor":
+    def use_stage(self, stage: str) -> "AdapterActor":
         found = copy.copy(self)
         found._stage = stage
         return found
+
+    def use_model(self, model: Model) -> "AdapterActor":
+        raise ConfigError("env.name: an adapter of SkillOpt brings a model of its own, which rl cannot train")
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,21 +1,23 @@
-"""Environments of the package verifiers: a stand-in of its calls here, the package itself where it is installed."""
+"""Environments of verifiers 0.1: a stand-in of its calls here, the package itself where it is installed."""
 
 import asyncio
+import dataclasses
 import json
 import sys
 import types
 from typing import Any
 
 import pytest
+from tests.rl_kit import TableTrainer, collect, make_run
+from tests.verifiers_kit import roll
 
 from ludus.agent import Policy
-from ludus.compat.verifiers_env import VerifiersActor, VerifiersEnv, find_problem
+from ludus.compat.verifiers_env import VerifiersActor, VerifiersEnv
+from ludus.compat.verifiers_env.v0_environments import EnvironmentRelease, find_problem
 from ludus.errors import ConfigError
 from ludus.http_client import Client
-from ludus.models.scripted import ScriptedModel
-from ludus.rollout import Job, run
-from ludus.skill import Skill
-from ludus.types import Rollout, StopReason
+from ludus.rl.rl_records import RlStep
+from ludus.types import StopReason
 
 ROWS = [{"example_id": 0, "prompt": [{"role": "user", "content": "2 + 2?"}], "answer": "4", "task": "sum", "info": {}}]
 
@@ -58,7 +60,7 @@ class StandInClient:
 def package(monkeypatch: pytest.MonkeyPatch) -> None:
     """The names of the package that are used, and an environment that is installed."""
     modules = {
-        "verifiers": {},
+        "verifiers": {"__version__": "0.1.14"},
         "verifiers.types": {"ClientConfig": lambda **fields: types.SimpleNamespace(**fields)},
         "verifiers.clients": {"resolve_client": StandInClient},
         "two_turns": {"load_environment": StandInEnv},
@@ -68,19 +70,6 @@ def package(monkeypatch: pytest.MonkeyPatch) -> None:
         module = types.ModuleType(name)
         vars(module).update(values)
         monkeypatch.setitem(sys.modules, name, module)
-
-
-def roll(env: VerifiersEnv, *replies: str, skill: str = "") -> Rollout:
-    async def main() -> Rollout:
-        model = ScriptedModel(list(replies), "m")
-        actor = VerifiersActor(env, model)
-        (task,) = env.tasks("test")
-        try:
-            return await run(Job(task, Policy(model, Skill(skill) if skill else None, actor=actor), seed=1), env, None)
-        finally:
-            await actor.close()
-
-    return asyncio.run(main())
 
 
 @pytest.mark.usefixtures("package")
@@ -112,10 +101,42 @@ def test_what_cannot_be_loaded_is_an_error_that_names_it(id: str, words: str):
         list(VerifiersEnv(id="two-turns", args={"levle": 2}).tasks("test"))
 
 
-def test_without_the_package_the_error_names_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "verifiers", None)
-    with pytest.raises(ConfigError, match=r"pip install 'verifiers==0\.1\.14'"):
-        list(VerifiersEnv(id="x").tasks("test"))
+class LettersEnv(StandInEnv):
+    """One question: a number. The answer is a letter."""
+
+    def get_dataset(self) -> list[dict[str, Any]]:
+        return [
+            {"example_id": n, "prompt": [{"role": "user", "content": str(n)}], "answer": "abcd"[n]} for n in range(4)
+        ]
+
+    async def run_rollout(self, row: dict[str, Any], client: Any, model: str, sampling: dict[str, Any]) -> Any:
+        async with Client() as http:
+            body = json.dumps({"model": model, "messages": row["prompt"]}).encode()
+            reply = await http.request("POST", client.url + "/chat/completions", (), body)
+        text = json.loads(reply.body)["choices"][0]["message"]["content"]
+        return {"reward": float(text == row["answer"]), "metrics": {}}
+
+
+@pytest.mark.usefixtures("package")
+def test_rl_trains_on_it_with_the_newest_weights(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.modules["two_turns"], "load_environment", LettersEnv)
+    env, trainer = VerifiersEnv(id="two-turns"), TableTrainer()
+
+    async def train() -> list[RlStep]:
+        first = await trainer.get_model(trainer.name)
+        run = make_run(trainer, steps=12, groups=4, group_size=8)
+        actor = VerifiersActor(env, first)
+        parts = dataclasses.replace(run.parts, env=env)
+        run = dataclasses.replace(run, policy=Policy(first, actor=actor), tasks=tuple(env.tasks("train")), parts=parts)
+        try:
+            return await collect(run)
+        finally:
+            await actor.close()
+
+    records = asyncio.run(train())
+    rewards = [record.reward for record in records if record.reward is not None]
+    assert rewards[-1] > rewards[0] + 0.3
+    assert {row.tokens.sampled for rows in trainer.seen for row in rows} == {(False, True)}
 
 
 @pytest.mark.parametrize(
@@ -126,12 +147,13 @@ def test_which_outputs_say_nothing(output: dict[str, Any], words: str):
 
 
 def test_a_real_environment_of_the_package_runs():
-    pytest.importorskip("verifiers", reason="verifiers 0.1.14 is not installed")
+    pytest.importorskip("verifiers.rubrics", reason="verifiers 0.1.14 is not installed")
     pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
     args = {"gym": "basic_arithmetic", "num_train_examples": 2, "num_eval_examples": 1}
     env = VerifiersEnv(id="verifiers.envs.integrations.reasoninggym_env:ReasoningGymEnv", args=args)
     (task,) = env.tasks("test")
-    entry = env.live.rg_dataset[int(task.answer["answer"])]
+    assert isinstance(env.live, EnvironmentRelease)
+    entry = env.live.environment.rg_dataset[int(task.answer["answer"])]
     right = roll(env, f"<answer>{entry['answer']}</answer>")
     assert right.score is not None and right.score.passed
     wrong = roll(env, "<answer>no idea</answer>")

@@ -184,9 +184,22 @@ async def evaluate_file(parts: FileParts, step: int | None = None) -> None:
         raise ConfigError(f"the file's evaluate() raised:\n{describe_trace(error)}") from error
     if parts.fatal.error is not None:
         raise parts.fatal.error
+    _tell_failures(scope, parts)
     groups = GroupRun(parts)
     groups.keep_rows(name, scope.rows)
     await groups.log()
+
+
+def _tell_failures(scope: CallScope, parts: FileParts) -> None:
+    """Tell about failures that the file has swallowed. Wrong settings end the evaluation."""
+    wrong = next((each for each in scope.failures if isinstance(each, ConfigError)), None)
+    if wrong is not None:
+        raise wrong
+    if scope.failures:
+        parts.tell(
+            f"{len(scope.failures)} calls of models or slots failed in evaluate(), the first with: "
+            f"{scope.failures[0]}. The file went on; its numbers may count them as wrong"
+        )
 
 
 def write_eval(report: EvalReport, folder: Path) -> None:

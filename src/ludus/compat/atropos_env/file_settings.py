@@ -173,7 +173,7 @@ def _read_config_init(kind: type[BaseEnv]) -> tuple[Any, list[Any]]:
     try:
         found = kind.config_init()
         config, servers = found
-    except Exception as error:  # foreign code
+    except (Exception, SystemExit) as error:  # foreign code
         raise ConfigError(f"{kind.__name__}.config_init failed: {type(error).__name__}: {error}") from error
     return config, list_server_configs(servers)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from ludus.compat.atropos_env.call_journal import get_scope
 from ludus.compat.atropos_env.chat_forms import (
     ReplyObject,
     make_chat_reply,
@@ -198,11 +199,14 @@ class FileServers:
 
 
 def require_tokens(desk: ModelDesk, what: str) -> None:
+    """Refuse what only a model in token mode can do. The refusal is on record, also if the file swallows it."""
     if desk.token_model is None:
-        raise ConfigError(
+        error = ConfigError(
             f"{what} needs exact ids, which the server of '{desk.name}' does not give: use "
             "--openai.server_type vllm or sglang (or --model.mode token, see docs/tokens.md)"
         )
+        get_scope().failures.append(error)
+        raise error
 
 
 # ---- exact ids ----------------------------------------------------------------------------------------------------

@@ -131,7 +131,8 @@ class FileHost:
 
         async def make() -> BaseEnv:
             SERVICES.set(services)
-            env = kind(config, servers, flags.get("slurm", False), flags.get("testing", False))
+            given: tuple[Any, ...] = (config, servers, flags.get("slurm", False), flags.get("testing", False))
+            env = kind(*given[: _count_places(kind)])
             await await_if_needed(env.setup())
             return env
 
@@ -141,6 +142,15 @@ class FileHost:
             raise
         except Exception as error:
             raise ConfigError(f"env: {kind.__name__} cannot be set up:\n{describe_trace(error)}") from error
+
+
+def _count_places(kind: type[BaseEnv]) -> int:
+    """How many arguments a class takes by place. Some files leave out the last ones."""
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    listed = inspect.signature(kind).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in listed):
+        return 4
+    return sum(each.kind in places for each in listed)
 
 
 async def _call(work: Callable[[], Any]) -> Any:

@@ -190,7 +190,7 @@ class GroupRun:
         for group in returned:
             fault, first = find_fault(group, parts.rules), len(rollouts)
             whole = complete_group(group, parts.rules, decode)
-            rollouts += make_row_rollouts(whole, task, parts.provenance, decode, first=first, seconds=seconds)
+            rollouts += make_row_rollouts(group, task, parts.provenance, decode, first=first, seconds=seconds)
             if fault:
                 dropped[fault] = dropped.get(fault, 0) + 1
             else:

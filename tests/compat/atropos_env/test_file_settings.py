@@ -124,7 +124,7 @@ def test_an_unknown_section_of_a_yaml_file_is_told_and_has_no_effect():
 
 def test_the_key_is_kept_out_of_the_settings():
     found = read()
-    assert found.key == "secret" and "secret" not in str(found.tree)
+    assert found.keys == ("secret",) and "secret" not in str(found.tree)
     assert found.tree["model"]["api_key_var"] == "LUDUS_FILE_API_KEY"
 
 
@@ -173,9 +173,9 @@ def test_serve_gets_what_the_trainer_is_told():
 def test_a_resumed_run_may_change_its_groups_and_its_server_alone():
     record = read().tree
     layers = [make_flag_layer("env.total_steps", "9"), make_flag_layer("openai.base_url", "http://new/v1")]
-    changed, key = change_resumed(OwnEnv, record, layers)
+    changed, keys = change_resumed(OwnEnv, record, layers)
     assert changed["env"]["settings"]["total_steps"] == 9 and changed["model"]["base_url"] == "http://new/v1"
-    assert key == "secret" and "secret" not in str(changed)
+    assert keys == ("secret",) and "secret" not in str(changed)
     with pytest.raises(ConfigError, match="slurm: a run that is resumed keeps it"):
         change_resumed(OwnEnv, record, [make_flag_layer("slurm", "true")])
 

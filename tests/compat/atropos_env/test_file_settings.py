@@ -122,6 +122,15 @@ def test_an_unknown_section_of_a_yaml_file_is_told_and_has_no_effect():
     assert any("'tinker' is not known" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_field_of_a_server_that_atroposlib_ignores_is_told(several: bool):
+    server = {"model_name": "z", "base_url": "http://z/v1", "weight": 2.0}
+    found = read(openai=[server, server] if several else server)
+    assert found.tree["model"]["name"] == "z" and "a.yaml: openai.weight is not known" in found.notes[0]
+    with pytest.raises(ConfigError, match="a server is a mapping"):
+        read(openai=["http://z/v1"])
+
+
 def test_the_key_is_kept_out_of_the_settings():
     found = read()
     assert found.keys == ("secret",) and "secret" not in str(found.tree)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -220,6 +220,15 @@ def write_eval(report: EvalReport, folder: Path) -> None:
 
 
 def read_eval(folder: Path) -> dict[str, Any]:
-    """The metrics that the last evaluation wrote; empty if there are none."""
+    """The metrics that the last evaluation wrote; empty if there are none. Some files write theirs themselves."""
     path = folder / EVAL_METRICS
-    return json.loads(path.read_text("utf-8"))["results"]["all"] if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        return {}
+    own = cast(dict[str, Any], found) if isinstance(found, dict) else {}
+    results = own.get("results")
+    every = cast(dict[str, Any], results).get("all") if isinstance(results, dict) else own
+    return cast(dict[str, Any], every) if isinstance(every, dict) else {}

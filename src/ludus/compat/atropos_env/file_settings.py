@@ -143,6 +143,7 @@ def split_layers(layers: Sequence[Layer]) -> _Given:
                 limit = {"total_steps": mine["limit"]} if "limit" in mine else {}
                 given.env |= limit | {key: each for key, each in value.items() if key not in _OWN_KEYS}
             elif name == "openai":
+                value = _drop_unknown(value, source, given.notes)
                 given.openai = merge_trees(given.openai, value) if is_tree(value) and is_tree(given.openai) else value
             elif name in _FILE_SECTIONS:
                 given.options[name] = value
@@ -155,6 +156,25 @@ def split_layers(layers: Sequence[Layer]) -> _Given:
         if own:
             given.own.append(Layer(source, own))
     return given
+
+
+def _drop_unknown(openai: Any, source: str, notes: list[str]) -> Any:
+    """The servers of a YAML file without the fields that atroposlib ignores (`weight`). They are told. A flag for one
+    is refused."""
+    if source.startswith("--"):
+        return openai
+    for server in cast(list[Any], openai) if isinstance(openai, list) else [openai]:
+        for name in [name for name in server if name not in APIServerConfig.model_fields] if is_tree(server) else ():
+            notes.append(f"{source}: openai.{name} is not known here and has no effect")
+    if isinstance(openai, list):
+        return [_keep_known(each) for each in cast(list[Any], openai)]
+    return _keep_known(openai)
+
+
+def _keep_known(server: Any) -> Any:
+    if not is_tree(server):
+        raise ConfigError(f"openai: a server is a mapping with base_url and model_name, got {server!r}")
+    return {name: value for name, value in server.items() if name in APIServerConfig.model_fields}
 
 
 def _refuse_own(mine: Tree, source: str) -> None:

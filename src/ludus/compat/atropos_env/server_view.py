@@ -95,7 +95,7 @@ class FileServer:
     async def draw_chat(self, arguments: dict[str, Any], session: "TokenSession | None" = None) -> list[Completion]:
         desk, sampling = self.desk, read_sampling(arguments, self.desk.sampling)
         if not arguments.get("skip_reasoning"):
-            sampling = self._thinking.apply(sampling, self.config)
+            sampling = self._ask_for_thinking(sampling)
         given: list[Message] = read_messages(arguments["messages"])
         tools: list[ToolSpec] = read_tools(arguments.get("tools"))
         split, n = str(arguments.get("split") or "train"), int(arguments.get("n") or 1)
@@ -120,9 +120,13 @@ class FileServer:
         given = msgspec.structs.replace(
             sampling, top_p=base.top_p, stop=base.stop, extra={**base.extra, **sampling.extra}
         )
-        given = self._thinking.apply(given, self.config)
+        given = self._ask_for_thinking(given)
         (completion,) = await call_loop(self._loop, self.desk.chat(messages, tools, given, session=session))
         return completion
+
+    def _ask_for_thinking(self, sampling: Sampling) -> Sampling:
+        """The sampling with the fields that ask for reasoning. Engines of token mode have none: templates ask there."""
+        return sampling if self.desk.token_model is not None else self._thinking.apply(sampling, self.config)
 
     async def _wait(self, work: Coroutine[Any, Any, T], seconds: Any) -> T:
         async with asyncio.timeout(float(seconds) if seconds else None):

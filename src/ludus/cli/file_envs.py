@@ -145,7 +145,7 @@ def read_file_settings(arguments: RunArguments) -> "tuple[Config, LoadedFile]":
     record = Path(arguments.out or "", CONFIG)
     if arguments.resume and record.is_file():
         return _read_resumed(arguments, system, layers, record)
-    from ludus.compat.atropos_env.file_settings import KEY_VAR, translate
+    from ludus.compat.atropos_env.file_settings import translate
 
     file, class_name = _split_name(_find_name(arguments).partition(":")[2])
     loaded = load(system, file, class_name)
@@ -160,8 +160,7 @@ def read_file_settings(arguments: RunArguments) -> "tuple[Config, LoadedFile]":
     )
     for note in found.notes:
         print_notice(note)
-    if found.key:
-        os.environ[KEY_VAR] = found.key
+    _set_keys(found.keys)
     run = {"out": arguments.out} if arguments.out else {}
     return assemble([Layer(file, found.tree), Layer("--out", {"run": {**run, "resume": arguments.resume}})]), loaded
 
@@ -179,17 +178,31 @@ def _read_resumed(
     arguments: RunArguments, system: str, layers: Sequence[Layer], record: Path
 ) -> "tuple[Config, LoadedFile]":
     """The settings of a run that is resumed: its own, and what may change."""
-    from ludus.compat.atropos_env.file_settings import KEY_VAR, change_resumed
+    from ludus.compat.atropos_env.file_settings import change_resumed
 
     source, tree = read_file_layer(record)
     refuse_other_kind(Path(arguments.out or ""), tree, arguments.command)
     tree.pop(CONTENT, None)
     loaded = load(system, tree["env"]["file"], tree["env"].get("class_name", ""))
-    changed, key = change_resumed(loaded.kind, tree, layers)
-    if key and KEY_VAR not in os.environ:
-        os.environ[KEY_VAR] = key
+    changed, keys = change_resumed(loaded.kind, tree, layers)
+    _set_keys(keys)
     own = {"run": {"out": arguments.out, "resume": True}}
     return assemble([Layer(source, changed), Layer("--resume", own)]), loaded
+
+
+def _set_keys(keys: Sequence[str]) -> None:
+    """Put the keys of a file's servers into variables, where models look for them."""
+    from ludus.compat.atropos_env.file_settings import name_key_var
+
+    for place, key in enumerate(keys):
+        if key:
+            os.environ[name_key_var(place)] = key
+
+
+def _read_keys(env: "AtroposFileEnv") -> tuple[str, ...]:
+    from ludus.compat.atropos_env.file_settings import name_key_var
+
+    return tuple(os.environ.get(name_key_var(place), "") for place in range(max(1, len(env.servers))))
 
 
 # ---- running ------------------------------------------------------------------------------------------------------
@@ -297,13 +310,18 @@ async def open_session(
 
     env = build_env(config)
     assert isinstance(env, AtroposFileEnv)
+    keys = _read_keys(env)
     model = build_model(config.model, ledger, tell=print_notice)
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(open_agent(config, env, model, ledger))
         record = {k: v for k, v in to_record(config).items() if k not in (TRAINING | WEIGHTS) - keep}
         directory = stack.enter_context(
             RunDir.open(
-                Path(config.run.out), record, resume=config.run.resume, ignore=CHANGEABLE, secrets=list_secrets(config)
+                Path(config.run.out),
+                record,
+                resume=config.run.resume,
+                ignore=CHANGEABLE,
+                secrets=[*list_secrets(config), *filter(None, keys)],
             )
         )
         trackers = await start_trackers(directory) if start_trackers else _open_trackers(config, directory)
@@ -320,6 +338,7 @@ async def open_session(
             print_notice,
             allow_dummy=dummy,
             more=make_row_fields(model, print_notice),
+            keys=keys,
         )
         extend: Callable[[FileServices], None] = _keep_services
         if agent.pool is not None and env.sandbox is not None:
@@ -347,7 +366,8 @@ async def open_file_actor(config: Config, env: Env, model: Model, ledger: Ledger
         run = stack.enter_context(RunDir.open(Path(folder), {}, resume=False))
         policy = Policy(model, sampling=config.sampling)
         quiet = TrackerSet([], lambda _: None, print_notice)
-        session = FileSession(config, env, loaded, policy, ledger, run, quiet, print_notice)
+        keys = _read_keys(env)
+        session = FileSession(config, env, loaded, policy, ledger, run, quiet, print_notice, keys=keys)
         extend: Callable[[FileServices], None] = _keep_services
         if env.name == "hermes":
             registry = await stack.enter_async_context(open_registry(config.tools))

@@ -108,3 +108,20 @@ def test_managed_server_is_refused_on_a_server_without_ids(ludus: Ludus):
     done = ludus("process", "atropos:atropos_tool_env.py", "--env.total_steps", "1", "--out", "run", *flags("empty"))
     assert done.code == 2 or done.code == 1
     assert "server_type vllm or sglang" in done.err + Path("run/groups.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "metrics"),
+    [
+        ('{"results": {"all": {"a": 1}}}', {"a": 1}),
+        ('{"accuracy": 0.5}', {"accuracy": 0.5}),
+        ('{"results": [1]}', {"results": [1]}),
+        ("[1]", {}),
+        ("no json", {}),
+    ],
+)
+def test_metrics_that_a_file_wrote_itself_are_read(folder: Path, text: str, metrics: dict[str, object]):
+    from ludus.compat.atropos_env.file_runs import read_eval
+
+    (folder / "metrics.json").write_text(text)
+    assert read_eval(folder) == metrics

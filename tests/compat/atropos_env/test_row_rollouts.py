@@ -38,6 +38,24 @@ def test_a_row_without_logprobs_has_no_exact_ids():
     assert rollout.opening[0].content == "<1>" and rollout.score is not None and rollout.score.value == 0.5
 
 
+def test_tool_messages_are_the_results_of_the_calls_before_them():
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    talk = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "seen"},
+        {"role": "user", "content": "go on"},
+        {"role": "assistant", "content": "done"},
+        {"role": "tool", "tool_call_id": "of no call", "content": "late"},
+    ]
+    (rollout,) = make_rollouts({"tokens": [[1]], "masks": [[1]], "scores": [1.0], "messages": [talk]})
+    first, last = rollout.turns
+    assert [(result.call.name, result.content) for result in first.results] == [("look", "seen")]
+    assert [message.content for message in first.notices] == ["go on"]
+    assert last.results == () and [message.content for message in last.notices] == ["late"]
+    assert [message.role for message in rollout.messages] == [message["role"] for message in talk]
+
+
 def test_a_score_that_is_no_number_gives_no_rollout():
     assert make_rollouts({"tokens": [[1]], "masks": [[1]], "scores": [float("nan")]}) == []
 

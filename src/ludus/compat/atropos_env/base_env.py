@@ -7,6 +7,7 @@ they return, and gives the file its servers, its tokenizer and its place for fil
 import asyncio
 import contextvars
 import importlib
+import inspect
 import json
 import math
 import sys
@@ -101,7 +102,10 @@ class BaseEnv:
 
     @classmethod
     def config_init(cls) -> Any:
-        return cls.env_config_cls(), ServerBaseline()
+        """The defaults of the file's configuration class. Some files name it with `config_cls`."""
+        named = getattr(cls, "config_cls", None)
+        kind = named() if inspect.ismethod(named) else named
+        return (kind if inspect.isclass(kind) else cls.env_config_cls)(), ServerBaseline()
 
     async def setup(self) -> None:
         """Nothing by default: files call `super().setup()`."""

@@ -6,9 +6,7 @@ do not stop the models and slots of the run. The modules that the file imports e
 
 import asyncio
 import contextvars
-import importlib.util
 import inspect
-import sys
 import textwrap
 import threading
 import traceback
@@ -19,7 +17,9 @@ from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from ludus.compat.atropos_env.base_env import SERVICES, BaseEnv, FileServices
+from ludus.compat.atropos_env.file_import import import_file
 from ludus.compat.atropos_env.provided_modules import Names, provide_modules
+from ludus.compat.atropos_env.thread_alarms import allow_thread_alarms
 from ludus.errors import ConfigError, LudusError
 
 
@@ -50,35 +50,28 @@ def load_file(
     folders = [path.parent, *path.parents[1:4]]
     stack = ExitStack()
     stack.enter_context(provide_modules(modules, folders))
+    stack.enter_context(allow_thread_alarms())
     try:
-        module = _import(path, package)
+        module = _import(path, package, stack)
         return LoadedFile(path, _find_class(module, path, name, bases), stack)
     except BaseException:
         stack.close()
         raise
 
 
-def _import(path: Path, package: str) -> ModuleType:
-    name = f"{package}.ludus_file_{path.stem}" if package else f"ludus_file_{path.stem}"
-    if package:
-        sys.modules[package].__path__.append(str(path.parent))
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # types are looked up there
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
+def _import(path: Path, package: str, stack: ExitStack) -> ModuleType:
     try:
-        spec.loader.exec_module(module)
+        return stack.enter_context(import_file(path, package))
     except LudusError:
         raise
     except (Exception, SystemExit) as error:  # foreign code: the user must see whatever it raises
         trace = traceback.TracebackException.from_exception(error)
-        frames = [f for f in trace.stack if "importlib" not in f.filename and f.filename != __file__]
+        home = str(Path(__file__).parent)
+        frames = [f for f in trace.stack if "importlib" not in f.filename and not f.filename.startswith(home)]
+        frames = [f for f in frames if "contextlib" not in f.filename]
         trace.stack = traceback.StackSummary.from_list(frames)
         shown = textwrap.indent("".join(trace.format(chain=False)).rstrip(), "  ")
         raise ConfigError(f"env.name: importing {path} failed:\n{shown}") from error
-    return module
 
 
 def _find_class(module: ModuleType, path: Path, name: str, bases: tuple[type[BaseEnv], ...]) -> type[BaseEnv]:
@@ -142,7 +135,8 @@ class FileHost:
 
         async def make() -> BaseEnv:
             SERVICES.set(services)
-            env = kind(config, servers, flags.get("slurm", False), flags.get("testing", False))
+            given: tuple[Any, ...] = (config, servers, flags.get("slurm", False), flags.get("testing", False))
+            env = kind(*given[: _count_places(kind)])
             await await_if_needed(env.setup())
             return env
 
@@ -154,8 +148,26 @@ class FileHost:
             raise ConfigError(f"env: {kind.__name__} cannot be set up:\n{describe_trace(error)}") from error
 
 
+def _count_places(kind: type[BaseEnv]) -> int:
+    """How many arguments a class takes by place. Some files leave out the last ones."""
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    listed = inspect.signature(kind).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in listed):
+        return 4
+    return sum(each.kind in places for each in listed)
+
+
 async def _call(work: Callable[[], Any]) -> Any:
-    return await await_if_needed(work())
+    try:
+        return await await_if_needed(work())
+    except SystemExit as error:  # it would end the loop, and the run would wait for ever
+        raise FileExit(f"the file ended itself with sys.exit({error.code!r})").with_traceback(
+            error.__traceback__
+        ) from None
+
+
+class FileExit(Exception):
+    """The code of a file called `sys.exit`."""
 
 
 async def await_if_needed(value: Any) -> Any:

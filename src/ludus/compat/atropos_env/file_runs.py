@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -184,9 +184,22 @@ async def evaluate_file(parts: FileParts, step: int | None = None) -> None:
         raise ConfigError(f"the file's evaluate() raised:\n{describe_trace(error)}") from error
     if parts.fatal.error is not None:
         raise parts.fatal.error
+    _tell_failures(scope, parts)
     groups = GroupRun(parts)
     groups.keep_rows(name, scope.rows)
     await groups.log()
+
+
+def _tell_failures(scope: CallScope, parts: FileParts) -> None:
+    """Tell about failures that the file has swallowed. Wrong settings end the evaluation."""
+    wrong = next((each for each in scope.failures if isinstance(each, ConfigError)), None)
+    if wrong is not None:
+        raise wrong
+    if scope.failures:
+        parts.tell(
+            f"{len(scope.failures)} calls of models or slots failed in evaluate(), the first with: "
+            f"{scope.failures[0]}. The file went on; its numbers may count them as wrong"
+        )
 
 
 def write_eval(report: EvalReport, folder: Path) -> None:
@@ -207,6 +220,15 @@ def write_eval(report: EvalReport, folder: Path) -> None:
 
 
 def read_eval(folder: Path) -> dict[str, Any]:
-    """The metrics that the last evaluation wrote; empty if there are none."""
+    """The metrics that the last evaluation wrote; empty if there are none. Some files write theirs themselves."""
     path = folder / EVAL_METRICS
-    return json.loads(path.read_text("utf-8"))["results"]["all"] if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        return {}
+    own = cast(dict[str, Any], found) if isinstance(found, dict) else {}
+    results = own.get("results")
+    every = cast(dict[str, Any], results).get("all") if isinstance(results, dict) else own
+    return cast(dict[str, Any], every) if isinstance(every, dict) else {}

@@ -15,7 +15,7 @@ from ludus.compat.atropos_env.env_config import APIServerConfig
 from ludus.compat.atropos_env.file_env import AtroposFileEnv
 from ludus.compat.atropos_env.file_host import FileHost, LoadedFile
 from ludus.compat.atropos_env.file_runs import write_eval
-from ludus.compat.atropos_env.file_settings import make_model_tree
+from ludus.compat.atropos_env.file_settings import make_model_tree, name_key_var
 from ludus.compat.atropos_env.group_filter import FilterRules
 from ludus.compat.atropos_env.group_run import FileParts
 from ludus.compat.atropos_env.model_desk import Fatal, ModelDesk, PromptScorer, make_text_model
@@ -49,6 +49,8 @@ class FileSession:
     """Whether `managed_server` may give ids that mean nothing."""
 
     more: MoreFields = lambda group: {}
+    keys: tuple[str, ...] = ()
+    """The keys of the servers. A file may make clients of its own with them."""
 
     @property
     def eval_folder(self) -> Path:
@@ -110,6 +112,8 @@ def _make_config(session: FileSession) -> Any:
     kind = session.loaded.kind
     found = kind.config_init()
     made = type(found[0])(**session.env.settings)
+    if not made.data_dir_to_save_evals:  # files write there, too
+        made.data_dir_to_save_evals = str(session.eval_folder)
     if made.group_size < 1:
         raise ConfigError(f"env.group_size is {made.group_size}; a group has at least one rollout: use 1 or more")
     return made
@@ -122,13 +126,12 @@ def _make_desks(session: FileSession, journal: CallJournal, fatal: Fatal) -> lis
     listed = session.env.servers or ({},)
     first = _make_desk(model, config.model, session, journal, fatal, listed[0])
     desks = [first]
-    for server in listed[1:]:
+    for place, server in enumerate(listed[1:], 1):
         if server["model_name"] == listed[0]["model_name"]:
             desks.append(first)
             continue
-        tree = make_model_tree(
-            [server], session.env.settings, config.model.api_key_var if isinstance(config.model, OpenAISettings) else ""
-        )
+        has_key = place < len(session.keys) and session.keys[place]
+        tree = make_model_tree([server], session.env.settings, name_key_var(place) if has_key else "")
         settings = convert_tree(
             {name: value for name, value in tree.items() if name != "type"}, OpenAISettings, "model"
         )
@@ -170,6 +173,8 @@ def _make_views(session: FileSession, desks: list[ModelDesk]) -> list[FileServer
     configs = [APIServerConfig(**each) for each in session.env.servers or ({},)]
     for config, desk in zip(configs, desks, strict=True):
         config.model_name = desk.name
+    for config, key in zip(configs, session.keys, strict=False):
+        config.api_key = key
     return [FileServer(desk, config, loop, thinking) for desk, config in zip(desks, configs, strict=True)]
 
 

@@ -22,7 +22,7 @@ from ludus.config.tree import SECTIONS
 from ludus.errors import ConfigError, suggest
 
 KEY_VAR = "LUDUS_FILE_API_KEY"
-"""The variable that holds the key of a file's server. It is set by the command line alone, and never recorded."""
+"""The variable that holds the key of a file's first server. It is set by the command line alone, and never recorded."""
 SERVER_TYPES = {"vllm": "atropos", "sglang": "sglang"}
 """Server types with exact ids, and the engines for them. `vllm` is the /generate server of Atropos' trainers."""
 PRESETS: Mapping[str, Tree] = {
@@ -39,8 +39,8 @@ class FileSettings:
 
     tree: Tree
     """Sections of Ludus."""
-    key: str = ""
-    """The key of the first server."""
+    keys: tuple[str, ...] = ()
+    """The key of each server, or an empty text."""
     notes: list[str] = field(default_factory=list[str])
     """What the user should know."""
 
@@ -92,21 +92,26 @@ def translate(
         "testing": options["testing"],
         "group_size": settings["group_size"],
     }
-    key = str(chosen[0].get("api_key") or "")
+    keys = tuple(str(each.get("api_key") or "") for each in chosen)
     tree: Tree = {
         "env": env,
-        "model": make_model_tree(chosen, settings, KEY_VAR if key else ""),
+        "model": make_model_tree(chosen, settings, KEY_VAR if keys[0] else ""),
         "run": {"concurrency": max(1, count_workers(settings, len(chosen)) * settings["group_size"])},
         **make_serve_trees(settings),
     }
     tree |= extend(settings)
     notes = [*given.notes, *_list_notes(settings)]
-    return FileSettings(merge_own(tree, given.own), key, notes)
+    return FileSettings(merge_own(tree, given.own), keys, notes)
 
 
-def change_resumed(kind: type[BaseEnv], record: Tree, layers: Sequence[Layer]) -> tuple[Tree, str]:
-    """The settings of a run that is resumed, and the key of its server. Of the file's own settings, only the number of
-    groups and the server may change."""
+def name_key_var(place: int) -> str:
+    """The variable that holds the key of a server. Each has its own: a key is sent to its server alone."""
+    return f"{KEY_VAR}_{place}" if place else KEY_VAR
+
+
+def change_resumed(kind: type[BaseEnv], record: Tree, layers: Sequence[Layer]) -> tuple[Tree, tuple[str, ...]]:
+    """The settings of a run that is resumed, and the keys of its servers. Of the file's own settings, only the number
+    of groups and the server may change."""
     given = split_layers(layers)
     config, servers = _read_config_init(kind)
     env = record["env"]
@@ -116,13 +121,14 @@ def change_resumed(kind: type[BaseEnv], record: Tree, layers: Sequence[Layer]) -
         raise ConfigError(f"{settings_name}: a run that is resumed keeps it; leave it out")
     known = [APIServerConfig(**each) for each in env["servers"]] or servers
     chosen = choose_servers(known, given.openai)
-    first = list_server_configs(servers)[0]
-    key = str(chosen[0].get("api_key") or getattr(first, "api_key", "") or "")
+    own = [str(getattr(each, "api_key", "") or "") for each in servers]
+    own += [""] * (len(chosen) - len(own))
+    keys = tuple(str(each.get("api_key") or key) for each, key in zip(chosen, own, strict=False))
     shown = [{name: value for name, value in each.items() if name != "api_key"} for each in chosen]
     tree = {**record, "env": {**env, "settings": settings, "servers": shown}}
     if given.openai and is_tree(record.get("model")) and record["model"].get("type") == "openai":
         tree["model"] = {**record["model"], "base_url": chosen[0]["base_url"]}
-    return merge_own(tree, given.own), key
+    return merge_own(tree, given.own), keys
 
 
 def split_layers(layers: Sequence[Layer]) -> _Given:
@@ -137,6 +143,7 @@ def split_layers(layers: Sequence[Layer]) -> _Given:
                 limit = {"total_steps": mine["limit"]} if "limit" in mine else {}
                 given.env |= limit | {key: each for key, each in value.items() if key not in _OWN_KEYS}
             elif name == "openai":
+                value = _drop_unknown(value, source, given.notes)
                 given.openai = merge_trees(given.openai, value) if is_tree(value) and is_tree(given.openai) else value
             elif name in _FILE_SECTIONS:
                 given.options[name] = value
@@ -149,6 +156,25 @@ def split_layers(layers: Sequence[Layer]) -> _Given:
         if own:
             given.own.append(Layer(source, own))
     return given
+
+
+def _drop_unknown(openai: Any, source: str, notes: list[str]) -> Any:
+    """The servers of a YAML file without the fields that atroposlib ignores (`weight`). They are told. A flag for one
+    is refused."""
+    if source.startswith("--"):
+        return openai
+    for server in cast(list[Any], openai) if isinstance(openai, list) else [openai]:
+        for name in [name for name in server if name not in APIServerConfig.model_fields] if is_tree(server) else ():
+            notes.append(f"{source}: openai.{name} is not known here and has no effect")
+    if isinstance(openai, list):
+        return [_keep_known(each) for each in cast(list[Any], openai)]
+    return _keep_known(openai)
+
+
+def _keep_known(server: Any) -> Any:
+    if not is_tree(server):
+        raise ConfigError(f"openai: a server is a mapping with base_url and model_name, got {server!r}")
+    return {name: value for name, value in server.items() if name in APIServerConfig.model_fields}
 
 
 def _refuse_own(mine: Tree, source: str) -> None:
@@ -173,7 +199,7 @@ def _read_config_init(kind: type[BaseEnv]) -> tuple[Any, list[Any]]:
     try:
         found = kind.config_init()
         config, servers = found
-    except Exception as error:  # foreign code
+    except (Exception, SystemExit) as error:  # foreign code
         raise ConfigError(f"{kind.__name__}.config_init failed: {type(error).__name__}: {error}") from error
     return config, list_server_configs(servers)
 

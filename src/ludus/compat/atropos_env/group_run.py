@@ -31,7 +31,7 @@ from ludus.compat.atropos_env.group_filter import (
 )
 from ludus.compat.atropos_env.model_desk import Fatal
 from ludus.compat.atropos_env.row_rollouts import encode_group, make_row_rollouts
-from ludus.errors import LudusError, RolloutError
+from ludus.errors import ConfigError, LudusError, RolloutError
 from ludus.rollout import derive_seed
 from ludus.store import RunDir, decode_record
 from ludus.types import Failure, Provenance, Rollout, StopReason, Task, to_json
@@ -132,6 +132,7 @@ class GroupRun:
 
         Raises:
             GroupFailed: a model or a slot failed, or the file raised. It is on record.
+            ConfigError: the file needs something that the settings do not give.
             BudgetExhausted, ModelUnusable: the run must end.
         """
         if number in self.known:
@@ -160,18 +161,17 @@ class GroupRun:
                 if scope.failed:  # every rollout has failed, and was repeated
                     self._put_failed(number, 0, scope.failed)
                     raise GroupFailed(scope.failed[0])
-                error: BaseException = scope.failures[0]  # the file has swallowed it
-            except GroupFailed:
+                raise scope.failures[0]  # the file has swallowed it
+            except (GroupFailed, ConfigError):  # wrong settings: no other group can be made, either
                 raise
-            except Exception as caught:
-                error = caught
-            self._raise_fatal()
-            world = isinstance(error, LudusError) or bool(scope.failures)
-            if repeats_left and world and getattr(error, "retryable", True):
-                continue
-            failure = _make_failure(error, scope, parts.seconds)
-            self._put_failed(number, 0, [failure])
-            raise GroupFailed(failure)
+            except Exception as error:
+                self._raise_fatal()
+                world = isinstance(error, LudusError) or bool(scope.failures)
+                if repeats_left and world and getattr(error, "retryable", True):
+                    continue
+                failure = _make_failure(error, scope, parts.seconds)
+                self._put_failed(number, 0, [failure])
+                raise GroupFailed(failure) from error
         raise AssertionError("the last repetition returns or raises")
 
     def _raise_fatal(self) -> None:
@@ -190,7 +190,7 @@ class GroupRun:
         for group in returned:
             fault, first = find_fault(group, parts.rules), len(rollouts)
             whole = complete_group(group, parts.rules, decode)
-            rollouts += make_row_rollouts(whole, task, parts.provenance, decode, first=first, seconds=seconds)
+            rollouts += make_row_rollouts(group, task, parts.provenance, decode, first=first, seconds=seconds)
             if fault:
                 dropped[fault] = dropped.get(fault, 0) + 1
             else:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from ludus.compat.atropos_env.chat_forms import read_messages
-from ludus.types import Completion, Message, Provenance, Rollout, Score, StopReason, Task, Tokens, Turn
+from ludus.types import Completion, Message, Provenance, Rollout, Score, StopReason, Task, Tokens, ToolResult, Turn
 
 NOT_TRAINED = -100
 Decode = Callable[[Sequence[int]], str]
@@ -76,9 +76,22 @@ def _make_turns(group: Mapping[str, Any], index: int, decode: Decode) -> tuple[t
     for number, at in enumerate(starts):
         end = starts[number + 1] if number + 1 < len(starts) else len(messages)
         completion = Completion(messages[at], tokens=tokens[number] if tokens else None)
-        turns.append(Turn(completion, notices=tuple(messages[at + 1 : end])))
+        results, others = _pair_results(messages[at], messages[at + 1 : end])
+        turns.append(Turn(completion, results, notices=others))
     turns[-1] = msgspec.structs.replace(turns[-1], stop=StopReason.FINISHED)
     return tuple(messages[: starts[0]]), tuple(turns)
+
+
+def _pair_results(reply: Message, after: Sequence[Message]) -> tuple[tuple[ToolResult, ...], tuple[Message, ...]]:
+    """The results of a reply's tool calls, and the messages that are none. Results are the first messages after it."""
+    calls = {call.id: call for call in reply.calls}
+    results: list[ToolResult] = []
+    for message in after:
+        call = calls.pop(message.call_id, None) if message.role == "tool" else None
+        if call is None:
+            break
+        results.append(ToolResult(call, message.content))
+    return tuple(results), tuple(after[len(results) :])
 
 
 def _read_conversation(group: Mapping[str, Any], index: int, decode: Decode) -> list[Message]:

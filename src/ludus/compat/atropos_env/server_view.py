@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from ludus.compat.atropos_env.call_journal import get_scope
 from ludus.compat.atropos_env.chat_forms import (
     ReplyObject,
     make_chat_reply,
@@ -94,7 +95,7 @@ class FileServer:
     async def draw_chat(self, arguments: dict[str, Any], session: "TokenSession | None" = None) -> list[Completion]:
         desk, sampling = self.desk, read_sampling(arguments, self.desk.sampling)
         if not arguments.get("skip_reasoning"):
-            sampling = self._thinking.apply(sampling, self.config)
+            sampling = self._ask_for_thinking(sampling)
         given: list[Message] = read_messages(arguments["messages"])
         tools: list[ToolSpec] = read_tools(arguments.get("tools"))
         split, n = str(arguments.get("split") or "train"), int(arguments.get("n") or 1)
@@ -119,9 +120,13 @@ class FileServer:
         given = msgspec.structs.replace(
             sampling, top_p=base.top_p, stop=base.stop, extra={**base.extra, **sampling.extra}
         )
-        given = self._thinking.apply(given, self.config)
+        given = self._ask_for_thinking(given)
         (completion,) = await call_loop(self._loop, self.desk.chat(messages, tools, given, session=session))
         return completion
+
+    def _ask_for_thinking(self, sampling: Sampling) -> Sampling:
+        """The sampling with the fields that ask for reasoning. Engines of token mode have none: templates ask there."""
+        return sampling if self.desk.token_model is not None else self._thinking.apply(sampling, self.config)
 
     async def _wait(self, work: Coroutine[Any, Any, T], seconds: Any) -> T:
         async with asyncio.timeout(float(seconds) if seconds else None):
@@ -198,11 +203,14 @@ class FileServers:
 
 
 def require_tokens(desk: ModelDesk, what: str) -> None:
+    """Refuse what only a model in token mode can do. The refusal is on record, also if the file swallows it."""
     if desk.token_model is None:
-        raise ConfigError(
+        error = ConfigError(
             f"{what} needs exact ids, which the server of '{desk.name}' does not give: use "
             "--openai.server_type vllm or sglang (or --model.mode token, see docs/tokens.md)"
         )
+        get_scope().failures.append(error)
+        raise error
 
 
 # ---- exact ids ----------------------------------------------------------------------------------------------------

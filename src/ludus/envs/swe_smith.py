@@ -92,7 +92,8 @@ class SweSmithOracle(Env, frozen=True):
             "*/*_test.py",
             "*/conftest.py",
         ),
-        *("*/pytest.ini", "*/.pytest.ini", "*/tox.ini", "*/setup.cfg", "*/pyproject.toml", "*.egg-info", "*.dist-info"),
+        *("*/pytest.toml", "*/.pytest.toml", "*/pytest.ini", "*/.pytest.ini", "*/pyproject.toml", "*/tox.ini"),
+        *("*/setup.cfg", "*.[eE][gG][gG]-[iI][nN][fF][oO]", "*.[dD][iI][sS][tT]-[iI][nN][fF][oO]"),
     )
 
     path: str = ""

@@ -19,6 +19,8 @@ from ludus.verify.pytest import JudgeRun, TestReport
 
 _FEEDBACK_TESTS = 5
 _SETTINGS = {
+    "pytest.toml": "",
+    ".pytest.toml": "",
     "pytest.ini": "",
     ".pytest.ini": "",
     "pyproject.toml": "[tool.pytest",

@@ -33,7 +33,14 @@ from msgspec import Struct
 
 from ludus.env import Env, EnvFacts
 from ludus.envs.dataset import DataRow, load_bundled, load_rows
-from ludus.envs.repositories import Start, StartFolders, make_repository, make_start, read_tests
+from ludus.envs.repositories import (
+    Start,
+    StartFolders,
+    list_comparing_classes,
+    make_repository,
+    make_start,
+    read_tests,
+)
 from ludus.errors import SetupError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.types import Positive, Rollout, Score, Task, Whole
@@ -166,7 +173,10 @@ class SweSmithOracle(Env, frozen=True):
         tests = await asyncio.to_thread(read_tests, folders.tests)
         folder = f"{WORKSPACE}/{answer.start.name}"
         python = box.resolve(f"{folder}/.venv/bin/python")
-        return await run_repository_tests(box, folder, answer.ids, tests, python=python, seconds=self.test_timeout_s)
+        known = await asyncio.to_thread(list_comparing_classes, folders.base)
+        return await run_repository_tests(
+            box, folder, answer.ids, tests, python=python, seconds=self.test_timeout_s, known=known
+        )
 
     async def solve(self, task: Task, box: Sandbox | None) -> str:
         assert box is not None

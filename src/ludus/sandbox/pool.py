@@ -58,7 +58,7 @@ class PoolSettings(Settings, frozen=True, kw_only=True):
     """Close slots that were kept ready this long without being used; null: keep them."""
     lifetime_seconds: Positive | None = None
     """Take a slot back from a rollout that has held it this long, which fails the rollout; null: never. Make it longer
-    than `agent.limits.rollout_seconds`: an agent that can wait for it gets no score instead of a bad one."""
+    than `limits.rollout_seconds`: an agent that can wait for it gets no score instead of a bad one."""
     starts_per_second: Positive | None = None
     """Make slots no faster than this; null for no limit."""
 

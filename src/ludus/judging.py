@@ -41,6 +41,8 @@ from ludus.sandbox.pool import Pool, is_alive
 from ludus.types import Completion, Message, Rollout, Score, StopReason, Task, Turn
 
 T = TypeVar("T")
+_PLAIN_REPLY = "I do not know."
+"""What a judge is asked about, to see whether it works. It is not asked about an empty reply."""
 
 KeepFiles = Callable[[CollectedFiles], str]
 """Keeps the files that an agent left, and returns their hash; empty if they are not kept."""
@@ -206,7 +208,7 @@ class Judge:
             return False
 
     async def _try_verify(self, acted: Rollout, box: Sandbox | None, *, solved: bool) -> bool:
-        answer = ""
+        answer = _PLAIN_REPLY if self.env.grader else ""
         if solved:
             async with asyncio.timeout(self.limits.rollout_seconds):
                 answer = await self.env.solve(acted.task, box)

@@ -51,6 +51,7 @@ class AlfWorld(Env, frozen=True):
         runs="game in a process of its own, no slot",
         scored="the task is done (soft is the same)",
         extra="alfworld",
+        speed="70 ms per task of five commands",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = "Do the household task. Give one command at a time with `act`, until the task is done."

@@ -44,6 +44,7 @@ class DocVQA(Env, frozen=True):
         licence="that of the data",
         runs="text and pictures, no slot; needs a model that takes pictures",
         scored="ANLS of at least 0.999; soft: ANLS",
+        speed="below 1 ms per task",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = (

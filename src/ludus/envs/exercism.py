@@ -73,6 +73,7 @@ class Exercism(Env, frozen=True):
         licence="MIT (written for Ludus; the published tracks, with `env.path`, are MIT too)",
         runs="agent in a slot; tests in a fresh one",
         scored="all hidden tests pass; soft: the share",
+        speed="0.4 s per task",
     )
     toolsets: ClassVar[tuple[str, ...]] = ("terminal", "file")
 

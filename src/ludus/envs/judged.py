@@ -40,6 +40,7 @@ class Judged(Env, frozen=True):
         licence="MIT (written for Ludus); that of the data for others",
         runs="text only, no slot; needs a judge model",
         scored="share of the rubric's weights that a judge finds met",
+        speed="that of the judge",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
     grader: ClassVar[Grader | None] = Grader()

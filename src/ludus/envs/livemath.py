@@ -49,7 +49,10 @@ class LiveMathematicianBench(Env, frozen=True):
 
     name: ClassVar[str] = "livemathematicianbench"
     facts: ClassVar[EnvFacts] = EnvFacts(
-        tasks="one per row of env.path", licence="that of the data", scored="the right label (soft is the same)"
+        tasks="one per row of env.path",
+        licence="that of the data",
+        scored="the right label (soft is the same)",
+        speed="below 1 ms per task",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = (

@@ -46,6 +46,7 @@ class MathProblems(Env, frozen=True):
         licence="MIT (written for Ludus); that of the data for others",
         scored="equal as mathematical objects (math-verify)",
         extra="math",
+        speed="5 ms per task",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = "Solve the problem step by step. Put the final answer, and only it, in \\boxed{}."

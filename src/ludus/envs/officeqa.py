@@ -50,6 +50,7 @@ class OfficeQA(Env, frozen=True):
         licence="that of the data",
         runs="text and three tools of its own, no slot",
         scored="exact match of figures; soft: token F1",
+        speed="below 1 ms per task",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = (

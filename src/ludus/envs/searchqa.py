@@ -36,6 +36,7 @@ class SearchQA(Env, frozen=True):
         tasks="one per row of env.path (or hub:lucadiliello/searchqa)",
         licence="that of the data",
         scored="exact match of the answer; soft: token F1",
+        speed="below 1 ms per task",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = (

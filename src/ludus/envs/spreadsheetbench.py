@@ -53,6 +53,7 @@ class SpreadsheetBench(Env, frozen=True):
         runs="agent and its program in slots; answers are compared outside",
         scored="all test cases have the right cells; soft: the share",
         extra="spreadsheets",
+        speed="0.3 s per task of three test cases",
     )
     sandbox: ClassVar[SandboxSpec | None] = SandboxSpec()
     toolsets: ClassVar[tuple[str, ...]] = ("terminal", "file")

@@ -86,6 +86,7 @@ class SweSmithOracle(Env, frozen=True):
         runs="agent in a slot with a working tree; tests in a fresh one",
         scored="all tests of FAIL_TO_PASS and PASS_TO_PASS pass; soft: the share",
         extra="`hub` for paths with `hub:`",
+        speed="1.3 s per task (bundled ones)",
     )
     sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(memory_mb=2048, disk_mb=1024)
     toolsets: ClassVar[tuple[str, ...]] = ("terminal", "file")

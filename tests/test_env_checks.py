@@ -185,7 +185,7 @@ class Unspeakable(Words, frozen=True):
         (Speechless(), [GOLD], "solve returned NoneType, not the final answer as text"),
         (NotANumber(), [GOLD, EMPTY], "Score.value is nan"),
         (NotAScore(), [GOLD, EMPTY], "verify returned float, not a Score"),
-        (Hanging(), [GOLD, EMPTY], "verify gold took longer than 0.05 s"),
+        (Hanging(), [GOLD, EMPTY], "verify gold took longer than 0.05 s (limits.verify_seconds)"),
         (Unsolvable(), [GOLD], "solve raised RuntimeError: no idea"),
     ],
 )

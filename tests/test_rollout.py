@@ -243,7 +243,7 @@ class Broken(Yes, frozen=True):
     ("how", "says"),
     [
         ("raises", "verify of task 'a/b': KeyError: 'expected column'"),
-        ("hangs", "verify of task 'a/b': timed out"),
+        ("hangs", "verify of task 'a/b': TimeoutError: not done within 0.05 s (limits.verify_seconds)"),
         ("nan", "finite"),
         ("wrong type", "verify returned float, not a Score"),
     ],

@@ -56,7 +56,7 @@ class EnvFacts(Struct, frozen=True, kw_only=True):
     extra: str = ""
     """The extra of `ludus-train` that it needs: `hub`. Empty: none."""
     speed: str = ""
-    """How fast it is, where it was measured: `12 tasks/s on two cores with bubblewrap`. Empty: not measured."""
+    """How long a task takes without a model: `80 ms per task` (`bench/envs.py` measures it). Empty: not measured."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -365,7 +365,7 @@ async def try_task(env: Env, evidence: Evidence, pool: Pool | None, limits: Limi
         await env.prepare(task)
         return env.slot(task)
 
-    evidence.opening = await _attempt(evidence, "opening", limits.setup_seconds, render_opening) or ""
+    evidence.opening = await _attempt(evidence, "opening", limits, "setup_seconds", render_opening) or ""
     if env.sandbox is None:
         for gold in (False, True):
             solution = await _get_solution(env, evidence, None, limits, gold=gold)
@@ -373,7 +373,7 @@ async def try_task(env: Env, evidence: Evidence, pool: Pool | None, limits: Limi
                 await _verify_twice(env, evidence, None, limits, solution, gold=gold)
         return
     assert pool is not None, "an environment with a sandbox is validated with a pool"
-    spec = await _attempt(evidence, "setup", limits.setup_seconds, get_spec)
+    spec = await _attempt(evidence, "setup", limits, "setup_seconds", get_spec)
     try:
         for gold in (False, True):
             if spec is not None and "setup" not in evidence.broken:
@@ -388,7 +388,7 @@ async def _try_in_slot(
     """Try a task in a slot, and verify it in the slot in which a run would."""
     task = evidence.task
     async with pool.lease(spec) as box:
-        await _attempt(evidence, "setup", limits.setup_seconds, lambda: env.setup(task, box))
+        await _attempt(evidence, "setup", limits, "setup_seconds", lambda: env.setup(task, box))
         if "setup" in evidence.broken:
             return
         evidence.files.append(await list_files(box))
@@ -412,11 +412,11 @@ async def _get_solution(
         make_own_tools(env, evidence.task, box)
 
     if not gold:
-        await _attempt(evidence, "tools", limits.setup_seconds, make_tools)
+        await _attempt(evidence, "tools", limits, "setup_seconds", make_tools)
         return ""
     if not can_solve(env):
         return None
-    solution = await _attempt(evidence, "solve", limits.rollout_seconds, lambda: env.solve(evidence.task, box))
+    solution = await _attempt(evidence, "solve", limits, "rollout_seconds", lambda: env.solve(evidence.task, box))
     if not (isinstance(solution, str) or _are_turns(solution)):
         what = f"solve returned {type(solution).__name__}, not the final answer as text, nor turns"
         evidence.broken.setdefault("solve", what)
@@ -437,15 +437,18 @@ async def _verify_twice(
     step, scores = ("verify gold", evidence.gold) if gold else ("verify empty", evidence.empty)
     rollout = make_rollout(evidence.task, solution)
     for _ in range(2):
-        score: object = await _attempt(evidence, step, limits.verify_seconds, lambda: env.verify(rollout, box))
+        score: object = await _attempt(evidence, step, limits, "verify_seconds", lambda: env.verify(rollout, box))
         if isinstance(score, Score):
             scores.append(score)
         else:
             evidence.broken.setdefault(step, f"verify returned {type(score).__name__}, not a Score")
 
 
-async def _attempt(evidence: Evidence, step: str, seconds: float, work: Callable[[], Awaitable[T]]) -> T | None:
-    """The result of `work`; None, with an entry in `evidence.broken`, if it failed."""
+async def _attempt(
+    evidence: Evidence, step: str, limits: Limits, limit: str, work: Callable[[], Awaitable[T]]
+) -> T | None:
+    """The result of `work`; None, with an entry in `evidence.broken`, if it failed. `limit`: which limit of time."""
+    seconds: float = getattr(limits, limit)
     clock = asyncio.timeout(seconds)
     try:
         async with clock:
@@ -454,7 +457,7 @@ async def _attempt(evidence: Evidence, step: str, seconds: float, work: Callable
                 return await pending
             evidence.broken[step] = explain_not_async(step.partition(" ")[0])
     except Exception as error:  # an environment is foreign code: what it raises is what we want to know
-        late = f"took longer than {seconds:g} s"
+        late = f"took longer than {seconds:g} s (limits.{limit})"
         evidence.broken[step] = f"{step} {late if clock.expired() else f'raised {describe_error(error)}'}"
     return None
 

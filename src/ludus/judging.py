@@ -14,9 +14,10 @@ that raises when the agent wrote no file has no score for the first state, but w
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -38,6 +39,10 @@ from ludus.sandbox.agent_files import collect_files, copy_files
 from ludus.sandbox.file_tree import CollectedFiles
 from ludus.sandbox.pool import Pool, is_alive
 from ludus.types import Rollout, Score, StopReason, Task, Turn
+
+T = TypeVar("T")
+_PLAIN_REPLY = "I do not know."
+"""What a judge is asked about, to see whether it works. It is not asked about an empty reply."""
 
 KeepFiles = Callable[[CollectedFiles], str]
 """Keeps the files that an agent left, and returns their hash; empty if they are not kept."""
@@ -157,8 +162,7 @@ class Judge:
 
     async def _verify(self, acted: Rollout, box: Sandbox | None) -> Score:
         with boundary(VerifierError, f"{self.env.name}: verify of task '{acted.task.id}'"):
-            async with asyncio.timeout(self.limits.verify_seconds):
-                score = await self.env.verify(acted, box)
+            score = await _limit_time(self.env.verify(acted, box), self.limits.verify_seconds, "verify_seconds")
         if not isinstance(score, Score):  # pyright: ignore[reportUnnecessaryIsInstance]  # environments are foreign code
             what = type(score).__name__
             raise VerifierError(f"{self.env.name}: verify returned {what}, not a Score", retryable=False)
@@ -204,7 +208,7 @@ class Judge:
             return False
 
     async def _try_verify(self, acted: Rollout, box: Sandbox | None, *, solved: bool) -> bool:
-        solution: str | Sequence[Turn] = ""
+        solution: str | Sequence[Turn] = _PLAIN_REPLY if self.env.grader else ""
         if solved:
             async with asyncio.timeout(self.limits.rollout_seconds):
                 solution = await self.env.solve(acted.task, box)
@@ -218,8 +222,19 @@ class Judge:
 
 async def set_up(env: Env, task: Task, box: Sandbox, limits: Limits) -> None:
     with boundary(SetupError, f"{env.name}: setup of task '{task.id}'"):
-        async with asyncio.timeout(limits.setup_seconds):
-            await env.setup(task, box)
+        await _limit_time(env.setup(task, box), limits.setup_seconds, "setup_seconds")
+
+
+async def _limit_time(work: Awaitable[T], seconds: float, limit: str) -> T:
+    """Await a step of an environment. `limit`: the name of its time limit, for the error."""
+    clock = asyncio.timeout(seconds)
+    try:
+        async with clock:
+            return await work
+    except TimeoutError:
+        if not clock.expired():
+            raise  # it is the environment's own
+        raise TimeoutError(f"not done within {seconds:g} s (limits.{limit})") from None
 
 
 async def collect(env: Env, box: Sandbox) -> CollectedFiles | None:

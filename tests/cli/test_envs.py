@@ -39,3 +39,9 @@ def test_words_in_place_of_a_count(monkeypatch: pytest.MonkeyPatch, ludus: Ludus
     monkeypatch.setattr(gsm8k.Gsm8k, "facts", EnvFacts(tasks="one per row of `env.path`"))
     monkeypatch.setattr(gsm8k.Gsm8k, "tasks", None)
     assert "| one per row of `env.path` |" in ludus("envs", "--markdown").out
+
+
+def test_the_table_of_environments_has_no_empty_cell_but_extras(ludus: Ludus):
+    rows = [line.split(" | ") for line in ludus("envs", "--markdown").out.splitlines()[2:]]
+    for *cells, _extra, speed in rows:
+        assert all(cell.strip(" |") for cell in [*cells, speed]), cells[0]

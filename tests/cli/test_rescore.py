@@ -1,10 +1,12 @@
 """`ludus rescore`: from a run with a wrong verifier to a run with right scores, without a model."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
-from tests.cli_kit import Ludus, read_calls, script_flags, write_sums
+from tests.cli_kit import LUDUS, Ludus, read_calls, script_flags, write_sums
 
 LAX = """
 from ludus.envs.terminal_test import TerminalTest
@@ -53,6 +55,32 @@ def test_the_files_of_the_agents_are_judged_in_slots(ludus: Ludus, folder: Path)
     assert ludus("evaluate", "terminal-test", "--out", "none", "--run.keep_files_mb", "0", *flags).code == 0
     code, out, _ = ludus("rescore", "none")
     assert code == 1 and "not judged: 4: its files were not kept" in out
+
+
+STUCK = """
+import os
+import signal
+from pathlib import Path
+
+from sums import Sums
+
+
+class Stuck(Sums, frozen=True):
+    async def verify(self, rollout, box):
+        if rollout.task.id == "sum-3":
+            Path("half").write_text(str(sorted(each.name for each in Path().iterdir())))
+            os.kill(os.getpid(), getattr(signal, os.environ["END_WITH"]))
+        return await super().verify(rollout, box)
+"""
+
+
+@pytest.mark.parametrize("end", ["SIGINT", "SIGKILL"])
+def test_a_run_that_is_half_rescored_is_not_there(folder: Path, sums: Path, end: str):
+    (folder / "stuck.py").write_text(STUCK)
+    words = [*LUDUS, "rescore", "old", "--env", "stuck.py", "--out", "new"]
+    done = subprocess.run(words, cwd=folder, env={**os.environ, "END_WITH": end}, capture_output=True)
+    assert done.returncode != 0 and (folder / "half").exists(), done
+    assert not (folder / "new").exists()
 
 
 def test_what_cannot_be_rescored_is_refused(ludus: Ludus, folder: Path, sums: Path):

@@ -31,8 +31,8 @@ def test_toolsets_of_distributions_that_cannot_be_drawn_are_marked(ludus: Ludus)
     shown = ludus("tools").out
     assert "terminal_tasks terminal 97, file 97, [web 97], [browser 75], [vision 50], [image_gen 10]" in shown
     assert (
-        "web (it needs a provider; set tools.web.provider); vision (it needs a model for pictures; set vision.…)"
-        in shown
+        "web (it needs a provider; set tools.web.provider); "
+        "vision (it needs a model for pictures; set vision.base_url and vision.name)" in shown
     )
     unusable = json.loads(ludus("tools", "--json").out)["unusable"]
     assert unusable.keys() == {"web", "vision", "image_gen", "moa", "browser"}

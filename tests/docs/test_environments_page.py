@@ -15,7 +15,7 @@ SHOWN = {
     "ludus validate word-games/src/word_games/env.py": "no problems",
     "ludus validate fixes.py": "no problems",
     "ludus show runs/fixes middle": "All 2 tests passed.",
-    "ludus rescore runs/fixes": "1 of 1 rollouts judged, 1 tasks: 0 higher, 0 lower, 1 unchanged",
+    "ludus rescore runs/fixes": "1 of 1 rollouts judged, 1 task: 0 higher, 0 lower, 1 unchanged",
     "ludus compare runs/fixes runs/fixes-again": "+0.000",
 }
 """What some commands print."""

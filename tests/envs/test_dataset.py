@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from ludus.envs.dataset import load_rows, read_list_text, require_path
+from ludus.envs.dataset import give_ids, load_rows, read_list_text, require_path
 from ludus.errors import ConfigError
 
 
@@ -112,8 +112,34 @@ def test_an_absent_file_is_named(tmp_path: Path):
 
 def test_ids_are_unique(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text(LINES + json.dumps(ROWS[0]))
-    with pytest.raises(ConfigError, match=r"line 4: id: 'a' is also the id of .*line 1"):
-        load_rows(str(tmp_path / "a.jsonl"), Word, "train", key="id")
+    with pytest.raises(ConfigError, match=r"line 4: id: 'a' is also that of .*line 1"):
+        list(give_ids(load_rows(str(tmp_path / "a.jsonl"), Word, "train"), ["id"]))
+
+
+def test_ids_are_made_where_a_row_has_none(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text(LINES + json.dumps({"id": " ", "length": 3}))
+    rows = load_rows(str(tmp_path / "a.jsonl"), Word, "train")
+    assert [id for id, _ in give_ids(rows, ["id"], lambda row, number: f"{number}-{row.item.length}")][2] == "2-3"
+    with pytest.raises(ConfigError, match="line 4: id: it is empty"):
+        list(give_ids(rows, ["id"]))
+    with pytest.raises(ConfigError, match="line 4: id: it is empty"):
+        load_rows(str(tmp_path / "a.jsonl"), Word, "train", texts=["id"])
+
+
+class Note(Struct):
+    id: str
+    text: str = "none"
+
+
+def test_a_field_that_is_null_is_absent(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text('{"id": "null", "text": null}')
+    assert [row.item for row in load_rows(str(tmp_path / "a.jsonl"), Note, "train")] == [Note("null")]
+    (tmp_path / "a.jsonl").write_text('{"id": null}')
+    with pytest.raises(ConfigError, match=r"line 1: Object missing required field `id`"):
+        load_rows(str(tmp_path / "a.jsonl"), Note, "train")
+    (tmp_path / "a.jsonl").write_text('{"id": 3, "text": null}')
+    with pytest.raises(ConfigError, match=r"line 1: Expected `str`, got `int`"):
+        load_rows(str(tmp_path / "a.jsonl"), Note, "train")
 
 
 class Datasets(ModuleType):

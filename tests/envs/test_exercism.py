@@ -97,3 +97,15 @@ def test_folders_without_exercises_are_named(tmp_path: Path):
         list_tasks(path=str(tmp_path))
     with pytest.raises(ConfigError, match="there is no folder"):
         list_tasks(path=str(tmp_path / "absent"))
+
+
+def test_an_exercise_without_instructions_and_one_that_is_there_twice_are_named(tmp_path: Path):
+    config = {"files": {"solution": ["one.py"], "test": ["one_test.py"]}}
+    path = write(tmp_path, config)
+    (folder,) = (found.parent.parent for found in path.rglob("config.json"))
+    shutil.copytree(folder, path / "concept" / folder.name)
+    with pytest.raises(ConfigError, match=r"practice/one and .*concept/one are both the exercise python/one"):
+        list_tasks(path=str(path))
+    (folder / ".docs" / "instructions.md").unlink()
+    with pytest.raises(ConfigError, match=r"practice/one: there is no \.docs/instructions\.md, or it is empty"):
+        list_tasks(path=str(folder))

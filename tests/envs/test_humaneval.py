@@ -61,5 +61,5 @@ def test_wrong_rows_are_named(tmp_path: Path, change: dict[str, Any], says: str)
 
 
 def test_ids_are_unique(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"line 2: task_id: 'T/0' is also the task_id of .*line 1"):
+    with pytest.raises(ConfigError, match=r"line 2: task_id: 'T/0' is also that of .*line 1"):
         list_tasks(tmp_path, ROW, ROW)

@@ -85,6 +85,41 @@ def test_a_run_books_both_judges_and_reports_their_agreement(
     assert "judges agree" in capsys.readouterr().out
 
 
+UNREADABLE = """
+import json
+from ludus.types import Completion, Message
+
+
+class Silent:
+    name = "silent"
+
+    def __init__(self, only: str = "") -> None:
+        self.only = only
+
+    async def complete(self, messages, tools, sampling):
+        facts = json.loads(messages[1].content)
+        if not self.only or facts["reply"] == self.only:
+            return Completion(Message("assistant", "no verdict"))
+        verdicts = [{"criterion": n["criterion"], "met": False} for n in facts["rubric"]]
+        return Completion(Message("assistant", json.dumps({"verdicts": verdicts})))
+
+    async def close(self):
+        pass
+"""
+
+
+@pytest.mark.parametrize(("only", "ended"), [("", {"failed": 4}), ("Yes.", {"broken": 4})])
+def test_a_judge_that_gives_no_verdict_on_any_reply_is_the_world_s_failure(
+    only: str, ended: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "judge.py").write_text(UNREADABLE)
+    words = ["evaluate", "judge", "--out", f"{tmp_path}/run", "--json", "--judge.type", f"{tmp_path}/judge.py"]
+    words += ["--model.type", f"{tmp_path}/agent.py", *(["--judge.options.only", only] if only else [])]
+    main(words)
+    assert json.loads(capsys.readouterr().out)["summary"]["stops"] == ended
+
+
 def test_without_a_judge_the_command_says_what_to_set(capsys: pytest.CaptureFixture[str]):
     assert main(["validate", "judge"]) != 0
     assert "--judge.base_url URL" in capsys.readouterr().err

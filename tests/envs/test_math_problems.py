@@ -48,7 +48,7 @@ def test_rows_of_published_sets(tmp_path: Path):
         ({"problem": "p"}, "line 2: answer: it is missing"),
         ({"problem": "p", "solution": "no box"}, "line 2: answer: it is missing"),
         ({"problem": "p", "answer": ["1"]}, r"line 2: .*\$\.answer"),
-        ({"problem": "p", "answer": "1", "id": "a"}, r"line 2: id: 'a' is also the id of .*line 1"),
+        ({"problem": "p", "answer": "1", "id": "a"}, r"line 2: id: 'a' is also that of .*line 1"),
     ],
 )
 def test_bad_rows_are_named(tmp_path: Path, row: dict[str, Any], says: str):

@@ -6,7 +6,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ludus.envs.repositories import Start, fetch_commit, make_repository, make_start, read_tests, run_git
+from ludus.envs.repositories import (
+    Start,
+    fetch_commit,
+    list_comparing_classes,
+    make_repository,
+    make_start,
+    read_tests,
+    run_git,
+)
 from ludus.errors import SetupError
 
 FILES = {"pkg/code.py": "x = 1\n", "tests/test_a.py": "secret = 1\n", "tests/test_b.py": "shown = 1\n"}
@@ -85,3 +93,11 @@ def test_what_cannot_be_made_is_a_failure_of_setup(tmp_path: Path, url: str, cha
 def test_an_absent_repository_is_named(tmp_path: Path):
     with pytest.raises(SetupError, match="/absent"):
         make_start(START, str(tmp_path / "absent"), tmp_path / "cache", seconds=60)
+
+
+def test_classes_that_compare_themselves_are_listed(tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b.py").write_text("class Any:\n    def __eq__(self, other):\n        return True\n")
+    (tmp_path / "c.py").write_text("class Other:\n    pass\n")
+    (tmp_path / "link.py").symlink_to(tmp_path / "absent")
+    assert list_comparing_classes(tmp_path) == {"Any"}

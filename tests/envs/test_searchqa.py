@@ -44,7 +44,7 @@ def test_passages_are_cut_at_their_ends():
     [
         ({**ROW, "key": "k2", "answers": []}, "row 2: answers: there is none"),
         ({"key": "k2", "question": "q", "answers": ["a"]}, "row 2: .*`context`"),
-        (ROW, "row 2: id: 'k1' is also the id of .*row 1"),
+        (ROW, "row 2: key: 'k1' is also that of .*row 1"),
     ],
 )
 def test_bad_rows_are_named(tmp_path: Path, row: dict[str, Any], says: str):

@@ -27,6 +27,9 @@ def test_games_are_made_valid_and_won_with_the_tool():
     rollout = asyncio.run(run(Job(tasks[0], Policy(ScriptedModel([*replies, "Done."]))), env, None))
     assert rollout.score is not None and rollout.score.passed
     assert list(env.tasks("other")) == []
+    shared = [call("act", command="save"), call("act", command="look. restore"), "Done."]
+    refused = asyncio.run(run(Job(tasks[0], Policy(ScriptedModel(shared))), env, None))
+    assert all("does not take that command" in turn.results[0].content for turn in refused.turns[:2])
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch):

@@ -27,3 +27,12 @@ def test_what_is_shown_has_no_prompt_and_no_status_line():
         "most": 1.0,
         "done": True,
     }
+
+
+@pytest.mark.parametrize("command", ["save", "RESTORE", "look. save", "look then script on", "transcripts", "q"])
+def test_commands_about_the_program_are_outside_of_the_game(command: str):
+    assert game_play.is_outside(command)
+
+
+def test_commands_of_the_world_are_inside():
+    assert not game_play.is_outside("take the safe from the scripted shelf, then look")

@@ -149,15 +149,19 @@ class EveryNumber(int):
     __hash__ = int.__hash__
 
 
+def check(left: Any, right: Any) -> Any:
+    return in_slot.check_pair(left, right, lambda kind: kind.__module__ == "unittest.mock")
+
+
 @pytest.mark.parametrize(
     "value", [Everything(), EveryNumber(), [1, EveryNumber()], {"a": [Everything()]}, (Everything(),)]
 )
 def test_values_that_equal_everything_are_refused(value: Any):
     expected = [1, 2] if isinstance(value, list) else 3
     with pytest.raises(AssertionError, match="compares equal to every value"):
-        in_slot.check_pair(value, expected)
+        check(value, expected)
     with pytest.raises(AssertionError, match="compares equal to every value"):
-        in_slot.check_pair(expected, value)
+        check(expected, value)
 
 
 class Remainder:
@@ -177,7 +181,7 @@ class Remainder:
 )
 def test_honest_values_are_compared_as_they_are(value: Any):
     expected: Any = 3
-    assert in_slot.check_pair(value, expected) is expected
+    assert check(value, expected) is expected
 
 
 def test_a_line_without_end_is_tampering():

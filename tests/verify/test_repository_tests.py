@@ -88,6 +88,31 @@ def test_wanted_tests_run_with_the_fixtures_and_settings_of_the_repository(bwrap
         asyncio.run(run(right, "[pytest]\naddopts = --absent\n"))
 
 
+EQUAL_TO_ALL = """
+class {0}(int):
+    def __eq__(self, other): return True
+
+def add(a, b): return {0}()
+"""
+
+
+def test_a_value_that_equals_everything_fails_unless_the_repository_had_its_class(bwrap: str):
+    async def run(code: str) -> Score:
+        async with open_pool(bwrap) as pool, pool.lease(SandboxSpec()) as box:
+            await box.write("repo/code_under_test.py", code.encode())
+            test = "from code_under_test import add\n\ndef test_two():\n    assert add(1, 1) == 2\n"
+            return await run_repository_tests(
+                *(box, "/workspace/repo", ["tests/test_hidden.py::test_two"], {"tests/test_hidden.py": test}),
+                python="python3",
+                seconds=60,
+                known={"Wildcard"},
+            )
+
+    forged = asyncio.run(run(EQUAL_TO_ALL.format("Forged")))
+    assert not forged.passed and "compares equal to every value" in forged.feedback
+    assert asyncio.run(run(EQUAL_TO_ALL.format("Wildcard"))).passed
+
+
 def test_no_ids_cannot_be_judged(bwrap: str):
     async def run() -> None:
         async with open_pool(bwrap) as pool, pool.lease(SandboxSpec()) as box:

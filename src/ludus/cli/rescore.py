@@ -1,12 +1,15 @@
 """`ludus rescore`: judge the rollouts of a run again with a new or corrected verifier, without the model.
 
 The run is not changed. With `--out`, the rollouts and their new scores become a run of their own, under the addresses
-that the environment now gives them: `show`, `compare` and `export` read it, and `--resume` runs only what it lacks.
+that the environment now gives them: `show`, `compare` and `export` read it, and `--resume` runs only what it lacks. It
+is there when all rollouts are judged, and not before.
 """
 
 import asyncio
 import shlex
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -72,7 +75,7 @@ async def _rescore(directory: RunDir, config: Config, arguments: RescoreArgument
     with ExitStack() as stack:
         bar = stack.enter_context(RescoreBar(env.name, total))
         async with open_sandboxes(config, env) as pool, open_judges(config, env, build_ledger(config), print_notice):
-            new = stack.enter_context(_open_new(config)) if arguments.out else None
+            new = stack.enter_context(_make_new(config)) if arguments.out else None
 
             def record(rescored: Rescored) -> None:
                 tally.add(rescored)
@@ -86,8 +89,18 @@ async def _rescore(directory: RunDir, config: Config, arguments: RescoreArgument
     return tally.make_report()
 
 
-def _open_new(config: Config) -> RunDir:
-    return RunDir.open(Path(config.run.out), make_batch_record(config), secrets=list_secrets(config))
+@contextmanager
+def _make_new(config: Config) -> Generator[RunDir, None, None]:
+    """The new run. It is made beside its place and moved there at the end: half of one would look like a whole one."""
+    out = Path(config.run.out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} already holds a run or other files: name another --out")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
+        making = Path(temporary, out.name)
+        with RunDir.open(making, make_batch_record(config), secrets=list_secrets(config)) as new:
+            yield new
+        making.replace(out)
 
 
 def _store(new: RunDir, rescored: Rescored, env: Env, config: Config) -> None:

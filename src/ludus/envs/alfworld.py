@@ -15,7 +15,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from ludus.env import Env, EnvFacts
-from ludus.envs.dataset import list_split_names, load_rows, require_path
+from ludus.envs.dataset import give_ids, list_split_names, load_rows, require_path
 from ludus.envs.text_games import begin_game, describe_state, judge_game, make_act_tool, write_commands
 from ludus.errors import ConfigError
 from ludus.sandbox import Sandbox, SandboxSpec
@@ -51,6 +51,7 @@ class AlfWorld(Env, frozen=True):
         runs="game in a process of its own, no slot",
         scored="the task is done (soft is the same)",
         extra="alfworld",
+        speed="70 ms per task of five commands",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = "Do the household task. Give one command at a time with `act`, until the task is done."
@@ -96,15 +97,10 @@ class AlfWorld(Env, frozen=True):
                     yield str(inner), inner.parts[0].partition("-")[0], file.absolute()
                 return
         folder = Path(self.data).expanduser() if self.data else (place if place.is_dir() else place.parent)
-        seen: dict[str, str] = {}
-        for row in load_rows(self.path, GameRow, split):
+        for id, row in give_ids(load_rows(self.path, GameRow, split, texts=["gamefile"]), ["id", "gamefile"]):
             file = (folder / row.item.gamefile).absolute()
-            id = str(row.item.id) or row.item.gamefile
-            if id in seen:
-                raise row.refuse(f"id: {id!r} is also the id of {seen[id]}: it must be unique")
             if not file.is_file():
                 raise row.refuse(f"gamefile: there is no file {file} (see env.data)")
-            seen[id] = row.place
             guessed = next((kind for kind in KINDS if kind in row.item.gamefile), "")
             yield id, row.item.task_type or guessed, file
 

@@ -15,7 +15,7 @@ import ast
 import csv
 import gzip
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -42,26 +42,30 @@ class DataRow(Struct, Generic[T], frozen=True):
         return ConfigError(f"env.path: {self.place}: {what}")
 
 
-def load_rows(source: str, kind: type[T], split: str, *, key: str = "", configuration: str = "") -> list[DataRow[T]]:
-    """The rows of a data set, each as a `kind`. `key`: a field whose values must be unique. `configuration`: that of a
-    data set on the hub, if `source` names none.
+def load_rows(
+    source: str, kind: type[T], split: str, *, texts: Sequence[str] = (), configuration: str = ""
+) -> list[DataRow[T]]:
+    """The rows of a data set, each as a `kind`. `texts`: fields that must have words in them. `configuration`: that of
+    a data set on the hub, if `source` names none.
 
     Raises:
         ConfigError: the source cannot be read, has no rows, or a row is wrong.
     """
     if source.startswith("hub:"):
         name, _, given = source.removeprefix("hub:").partition(":")
-        found = [
-            (f"{name}, split '{split}', row {n}", row) for n, row in _fetch_rows(name, given or configuration, split)
-        ]
+        place = f"{name}, split '{split}'"
+        found = [(f"{place}, row {n}", row) for n, row in _fetch_rows(name, given or configuration, split)]
     else:
         paths = _find_files(Path(source).expanduser(), split)
+        place = ", ".join(map(str, paths))
         found = [row for path in paths for row in _read_file(path)]
     rows = [DataRow(place, _convert(place, raw, kind)) for place, raw in found]
     if not rows:
-        raise ConfigError(f"env.path: {source} has no rows" + (f" in split '{split}'" if ":" in source else ""))
-    if key:
-        _check_unique(rows, key)
+        raise ConfigError(f"env.path: {place} has no rows")
+    for row in rows:
+        for field in texts:
+            if not getattr(row.item, field).strip():
+                raise row.refuse(f"{field}: it is empty")
     return rows
 
 
@@ -71,13 +75,26 @@ def load_bundled(name: str, kind: type[T]) -> list[DataRow[T]]:
     return [DataRow(place, _convert(place, raw, kind)) for place, raw in _split_lines(data, f"the bundled {name}")]
 
 
-def _check_unique(rows: Iterable[DataRow[Any]], key: str) -> None:
-    first: dict[object, str] = {}
-    for row in rows:
-        value = getattr(row.item, key)
-        if value in first:
-            raise row.refuse(f"{key}: {value!r} is also the {key} of {first[value]}: it must be unique")
-        first[value] = row.place
+def give_ids(
+    rows: Iterable[DataRow[T]], fields: Sequence[str], make: Callable[[DataRow[T], int], str] | None = None
+) -> Iterator[tuple[str, DataRow[T]]]:
+    """Each row with its id: the first of `fields` that has words in it, else what `make` makes of the row and its
+    number.
+
+    Raises:
+        ConfigError: a row has no id, or that of an earlier row.
+    """
+    places: dict[str, str] = {}
+    for number, row in enumerate(rows):
+        given = ((field, str(getattr(row.item, field)).strip()) for field in fields)
+        field, id = next((pair for pair in given if pair[1]), (fields[0] if fields else "id", ""))
+        id = id or (make(row, number) if make else "")
+        if not id:
+            raise row.refuse(f"{field}: it is empty")
+        if id in places:
+            raise row.refuse(f"{field}: {id!r} is also that of {places[id]}: it must be unique")
+        places[id] = row.place
+        yield id, row
 
 
 def require_path(path: str, name: str) -> str:
@@ -182,12 +199,15 @@ def _split_csv(data: bytes, source: str) -> Iterator[tuple[str, Any]]:
 
 
 def _convert(place: str, raw: Any, kind: type[T]) -> T:
+    """The row as a `kind`. A field that is null is absent, as tables write it."""
+    is_text = isinstance(raw, msgspec.Raw)
     try:
-        return (
-            msgspec.json.decode(raw, type=kind)
-            if isinstance(raw, msgspec.Raw)
-            else msgspec.convert(raw, kind, strict=False)
-        )
+        if is_text and b"null" not in bytes(raw):
+            return msgspec.json.decode(raw, type=kind)
+        row: Any = msgspec.json.decode(raw) if is_text else raw
+        if isinstance(row, dict):
+            row = {name: value for name, value in cast("dict[str, Any]", row).items() if value is not None}
+        return msgspec.convert(row, kind, strict=is_text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"env.path: {place}: {error}") from None
 

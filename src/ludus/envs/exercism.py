@@ -44,6 +44,7 @@ TRACKS: Mapping[str, tuple[str, str]] = {
 """The track and its program, by the ending of the solution."""
 BUNDLED_TEST = ("python/tide-table", "bash/ticket-price")
 _CONFIG = ".meta/config.json"
+_INSTRUCTIONS = ".docs/instructions.md"
 _EXPECTED = ("create_test_table.sql",)
 """Files beside the tests that have expected values in them."""
 _FILE_BYTES = 1_000_000
@@ -72,6 +73,7 @@ class Exercism(Env, frozen=True):
         licence="MIT (written for Ludus; the published tracks, with `env.path`, are MIT too)",
         runs="agent in a slot; tests in a fresh one",
         scored="all hidden tests pass; soft: the share",
+        speed="0.4 s per task",
     )
     toolsets: ClassVar[tuple[str, ...]] = ("terminal", "file")
 
@@ -87,10 +89,15 @@ class Exercism(Env, frozen=True):
         for track in self.tracks:
             if track not in known:
                 raise ConfigError(f"env.tracks: '{track}' is not one of {', '.join(known)}")
+        places: dict[str, str] = {}
         for place, exercise in self._load_exercises(split):
             task = _make_task(place, exercise, split)
-            if task is not None and task.kind in self.tracks:
-                yield task
+            if task is None or task.kind not in self.tracks:
+                continue
+            if task.id in places:
+                raise ConfigError(f"env.path: {place} and {places[task.id]} are both the exercise {task.id}")
+            places[task.id] = place
+            yield task
 
     async def setup(self, task: Task, box: Sandbox) -> None:
         program = task.answer["program"]
@@ -145,9 +152,11 @@ def _make_task(place: str, exercise: Mapping[str, str], split: str) -> Task | No
     track, program = TRACKS.get(PurePosixPath(solution).suffix, ("", ""))
     if not track or (track == "sqlite" and not any(name.endswith("_test.sql") for name in config.files.test)):
         return None
-    for name in (*config.files.test, ".docs/instructions.md"):
+    for name in config.files.test:
         if name not in exercise:
             raise ConfigError(f"env.path: {place}/{_CONFIG}: files.test: there is no file {name}")
+    if not exercise.get(_INSTRUCTIONS, "").strip():
+        raise ConfigError(f"env.path: {place}: there is no {_INSTRUCTIONS}, or it is empty")
     hidden = {*config.files.test, *(name for name in exercise if PurePosixPath(name).name in _EXPECTED)}
     helpers = {name for name in exercise if name.endswith(".bash")}
     shown = {
@@ -175,7 +184,7 @@ def _make_task(place: str, exercise: Mapping[str, str], split: str) -> Task | No
 
 def _read_config(place: str, exercise: Mapping[str, str]) -> ExerciseConfig:
     try:
-        config = msgspec.json.decode(exercise[_CONFIG], type=ExerciseConfig)
+        config = msgspec.json.decode(exercise.get(_CONFIG, ""), type=ExerciseConfig)
     except msgspec.DecodeError as error:
         raise ConfigError(f"env.path: {place}/{_CONFIG}: {error}") from None
     for name in ("solution", "test"):

@@ -67,6 +67,7 @@ class Harbor(Env, frozen=True):
         licence="MIT (written for Ludus); with `env.path`, that of the folder",
         runs="agent and tests in slots (bwrap) or containers (docker, podman, modal, nomad) of the task's own image",
         scored="the reward that the task's script writes; pytest's report",
+        speed="0.9 s per task (bundled ones)",
     )
     sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(memory_mb=2048, disk_mb=1024, processes=1024, image=ImageSpec())
     hidden: ClassVar[tuple[str, ...]] = ("tests", "logs", "solution", "oracle")

@@ -14,7 +14,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from ludus.env import EnvFacts
-from ludus.envs.dataset import DataRow, load_bundled, load_rows
+from ludus.envs.dataset import DataRow, give_ids, load_bundled, load_rows
 from ludus.envs.function_env import FunctionEnv, FunctionTests, check_python, list_functions, make_task
 from ludus.types import Task
 from ludus.verify.function_tests import split_check
@@ -41,6 +41,7 @@ class HumanEval(FunctionEnv, frozen=True):
         runs="agent in a slot; tests and solution in two processes of a fresh one",
         scored="all hidden tests pass; soft: the share",
         extra="`hub` for paths with `hub:`",
+        speed="0.6 s per task",
     )
 
     path: str = ""
@@ -48,15 +49,15 @@ class HumanEval(FunctionEnv, frozen=True):
 
     def tasks(self, split: str) -> Iterator[Task]:
         if self.path:
-            rows = load_rows(self.path, HumanEvalItem, split, key="task_id")
+            rows = load_rows(self.path, HumanEvalItem, split)
         else:
             bundled = load_bundled("humaneval.jsonl", HumanEvalItem)
             rows = {"train": bundled[:BUNDLED_TRAIN], "test": bundled[BUNDLED_TRAIN:]}.get(split, [])
-        for row in rows:
-            yield _make_task(row, split)
+        for id, row in give_ids(rows, ["task_id"]):
+            yield _make_task(id, row, split)
 
 
-def _make_task(row: DataRow[HumanEvalItem], split: str) -> Task:
+def _make_task(id: str, row: DataRow[HumanEvalItem], split: str) -> Task:
     item = row.item
     for field in ("prompt", "test"):
         if problem := check_python(getattr(item, field), field):
@@ -76,4 +77,4 @@ def _make_task(row: DataRow[HumanEvalItem], split: str) -> Task:
         f"Complete the function {item.entry_point} in solution.py, so that it does what its docstring says. "
         f"Keep its name and parameters.\n\n```python\n{item.prompt.rstrip()}\n```"
     )
-    return make_task(item.task_id, prompt, item.prompt, answer, split)
+    return make_task(id, prompt, item.prompt, answer, split)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ludus.env import Env, EnvFacts
-from ludus.envs.dataset import DataRow, load_bundled, load_rows
+from ludus.envs.dataset import DataRow, give_ids, load_bundled, load_rows
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.types import Rollout, Score, Task
 from ludus.verify.grading import Criterion, Grader
@@ -40,6 +40,7 @@ class Judged(Env, frozen=True):
         licence="MIT (written for Ludus); that of the data for others",
         runs="text only, no slot; needs a judge model",
         scored="share of the rubric's weights that a judge finds met",
+        speed="that of the judge",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
     grader: ClassVar[Grader | None] = Grader()
@@ -50,14 +51,12 @@ class Judged(Env, frozen=True):
     """The share of the rubric's weights from which a reply passes."""
 
     def tasks(self, split: str) -> Iterator[Task]:
-        seen: dict[str, str] = {}
-        for number, row in enumerate(self._load(split)):
+
+        def make_id(row: DataRow[JudgedItem], number: int) -> str:
+            return f"{split}-{number}-{hashlib.sha256(row.item.prompt.encode()).hexdigest()[:8]}"
+
+        for id, row in give_ids(self._load(split), ["id"], make_id):
             item = row.item
-            digest = hashlib.sha256(item.prompt.encode()).hexdigest()[:8]
-            id = item.id or f"{split}-{number}-{digest}"
-            if id in seen:
-                raise row.refuse(f"id: {id!r} is also the id of {seen[id]}: it must be unique")
-            seen[id] = row.place
             rubric = [msgspec.to_builtins(each) for each in _read_rubric(row)]
             answer = {"rubric": rubric, "reference": item.reference}
             yield Task(id=id, prompt=item.prompt, split=split, kind=item.kind, answer=answer)
@@ -77,7 +76,7 @@ class Judged(Env, frozen=True):
 
     def _load(self, split: str) -> list[DataRow[JudgedItem]]:
         if self.path:
-            return load_rows(self.path, JudgedItem, split)
+            return load_rows(self.path, JudgedItem, split, texts=["prompt"])
         return load_bundled("judged.jsonl", JudgedItem) if split == "train" else []
 
 
@@ -86,6 +85,4 @@ def _read_rubric(row: DataRow[JudgedItem]) -> list[Criterion]:
     rubric = [Criterion(each) if isinstance(each, str) else each for each in given]
     if not rubric or not all(each.criterion.strip() for each in rubric):
         raise row.refuse("rubric: it has no criterion, or an empty one")
-    if not row.item.prompt.strip():
-        raise row.refuse("prompt: it is empty")
     return rubric

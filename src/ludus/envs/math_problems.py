@@ -12,7 +12,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from ludus.env import Env, EnvFacts
-from ludus.envs.dataset import DataRow, load_bundled, load_rows
+from ludus.envs.dataset import DataRow, give_ids, load_bundled, load_rows
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.types import Rollout, Score, Task
 from ludus.verify.math_answers import compare_expressions, find_boxed, require_math_verify
@@ -46,6 +46,7 @@ class MathProblems(Env, frozen=True):
         licence="MIT (written for Ludus); that of the data for others",
         scored="equal as mathematical objects (math-verify)",
         extra="math",
+        speed="5 ms per task",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = "Solve the problem step by step. Put the final answer, and only it, in \\boxed{}."
@@ -55,14 +56,12 @@ class MathProblems(Env, frozen=True):
 
     def tasks(self, split: str) -> Iterator[Task]:
         require_math_verify()
-        seen: dict[str, str] = {}
-        for number, row in enumerate(self._load(split)):
+
+        def make_id(row: DataRow[MathItem], number: int) -> str:
+            return f"{split}-{number}-{hashlib.sha256(row.item.prompt.encode()).hexdigest()[:8]}"
+
+        for id, row in give_ids(self._load(split), ["unique_id", "id"], make_id):
             item, answer = row.item, _find_answer(row)
-            digest = hashlib.sha256(item.prompt.encode()).hexdigest()[:8]
-            id = item.unique_id or str(item.id) or f"{split}-{number}-{digest}"
-            if id in seen:
-                raise row.refuse(f"id: {id!r} is also the id of {seen[id]}: it must be unique")
-            seen[id] = row.place
             yield Task(id=id, prompt=item.prompt, split=split, kind=item.subject or item.type, answer=answer)
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:

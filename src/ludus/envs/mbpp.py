@@ -16,7 +16,7 @@ from typing import ClassVar
 from msgspec import Struct, field
 
 from ludus.env import EnvFacts
-from ludus.envs.dataset import DataRow, load_bundled, load_rows
+from ludus.envs.dataset import DataRow, give_ids, load_bundled, load_rows
 from ludus.envs.function_env import FunctionEnv, FunctionTests, check_python, list_functions, list_names, make_task
 from ludus.types import Task, Whole
 
@@ -45,6 +45,7 @@ class Mbpp(FunctionEnv, frozen=True):
         runs="agent in a slot; tests and solution in two processes of a fresh one",
         scored="all hidden tests pass; soft: the share",
         extra="`hub` for paths with `hub:`",
+        speed="0.6 s per task",
     )
 
     path: str = ""
@@ -54,15 +55,15 @@ class Mbpp(FunctionEnv, frozen=True):
 
     def tasks(self, split: str) -> Iterator[Task]:
         if self.path:
-            rows = load_rows(self.path, MbppItem, split, key="task_id")
+            rows = load_rows(self.path, MbppItem, split)
         else:
             bundled = load_bundled("mbpp.jsonl", MbppItem)
             rows = {"train": bundled[:BUNDLED_TRAIN], "test": bundled[BUNDLED_TRAIN:]}.get(split, [])
-        for row in rows:
-            if (task := self._make_task(row, split)) is not None:
+        for id, row in give_ids(rows, ["task_id"]):
+            if (task := self._make_task(id, row, split)) is not None:
                 yield task
 
-    def _make_task(self, row: DataRow[MbppItem], split: str) -> Task | None:
+    def _make_task(self, id: str, row: DataRow[MbppItem], split: str) -> Task | None:
         item, text = row.item, row.item.text or row.item.prompt
         if not text.strip():
             raise row.refuse("text: it is empty, and so is prompt")
@@ -94,7 +95,7 @@ class Mbpp(FunctionEnv, frozen=True):
         )
         if shown := item.test_list[: self.shown_tests]:
             prompt += "\n\nFor example, this must hold:\n\n```python\n" + "\n".join(shown) + "\n```"
-        return make_task(str(item.task_id), prompt, given, answer, split)
+        return make_task(id, prompt, given, answer, split)
 
 
 def _needs_objects(item: MbppItem, used: set[str]) -> bool:

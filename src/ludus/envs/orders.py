@@ -38,7 +38,9 @@ class Orders(Env, frozen=True):
 
     name: ClassVar[str] = "orders"
     facts: ClassVar[EnvFacts] = EnvFacts(
-        licence="MIT (made from a seed)", scored="share of the three parts that are right"
+        licence="MIT (made from a seed)",
+        scored="share of the three parts that are right",
+        speed="below 1 ms per task",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = f"Write each order as a record: {'|'.join(PARTS)}."

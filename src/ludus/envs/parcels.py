@@ -36,7 +36,10 @@ class Parcels(Env, frozen=True):
 
     name: ClassVar[str] = "parcels"
     facts: ClassVar[EnvFacts] = EnvFacts(
-        licence="MIT (made from a seed)", runs="a tool of its own, no slot", scored="the stamp of the right desk"
+        licence="MIT (made from a seed)",
+        runs="a tool of its own, no slot",
+        scored="the stamp of the right desk",
+        speed="below 1 ms per task",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
 

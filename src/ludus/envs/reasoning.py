@@ -54,6 +54,7 @@ class ReasoningGym(Env, frozen=True):
         licence="Apache-2.0 (reasoning-gym)",
         scored="the generator's own scorer, with partial credit",
         extra="reasoning-gym",
+        speed="2 ms per task",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = (

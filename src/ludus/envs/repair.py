@@ -21,7 +21,7 @@ from typing import ClassVar
 from msgspec import Struct, field
 
 from ludus.env import EnvFacts
-from ludus.envs.dataset import DataRow, load_bundled, load_rows
+from ludus.envs.dataset import DataRow, give_ids, load_bundled, load_rows
 from ludus.envs.function_env import FunctionEnv, FunctionTests, check_python, list_functions, make_task
 from ludus.errors import VerifierError
 from ludus.sandbox import Sandbox
@@ -54,10 +54,6 @@ class RepairItem(Struct, frozen=True, rename={"imports": "import"}):
     test: str = ""
     bug_type: str = ""
 
-    @property
-    def key(self) -> str:
-        return self.task_id or self.id
-
 
 class Repair(FunctionEnv, frozen=True):
     """Repair Python programs with a bug; hidden tests judge them."""
@@ -68,6 +64,7 @@ class Repair(FunctionEnv, frozen=True):
         runs="agent in a slot; tests and program in two processes of a fresh one",
         scored="all hidden tests pass; soft: the share",
         extra="`hub` for paths with `hub:`",
+        speed="0.7 s per task",
     )
 
     path: str = ""
@@ -75,12 +72,13 @@ class Repair(FunctionEnv, frozen=True):
 
     def tasks(self, split: str) -> Iterator[Task]:
         if self.path:
-            rows = load_rows(self.path, RepairItem, split, key="key")
+            rows = load_rows(self.path, RepairItem, split)
         else:
             bundled = load_bundled("repair.jsonl", RepairItem)
             rows = {"train": bundled[:BUNDLED_TRAIN], "test": bundled[BUNDLED_TRAIN:]}.get(split, [])
-        for row in rows:
-            yield _make_function_task(row, split) if row.item.buggy_solution else _make_program_task(row, split)
+        for id, row in give_ids(rows, ["task_id", "id"]):
+            make = _make_function_task if row.item.buggy_solution else _make_program_task
+            yield make(id, row, split)
 
     async def verify(self, rollout: Rollout, box: Sandbox | None) -> Score:
         answer = rollout.task.answer
@@ -98,7 +96,7 @@ class Repair(FunctionEnv, frozen=True):
         return "Repaired."
 
 
-def _make_program_task(row: DataRow[RepairItem], split: str) -> Task:
+def _make_program_task(id: str, row: DataRow[RepairItem], split: str) -> Task:
     item = row.item
     _require(row, _OWN_FIELDS)
     for path in (*item.files, *item.solution):
@@ -112,10 +110,10 @@ def _make_program_task(row: DataRow[RepairItem], split: str) -> Task:
     separate = own.isdisjoint(name for text in item.tests.values() for name in _list_imports(text))
     answer = {"tests": dict(item.tests), "solution": dict(item.solution), "separate": separate}
     prompt = f"{_ASK}\n\n{item.prompt.strip()}\n\nIts files: {', '.join(item.files)}."
-    return Task(id=item.id, prompt=prompt, files=item.files, split=split, kind=item.kind, answer=answer)
+    return Task(id=id, prompt=prompt, files=item.files, split=split, kind=item.kind, answer=answer)
 
 
-def _make_function_task(row: DataRow[RepairItem], split: str) -> Task:
+def _make_function_task(id: str, row: DataRow[RepairItem], split: str) -> Task:
     item = row.item
     _require(row, _PACK_FIELDS)
     head = f"{item.imports}\n{item.declaration}"
@@ -135,12 +133,13 @@ def _make_function_task(row: DataRow[RepairItem], split: str) -> Task:
     )
     what = f"\n\nWhat {item.entry_point} should do:\n\n{item.docstring.strip()}" if item.docstring.strip() else ""
     prompt = f"{_ASK} It is in solution.py; keep the name and parameters of {item.entry_point}.{what}"
-    return make_task(item.task_id, prompt, head + item.buggy_solution, answer, split, item.bug_type)
+    return make_task(id, prompt, head + item.buggy_solution, answer, split, item.bug_type)
 
 
 def _require(row: DataRow[RepairItem], names: tuple[str, ...]) -> None:
     for name in names:
-        if not getattr(row.item, name):
+        value = getattr(row.item, name)
+        if not (value.strip() if isinstance(value, str) else value):
             raise row.refuse(f"{name}: it is missing or empty (a row has {', '.join(names)})")
 
 

@@ -12,6 +12,7 @@ interrupted one leaves nothing behind; a lock lets one process at a time change 
 
 import fcntl
 import hashlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -40,6 +41,7 @@ _PLAIN = (
 """No settings of the user, no questions, and the same commit each time."""
 _OPTIONS = ("-c", "safe.directory=*", "-c", "filter.lfs.required=false", "-c", "core.hooksPath=/dev/null")
 _LOCAL_SECONDS = 60.0
+_CLASS = re.compile(r"^\s*class\s+(\w+)", re.M)
 _IGNORED = ".venv/\n__pycache__/\n*.egg-info/\n.pytest_cache/\n"
 
 
@@ -117,6 +119,16 @@ def read_tests(folder: Path) -> dict[str, str]:
     """The test files of a start, by path."""
     found = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in found}
+
+
+def list_comparing_classes(folder: Path) -> set[str]:
+    """The names of classes in Python files that have an `__eq__` of their own in them."""
+    found: set[str] = set()
+    for path in folder.rglob("*.py"):
+        text = "" if path.is_symlink() or not path.is_file() else path.read_text(encoding="utf-8", errors="replace")
+        if "__eq__" in text:
+            found.update(_CLASS.findall(text))
+    return found
 
 
 def run_git(*words: str, cwd: Path | None = None, seconds: float, stdin: str = "") -> str:

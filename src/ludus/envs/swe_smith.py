@@ -32,8 +32,15 @@ import msgspec
 from msgspec import Struct
 
 from ludus.env import Env, EnvFacts
-from ludus.envs.dataset import DataRow, load_bundled, load_rows
-from ludus.envs.repositories import Start, StartFolders, make_repository, make_start, read_tests
+from ludus.envs.dataset import DataRow, give_ids, load_bundled, load_rows
+from ludus.envs.repositories import (
+    Start,
+    StartFolders,
+    list_comparing_classes,
+    make_repository,
+    make_start,
+    read_tests,
+)
 from ludus.errors import SetupError
 from ludus.sandbox import WORKSPACE, Sandbox, SandboxSpec
 from ludus.types import Positive, Rollout, Score, Task, Whole
@@ -79,6 +86,7 @@ class SweSmithOracle(Env, frozen=True):
         runs="agent in a slot with a working tree; tests in a fresh one",
         scored="all tests of FAIL_TO_PASS and PASS_TO_PASS pass; soft: the share",
         extra="`hub` for paths with `hub:`",
+        speed="1.3 s per task (bundled ones)",
     )
     sandbox: ClassVar[SandboxSpec | None] = SandboxSpec(memory_mb=2048, disk_mb=1024)
     toolsets: ClassVar[tuple[str, ...]] = ("terminal", "file")
@@ -92,7 +100,8 @@ class SweSmithOracle(Env, frozen=True):
             "*/*_test.py",
             "*/conftest.py",
         ),
-        *("*/pytest.ini", "*/.pytest.ini", "*/tox.ini", "*/setup.cfg", "*/pyproject.toml", "*.egg-info", "*.dist-info"),
+        *("*/pytest.toml", "*/.pytest.toml", "*/pytest.ini", "*/.pytest.ini", "*/pyproject.toml", "*/tox.ini"),
+        *("*/setup.cfg", "*.[eE][gG][gG]-[iI][nN][fF][oO]", "*.[dD][iI][sS][tT]-[iI][nN][fF][oO]"),
     )
 
     path: str = ""
@@ -124,13 +133,14 @@ class SweSmithOracle(Env, frozen=True):
 
     def tasks(self, split: str) -> Iterator[Task]:
         if self.path:
-            rows = load_rows(self.path, SweItem, split, key="instance_id")
+            rows = load_rows(self.path, SweItem, split)
         else:
             bundled = load_bundled("swe_smith.jsonl", SweItem)
             rows = {"train": bundled[:BUNDLED_TRAIN], "test": bundled[BUNDLED_TRAIN:]}.get(split, [])
+        named = list(give_ids(rows, ["instance_id"]))
         if self.shuffle:
-            random.Random(self.seed).shuffle(rows)
-        made = (task for row in rows if (task := self._make_task(row, split)) is not None)
+            random.Random(self.seed).shuffle(named)
+        made = (task for id, row in named if (task := self._make_task(id, row, split)) is not None)
         for number, task in enumerate(made, 1):
             yield task
             if number == self.max_items:
@@ -166,7 +176,10 @@ class SweSmithOracle(Env, frozen=True):
         tests = await asyncio.to_thread(read_tests, folders.tests)
         folder = f"{WORKSPACE}/{answer.start.name}"
         python = box.resolve(f"{folder}/.venv/bin/python")
-        return await run_repository_tests(box, folder, answer.ids, tests, python=python, seconds=self.test_timeout_s)
+        known = await asyncio.to_thread(list_comparing_classes, folders.base)
+        return await run_repository_tests(
+            box, folder, answer.ids, tests, python=python, seconds=self.test_timeout_s, known=known
+        )
 
     async def solve(self, task: Task, box: Sandbox | None) -> str:
         assert box is not None
@@ -214,7 +227,7 @@ class SweSmithOracle(Env, frozen=True):
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
-    def _make_task(self, row: DataRow[SweItem], split: str) -> Task | None:
+    def _make_task(self, id: str, row: DataRow[SweItem], split: str) -> Task | None:
         item = row.item
         failing = _read_ids(row, "FAIL_TO_PASS", item.fail_to_pass)
         passing = _read_ids(row, "PASS_TO_PASS", item.pass_to_pass)
@@ -222,10 +235,10 @@ class SweSmithOracle(Env, frozen=True):
             return None
         if not failing and self.score_include_fail_to_pass:
             raise row.refuse("FAIL_TO_PASS: it is empty, so doing nothing would pass")
-        for name in ("instance_id", "repo", "problem_statement"):
+        for name in ("repo", "problem_statement"):
             if not getattr(item, name).strip():
                 raise row.refuse(f"{name}: it is empty")
-        if not item.base_commit and self.patch_is == "fix":
+        if not item.base_commit.strip() and self.patch_is == "fix":
             raise row.refuse("base_commit: it is missing (rows of SWE-smith itself need env.patch_is bug)")
         if self.patch_is == "bug" and not item.patch.strip():
             raise row.refuse("patch: it is empty, but env.patch_is is bug")
@@ -241,7 +254,7 @@ class SweSmithOracle(Env, frozen=True):
         )
         answer = SweAnswer(start, ids, item.patch, self.patch_is == "bug")
         prompt = _write_prompt(item, start.name, self.prompt_mode == "problem_statement+text")
-        return Task(id=item.instance_id, prompt=prompt, split=split, kind=item.repo, answer=msgspec.to_builtins(answer))
+        return Task(id=id, prompt=prompt, split=split, kind=item.repo, answer=msgspec.to_builtins(answer))
 
 
 _ADD_PATH = """

@@ -44,7 +44,11 @@ class TerminalTest(Env, frozen=True):
     """Create files with exact content, with the terminal or the file tools."""
 
     name: ClassVar[str] = "terminal-test"
-    facts: ClassVar[EnvFacts] = EnvFacts(licence="MIT (written for Ludus)", scored="the file has the exact content")
+    facts: ClassVar[EnvFacts] = EnvFacts(
+        licence="MIT (written for Ludus)",
+        scored="the file has the exact content",
+        speed="70 ms per task",
+    )
     toolsets: ClassVar[tuple[str, ...]] = ("terminal", "file")
 
     examples: Annotated[int, Meta(ge=0, le=len(EXAMPLES))] = 0

@@ -31,6 +31,7 @@ class TextWorldGames(Env, frozen=True):
         runs="game in a process of its own, no slot",
         scored="the quest is done; soft: the share of points",
         extra="textworld",
+        speed="12 ms per task",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
     system: ClassVar[str] = "Play the text adventure until its quest is done. Give one command at a time with `act`."

@@ -131,7 +131,11 @@ BUILTIN = Registry(
         Toolset("search", "search the web", missing="it needs a provider; set tools.web.provider"),
         Toolset("extract", "read web pages", missing="it needs a provider; set tools.web.provider"),
         Toolset("browser", "use a web browser", missing="it needs a Chromium in slots; set tools.browser.executable"),
-        Toolset("vision", "ask a model about a picture", missing="it needs a model for pictures; set vision.…"),
+        Toolset(
+            "vision",
+            "ask a model about a picture",
+            missing="it needs a model for pictures; set vision.base_url and vision.name",
+        ),
         Toolset("moa", "ask several models at once", missing=_OWN),
         Toolset("image_gen", "make a picture", missing=_OWN),
         Toolset("web", "search the web and read its pages", includes=("search", "extract")),

@@ -18,6 +18,9 @@ from typing import Any
 
 KEPT = 8
 """How many games a process keeps open."""
+_WORD = 9
+"""How many characters of a word the engine looks at."""
+_OUTSIDE = frozenset({"save", "restore", "restart", "script", "transcrip", "unscript", "noscript", "quit", "q", "undo"})
 _OPEN: "OrderedDict[str, tuple[list[str], Any, dict[str, Any]]]" = OrderedDict()
 """Games that can be continued, by file: the commands so far, the engine, and its state. It only saves time."""
 
@@ -31,13 +34,21 @@ def play(file: str, commands: list[str]) -> dict[str, Any]:
         engine = _start(file)
         played, state = [], _describe(engine.reset(), 0.0, False)
     for command in commands[len(played) :]:
-        if not state["done"]:
+        if not state["done"] and is_outside(command) and command not in state["commands"]:
+            state = {**state, "shown": "The game does not take that command."}
+        elif not state["done"]:
             with contextlib.redirect_stdout(io.StringIO()):
                 state = _describe(*engine.step(command))
     _OPEN[file] = (list(commands), engine, state)
     while len(_OPEN) > KEPT:
         _OPEN.popitem(last=False)[1][1].close()
     return state
+
+
+def is_outside(command: str) -> bool:
+    """Whether a command is about the program and not about the world of the game. Such commands write and read files of
+    this host, which other rollouts of the game could read. A line may have several commands: `look. save`."""
+    return any(word[:_WORD] in _OUTSIDE for word in re.findall(r"\w+", command.lower()))
 
 
 def _describe(found: Any, score: float, done: bool) -> dict[str, Any]:

@@ -23,8 +23,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    Trust = Callable[[type], bool]
+    """Whether a class may have instances that equal everything."""
 
 _NOTE_CHARS = 1500
 _REPORT_BYTES = 32 * 2**20
@@ -190,7 +195,7 @@ def run_test_process() -> None:
 
     sys.path = whole
     sources = SourceKeeper(order.pop("sources"))
-    sources.install(guard=order["wanted"] is None)
+    sources.install(_is_of_tests if order["wanted"] is None else sources.trust_repository(order))
     pytest.hookimpl(hookwrapper=True)(TestRecorder.pytest_runtest_makereport)
     pytest.hookimpl(trylast=True)(TestRecorder.pytest_collection_modifyitems)
     recorder = TestRecorder(outbox, sources, order["wanted"])
@@ -252,8 +257,21 @@ class SourceKeeper:
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._sources = dict(sources)
 
-    def install(self, *, guard: bool) -> None:
-        """`guard`: let values that claim to equal everything fail. Tests of other projects may use such values."""
+    def trust_repository(self, order: Mapping[str, Any]) -> Trust:
+        """Trust the classes of a repository that compare themselves (`known`), and those of hidden tests and installed
+        packages. Tests of other projects may use values that equal everything."""
+        known, workspace = frozenset(order["known"]), f"{order['workspace']}/"
+
+        def is_trusted(kind: type) -> bool:
+            owner = next((each for each in kind.__mro__ if "__eq__" in vars(each)), object)
+            file = _find_source(owner)
+            is_installed = file.startswith("/") and (not file.startswith(workspace) or file.startswith(sys.prefix))
+            return owner.__name__ in known or file in self._sources or is_installed
+
+        return is_trusted
+
+    def install(self, is_trusted: Trust) -> None:
+        """Let values that claim to equal everything fail, unless their class is trusted."""
         import _pytest.assertion.rewrite as rewrite
 
         sources = {name: text.encode() for name, text in self._sources.items()}
@@ -271,9 +289,8 @@ class SourceKeeper:
             rewrite_asserts(tree, *arguments)
             ComparisonGuard().visit(tree)
 
-        if guard:
-            setattr(builtins, _CHECK, check_pair)
-            rewrite.rewrite_asserts = rewrite_and_guard
+        setattr(builtins, _CHECK, partial(check_pair, is_trusted=is_trusted))
+        rewrite.rewrite_asserts = rewrite_and_guard
         if "read_bytes" in rewrite_test.__code__.co_names:
             rewrite._rewrite_test = rewrite_held  # pyright: ignore[reportPrivateUsage]
         else:  # a pytest that reads its files in another way
@@ -322,17 +339,17 @@ class _Unknown:
     """Equal to nothing but itself."""
 
 
-def check_pair(left: Any, right: Any) -> Any:
+def check_pair(left: Any, right: Any, is_trusted: Trust) -> Any:
     """Return `right`. Raises AssertionError if one of the two, or something in them, claims to equal everything."""
-    _check_value(left, right, 50)
-    _check_value(right, left, 50)
+    _check_value(left, right, 50, is_trusted)
+    _check_value(right, left, 50, is_trusted)
     return right
 
 
 _Error = AssertionError  # the agent's code may replace the name
 
 
-def _check_value(value: Any, other: Any, depth: int) -> None:
+def _check_value(value: Any, other: Any, depth: int, is_trusted: Trust) -> None:
     kind = cast("type[object]", type(value))
     if kind in _PLAIN or depth == 0:
         return
@@ -340,24 +357,29 @@ def _check_value(value: Any, other: Any, depth: int) -> None:
         others: Any = other if type(other) in (list, tuple) and len(other) == len(value) else None
         for index, mine in enumerate(value):
             if type(mine) not in _PLAIN:
-                _check_value(mine, others[index] if others else None, depth - 1)
+                _check_value(mine, others[index] if others else None, depth - 1, is_trusted)
     elif kind in (set, frozenset):
         for mine in value:
-            _check_value(mine, None, depth - 1)
+            _check_value(mine, None, depth - 1, is_trusted)
     elif kind is dict:
         is_pair = bool(type(other) is dict)
         for key, mine in value.items():
-            _check_value(key, None, depth - 1)
-            _check_value(mine, other.get(key) if is_pair else None, depth - 1)
-    elif not _is_of_tests(kind) and _equals_everything(value, other):
+            _check_value(key, None, depth - 1, is_trusted)
+            _check_value(mine, other.get(key) if is_pair else None, depth - 1, is_trusted)
+    elif not is_trusted(kind) and _equals_everything(value, other):
         raise _Error(f"a {kind.__name__} compares equal to every value")
 
 
 def _is_of_tests(kind: type) -> bool:
     """Whether a class has its `__eq__` from the tests or from `unittest.mock`: they may use wildcards."""
-    code = getattr(getattr(kind, "__eq__", None), "__code__", None)
-    name = getattr(code, "co_filename", "")
+    name = _find_source(kind)
     return name.startswith(str(Path(__file__).parent)) or name.endswith("/unittest/mock.py")
+
+
+def _find_source(kind: type) -> str:
+    """The file that the `__eq__` of a class is written in; empty if it is not written in Python."""
+    code = getattr(getattr(kind, "__eq__", None), "__code__", None)
+    return getattr(code, "co_filename", "")
 
 
 def _equals_everything(value: Any, other: Any) -> bool:

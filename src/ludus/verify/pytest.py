@@ -28,7 +28,7 @@ import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 from shlex import quote
@@ -124,13 +124,15 @@ class JudgeRun:
         arguments: Sequence[str],
         seconds: float,
         wanted: Sequence[str] | None = None,
+        known: Collection[str] = (),
         cwd: str = WORKSPACE,
         plugins: bool = False,
     ) -> "TestReport | Score":
         """Run pytest and return its report, or the score 0 if it did not come to its end.
 
         `files` are written to `folder`. `hidden`: files whose source is removed from the disk first. `wanted`: run only
-        these tests. `plugins`: load the plugins that are installed in the slot.
+        these tests. `known`: names of classes whose instances may equal everything. `plugins`: load the plugins that
+        are installed in the slot.
 
         Raises:
             VerifierError: pytest did not start, or is neither in the slot nor installed beside Ludus.
@@ -144,6 +146,7 @@ class JudgeRun:
             "hidden": list(hidden),
             "arguments": list(arguments),
             "wanted": None if wanted is None else list(wanted),
+            "known": sorted(known),
             "workspace": box.resolve(cwd),
             "python": python,
         }

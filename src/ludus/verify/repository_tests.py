@@ -7,10 +7,11 @@ those before, so that they are not the agent's (`Env.protected`). Hidden test fi
 not on the disk while they run. Ids are compared, never written into a command, so they may contain any character.
 
 Every id must have passed: one that is missing, skipped or expected to fail has not. Reports, control tests and limits
-are those of `ludus.verify.pytest`: the tests import the agent's code.
+are those of `ludus.verify.pytest`: the tests import the agent's code. A value that claims to equal every other fails
+the comparison, unless it is of a class that the repository had before (`known`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ludus.errors import VerifierError
 from ludus.sandbox import Sandbox
@@ -19,6 +20,8 @@ from ludus.verify.pytest import JudgeRun, TestReport
 
 _FEEDBACK_TESTS = 5
 _SETTINGS = {
+    "pytest.toml": "",
+    ".pytest.toml": "",
     "pytest.ini": "",
     ".pytest.ini": "",
     "pyproject.toml": "[tool.pytest",
@@ -29,12 +32,20 @@ _SETTINGS = {
 
 
 async def run_repository_tests(
-    box: Sandbox, folder: str, ids: Sequence[str], hidden: Mapping[str, str], *, python: str, seconds: float
+    box: Sandbox,
+    folder: str,
+    ids: Sequence[str],
+    hidden: Mapping[str, str],
+    *,
+    python: str,
+    seconds: float,
+    known: Collection[str] = (),
 ) -> Score:
     """Score 1 if all tests pass; `soft` is the share that passes.
 
     `folder`: the repository in the slot. `ids`: pytest's ids of the tests. `hidden`: test files by their path in the
-    repository, which are written first. `python`: the interpreter in the slot.
+    repository, which are written first. `python`: the interpreter in the slot. `known`: names of classes of the
+    repository that compare themselves.
 
     Raises:
         VerifierError: there are no ids, or pytest does not start with the repository's settings.
@@ -56,6 +67,7 @@ async def run_repository_tests(
             run.control,
         ],
         wanted=ids,
+        known=known,
         seconds=seconds,
         cwd=folder,
         plugins=True,

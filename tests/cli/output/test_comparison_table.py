@@ -38,7 +38,7 @@ def make_comparison(dollars: float) -> RunComparison:
 
 def test_a_line_for_each_run_and_for_each_pair():
     text = print_to_text(print_comparison, make_comparison(dollars=0.5))
-    assert "[small]" in text and "[0.25, 0.75]" in text and "18 (1 no score)" in text
+    assert "[small]" in text and "[0.25, 0.75]" in text and "1 of 18 rollouts have no score" in text
     assert "$0.5000" in text and "1.5 min" in text
     assert "-0.125" in text and "[-0.2, -0.05]" in text and "2.00×" in text
     assert "one, two: 2 tasks of the same id ask something else: not compared" in text

@@ -24,7 +24,6 @@ def print_comparison(comparison: RunComparison, console: "Console | None" = None
     console = console or make_console()
     runs = _make_table("run", "model", "mean", "95 %", "tasks", "rollouts", "cost", "time")
     for run in comparison.runs:
-        rollouts = f"{run.rollouts} ({run.excluded} no score)" if run.excluded else str(run.rollouts)
         seconds = "" if run.median_seconds is None else format_duration(run.median_seconds)
         mean = "none" if run.mean is None else format_number(run.mean)
         runs.add_row(
@@ -33,11 +32,15 @@ def print_comparison(comparison: RunComparison, console: "Console | None" = None
             mean,
             _format_interval(run.interval),
             str(run.tasks),
-            rollouts,
+            str(run.rollouts),
             _format_cost(run.usage),
             seconds,
         )
     console.print(runs)
+    for run in comparison.runs:
+        if run.excluded:
+            text = f" {run.name}: {run.excluded} of {run.rollouts} rollouts have no score and are in no mean"
+            console.print(make_text(text, "magenta"))
     console.print("\ndifferences on the same tasks, paired")
     pairs = _make_table("run", "minus", "difference", "95 %", "won", "lost", "tied", "tasks", "cost")
     for pair in comparison.pairs:

@@ -37,12 +37,14 @@ def print_rescored(report: RescoreReport, console: "Console | None" = None) -> N
     console = console or make_console()
     table = Table("", "old", "new", box=None, padding=(0, 2, 0, 0))
     table.add_row("mean", _format_mean(report.mean_before), _format_mean(report.mean_after))
-    table.add_row("95 %", _format_interval(report.interval_before), _format_interval(report.interval_after))
+    if report.interval_before or report.interval_after:
+        table.add_row("95 %", _format_interval(report.interval_before), _format_interval(report.interval_after))
     console.print(table)
     counts = f"{report.raised} higher, {report.lowered} lower, {report.unchanged} unchanged"
     if report.new:
         counts += f", {report.new} had no score before"
-    console.print(f"\n{report.judged} of {report.rollouts} rollouts judged, {report.tasks} tasks: {counts}")
+    tasks = "1 task" if report.tasks == 1 else f"{report.tasks} tasks"
+    console.print(f"\n{report.judged} of {report.rollouts} rollouts judged, {tasks}: {counts}")
     if report.changes:
         console.print()
         changes = Table("rollout", "old", "new", "why", box=None, padding=(0, 2, 0, 0))

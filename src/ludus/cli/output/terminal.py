@@ -53,6 +53,8 @@ def format_money(dollars: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
+    if seconds < 0.095:  # "0.0 s" says nothing
+        return f"{1000 * seconds:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

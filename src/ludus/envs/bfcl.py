@@ -60,7 +60,7 @@ class Bfcl(Env, frozen=True):
         licence="Apache-2.0 (bfcl-eval)",
         scored="the checkers of bfcl-eval on the first reply's calls",
         extra="none: pip install --no-deps bfcl-eval",
-        speed="3 ms per task",
+        speed="below 1 ms per task",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
 

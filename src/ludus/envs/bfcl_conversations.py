@@ -60,6 +60,7 @@ class BfclConversations(Env, frozen=True):
         runs="the agent's calls and the checks in scoring processes",
         scored="the checkers of bfcl-eval on the scene after each request; soft: the share of requests",
         extra="none: pip install mpmath, pip install --no-deps bfcl-eval",
+        speed="1.9 ms per task",
     )
     sandbox: ClassVar[SandboxSpec | None] = None
 

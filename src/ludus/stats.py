@@ -298,7 +298,7 @@ def _tally_group(group: Group) -> _Tally:
     results = [r for rollout in group.rollouts for turn in rollout.turns for r in turn.results]
     scores = [r.score for r in group.rollouts if r.score is not None]
     return _Tally(
-        kind=next((rollout.kind for rollout in group.rollouts if rollout.kind), group.task.kind),
+        kind=group.task.kind or next((rollout.kind for rollout in group.rollouts if rollout.kind), ""),
         size=group.size,
         values=tuple(score.value for score in scores),
         passed=sum(score.passed for score in scores),

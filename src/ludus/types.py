@@ -273,8 +273,8 @@ class Turn(Struct, frozen=True, omit_defaults=True):
     stop: StopReason | None = None
     seconds: float = 0.0
     notices: tuple[Message, ...] = field(default=(), name="heard")
-    """Other messages that a command-line agent sent to the model before its next reply: output of commands that were
-    not tool calls, reminders, error reports."""
+    """Other messages before the model's next reply: what the user said next (`Env.follow_up`), and what a command-line
+    agent sent (output of commands that were not tool calls, reminders, error reports)."""
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -44,15 +44,18 @@ def test_one_whose_process_dies_is_an_error():
         pool.close()
 
 
-def test_it_has_no_variables_of_the_driver(monkeypatch: pytest.MonkeyPatch):
+def test_it_has_no_variables_of_the_driver_and_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SECRET_KEY", "hush")
     pool = ScoringPool(1)
     try:
         assert pool.call("os:getenv", ("SECRET_KEY",), 20.0) is None
         assert pool.call("os:getenv", ("PYTHONHASHSEED",), 20.0) == "0"
-        assert Path(pool.call("os:getcwd", (), 20.0)) == Path("/")
+        folder = Path(pool.call("os:getcwd", (), 20.0))
+        assert pool.call("os.path:expanduser", ("~",), 20.0) == str(folder)
+        assert folder.is_dir() and not list(folder.iterdir())
     finally:
         pool.close()
+    assert not folder.exists()
 
 
 def test_children_are_used_again():

@@ -2,8 +2,8 @@
 
 Libraries that read an agent's answer (symbolic mathematics, spreadsheets) can be kept busy for ever, or made to use all
 memory, by a hostile one. In the driver that would stop every rollout. Here it costs a child process, which is killed.
-The child has no variables of the driver, so no keys; it has a limit of memory and a fixed hash seed, so that two
-processes draw and score alike.
+The child has no variables of the driver, so no keys; it has a limit of memory, a fixed hash seed, so that two processes
+draw and score alike, and an empty folder of its own as home and working folder, which is removed with it.
 
     score = await run_scorer("my_package.scoring:score", answer, seconds=20)
 
@@ -16,6 +16,7 @@ import asyncio
 import atexit
 import subprocess
 import sys
+import tempfile
 import threading
 from typing import Any
 
@@ -82,13 +83,15 @@ class _Child:
 
     def __init__(self) -> None:
         path = ":".join(place for place in sys.path if place)
+        self._folder = tempfile.TemporaryDirectory(prefix="ludus-scorer-", ignore_cleanup_errors=True)
+        home = self._folder.name
         self._process = subprocess.Popen(
-            [sys.executable, "-m", scoring_child.__name__],
+            [sys.executable, "-P", "-m", scoring_child.__name__],  # -P: no module is imported from its folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={"PYTHONHASHSEED": "0", "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
-            cwd="/",
+            env={"PYTHONHASHSEED": "0", "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "HOME": home, "TMPDIR": home},
+            cwd=home,
             start_new_session=True,  # a Ctrl-C is for the driver, which finishes what runs
         )
 
@@ -142,6 +145,7 @@ class _Child:
                     pipe.close()
                 except OSError:
                     continue
+        self._folder.cleanup()
 
 
 _POOL = ScoringPool()

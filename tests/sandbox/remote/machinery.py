@@ -90,6 +90,7 @@ class Daemon:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
+                cwd=log.parent,  # podman leaves a file there when a container runs out of memory
                 start_new_session=True,
                 env={**os.environ, **(env or {})},
                 preexec_fn=_end_with_parent,

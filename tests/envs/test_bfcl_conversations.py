@@ -9,7 +9,7 @@ from tests.build import make_task, make_turn
 
 from ludus.agent import Limits, Policy
 from ludus.env_checks import validate
-from ludus.envs import bfcl_conversations
+from ludus.envs import bfcl, bfcl_conversations
 from ludus.envs.bfcl_conversations import MORE_FUNCTIONS, BfclConversations, split_requests
 from ludus.errors import ConfigError
 from ludus.models.scripted import ScriptedModel, call, say
@@ -144,7 +144,8 @@ def test_the_user_has_nothing_more_to_say_after_the_last_request():
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bfcl_conversations, "find_data", lambda: None)
+    for module in (bfcl, bfcl_conversations):
+        monkeypatch.setattr(module, "find_data", lambda: None)
     monkeypatch.setattr(bfcl_conversations, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install mpmath"):
         list(BfclConversations().tasks("test"))

@@ -68,22 +68,14 @@ class Bfcl(Env, frozen=True):
     """Categories of tasks, such as `simple_python,live_multiple`; empty: all."""
 
     def tasks(self, split: str) -> Iterator[Task]:
-        folder = find_data()
-        check_categories(self.categories, CATEGORIES)
-        if split != "test":
-            return
-        for category in self.categories or CATEGORIES:
-            golds = read_golds(folder, category)
-            for row in read_lines(folder / f"BFCL_v4_{category}.json"):
-                if row["id"] in LEFT_OUT:
-                    continue
-                messages: list[dict[str, str]] = row["question"][0]
+        for category, row, gold in read_rows(self.categories, CATEGORIES, split):
+            if row["id"] not in LEFT_OUT:
                 yield Task(
                     id=row["id"],
-                    prompt="\n\n".join(message["content"] for message in messages),
+                    prompt=join_texts(row["question"][0]),
                     split=split,
                     kind=category,
-                    answer={"functions": row["function"], "gold": golds.get(row["id"])},
+                    answer={"functions": row["function"], "gold": gold},
                 )
 
     def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
@@ -121,11 +113,28 @@ def find_data() -> Path:
     return Path(found.submodule_search_locations[0]) / "data"
 
 
-def check_categories(names: Sequence[str], known: Sequence[str]) -> None:
-    """Raise ConfigError if a category is not known."""
-    for name in names:
+def read_rows(chosen: Sequence[str], known: Sequence[str], split: str) -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """The tasks of the chosen categories, or of all that are known: category, row and right calls. They are all in the
+    split `test`.
+
+    Raises:
+        ConfigError: the package is missing, or a category is not known.
+    """
+    folder = find_data()
+    for name in chosen:
         if name not in known:
             raise ConfigError(f"env.categories: there is no '{name}'; {suggest(name, list(known))}")
+    if split != "test":
+        return
+    for category in chosen or known:
+        golds = _read_golds(folder, category)
+        for row in read_lines(folder / f"BFCL_v4_{category}.json"):
+            yield category, row, golds.get(row["id"])
+
+
+def join_texts(messages: Sequence[Mapping[str, str]]) -> str:
+    """The text of a request, which may be several messages."""
+    return "\n\n".join(message["content"] for message in messages)
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
@@ -137,7 +146,7 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
             raise ConfigError(f"bfcl-eval: {file}, line {number}: {error}; install the package again") from None
 
 
-def read_golds(folder: Path, category: str) -> dict[str, Any]:
+def _read_golds(folder: Path, category: str) -> dict[str, Any]:
     """The right calls of a category by the id of the task."""
     file = folder / "possible_answer" / f"BFCL_v4_{category}.json"
     return {row["id"]: row["ground_truth"] for row in read_lines(file)} if file.exists() else {}

@@ -21,7 +21,7 @@ from typing import ClassVar
 import msgspec
 
 from ludus.env import Env, EnvFacts, FollowUp
-from ludus.envs.bfcl import check_categories, find_data, read_golds, read_lines, translate_schema
+from ludus.envs.bfcl import find_data, join_texts, read_lines, read_rows, translate_schema
 from ludus.errors import ConfigError
 from ludus.sandbox import Sandbox, SandboxSpec
 from ludus.tools import Tool
@@ -68,29 +68,24 @@ class BfclConversations(Env, frozen=True):
     """Categories of tasks, such as `multi_turn_base`; empty: all."""
 
     def tasks(self, split: str) -> Iterator[Task]:
-        folder = find_data()
+        find_data()  # without the package, its absence is the first error
         if find_spec("mpmath") is None:
             raise ConfigError("env.name: the scenes of bfcl-multi-turn need mpmath: pip install mpmath")
-        check_categories(self.categories, CATEGORIES)
-        if split != "test":
-            return
-        for category in self.categories or CATEGORIES:
-            golds = read_golds(folder, category)
-            for row in read_lines(folder / f"BFCL_v4_{category}.json"):
-                requests = ["\n\n".join(each["content"] for each in request) for request in row["question"]]
-                scene = {
-                    "id": row["id"],
-                    "classes": row["involved_classes"],
-                    "config": row["initial_config"],
-                    "long_context": category == "multi_turn_long_context",
-                }
-                answer = {
-                    "scene": scene,
-                    "requests": [request or MORE_FUNCTIONS for request in requests],
-                    "late": row.get("missed_function", {}),
-                    "gold": golds[row["id"]],
-                }
-                yield Task(id=row["id"], prompt=requests[0], split=split, kind=category, answer=answer)
+        for category, row, gold in read_rows(self.categories, CATEGORIES, split):
+            requests = [join_texts(request) for request in row["question"]]
+            scene = {
+                "id": row["id"],
+                "classes": row["involved_classes"],
+                "config": row["initial_config"],
+                "long_context": category == "multi_turn_long_context",
+            }
+            answer = {
+                "scene": scene,
+                "requests": [request or MORE_FUNCTIONS for request in requests],
+                "late": row.get("missed_function", {}),
+                "gold": gold,
+            }
+            yield Task(id=row["id"], prompt=requests[0], split=split, kind=category, answer=answer)
 
     def tools(self, task: Task, box: Sandbox | None) -> Sequence[Tool]:
         return make_scene_tools(task, 0, [])
